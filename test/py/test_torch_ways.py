@@ -830,6 +830,23 @@ def test_a_backward_that_is_not_recorded_ends_its_generation(recorded):
     assert recorded.heard == ["replay", "run back", "replay", "run back", "run", "run back", "run back"]
 
 
+def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
+    """A backward still ends the generation of the forward that is recorded."""
+    from mlirfuse.frontend.torch import cuda_graphs
+
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.Seen("its sizes change", [], set(), None)
+    backward = recorder.recorded(lambda args: args, None, [], "backward", seen)
+    recorded.manager.running_forwards_with_pending_backwards = True
+    y = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, args[0] * 2], backward)
+    y.sum().backward()
+    assert not recorded.manager.running_forwards_with_pending_backwards
+    run = len
+    assert recorder.recorded(run, None, [], "forward", seen) is run
+    assert recorder.recorded(run, None, [], "backward", seen) is run  # of a forward that is not recorded either
+    assert caplog.text.count("is not recorded: its sizes change") == 3
+
+
 def test_recorded_graphs_that_are_thrown_away(recorded, monkeypatch):
     """torch makes another manager, and what is held is held of that one."""
     from torch._inductor import cudagraph_trees as trees
