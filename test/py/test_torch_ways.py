@@ -673,21 +673,21 @@ def recorded(monkeypatch):
     the same tensor in each call, as cudagraph_trees does."""
     from torch._inductor import cudagraph_trees as trees
 
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Seen
     from mlirfuse.frontend.torch.pending import Witness
 
     manager, heard = Manager(), []
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
 
     def make(exposed=False, which="forward", backward_too=True):
-        recorder, kept = Recorder(0), torch.zeros(2)
+        recorder, shown, kept = Recorder(0), torch.zeros(2), torch.zeros(2)
 
         def replay(args):
             heard.append("replay")
             manager.generations += not manager.running_forwards_with_pending_backwards
             if which == "forward":
                 manager.running_forwards_with_pending_backwards = True
-            return [kept.detach() if exposed else args[0] + 1, kept]
+            return [kept.detach() if exposed else torch.add(args[0], 1, out=shown), kept]
 
         def run(args):
             heard.append("run")
@@ -706,7 +706,7 @@ def recorded(monkeypatch):
             return [args[0]]
 
         witness = Witness(1, 0 if exposed else None) if which == "forward" else None
-        forward = recorder._forward(replay, run, 0, which, witness)
+        forward = recorder._forward(replay, run, 0, which, Seen(None, [], set(), 1, witness))
         backward = recorder._backward(replay_back if backward_too else None, run_back, 0)
         return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
 
@@ -740,6 +740,16 @@ def test_nothing_is_replayed_over_what_a_backward_will_read(recorded, exposed, c
     both, plain = ["replay", "replay back"], ["run", "run back"]
     assert recorded.heard == ["replay", *both, *plain, *plain, "replay back", *both]
     assert caplog.text.count("run as they are") == 1
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+def test_what_a_forward_saved_is_not_held_when_its_results_are_gone(recorded, exposed):
+    """A replay gives the same tensors each time; the graph that autograd notes on a result is the user's alone."""
+    first, second = recorded.make(exposed), recorded.make(exposed)
+    for _ in range(2):
+        first()  # no backward follows
+        second().sum().backward()
+    assert recorded.heard == ["replay", "replay", "replay back"] * 2
 
 
 @pytest.mark.parametrize("exposed", [False, True])
@@ -835,7 +845,7 @@ def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
     from mlirfuse.frontend.torch import cuda_graphs
 
     monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
-    recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.Seen("its sizes change", [], set(), None)
+    recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.Seen("its sizes change", [], set())
     backward = recorder.recorded(lambda args: args, None, [], "backward", seen)
     recorded.manager.running_forwards_with_pending_backwards = True
     y = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, args[0] * 2], backward)

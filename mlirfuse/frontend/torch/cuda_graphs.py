@@ -64,14 +64,23 @@ def in_own_storages(run: Boxed) -> Boxed:
     return owned
 
 
+def _own(results: Sequence[Any], visible: int | None) -> list[Any]:
+    """``results``, of which the ``visible`` are objects that nobody else has. ``cudagraph_trees`` gives the same ones
+    in each replay: what autograd notes on them, and all that is saved with it, would live until the next one."""
+    own = [value.detach() if isinstance(value, torch.Tensor) else value for value in results[:visible]]
+    return own if visible is None else [*own, *results[visible:]]
+
+
 class Seen(NamedTuple):
     """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
-    each call, and of those that it writes, ``mutated``; its ``witness``, if it saves anything."""
+    each call, and of those that it writes, ``mutated``; how many outputs are ``visible``, those of a forward that are
+    not saved; its ``witness``, if it saves anything."""
 
     skip: str | None
     fixed: Sequence[int]
     mutated: set[int]
-    witness: pending.Witness | None
+    visible: int | None = None
+    witness: pending.Witness | None = None
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
@@ -109,7 +118,7 @@ class Recorder:
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         witness = None if visible is None else pending.witness(module, fixed, visible)
-        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph), witness)
+        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph), visible, witness)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
         """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
@@ -141,7 +150,7 @@ class Recorder:
         found._boxed_call = True
         if backward:
             return self._backward(found, run, device)
-        return self._forward(found, run, device, which, seen.witness)
+        return self._forward(found, run, device, which, seen)
 
     def _manager(self, device: int) -> Any:
         """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
@@ -152,8 +161,9 @@ class Recorder:
             self.manager = get_manager(device, create_if_none_exists=False)
         return self.manager
 
-    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, witness: pending.Witness | None) -> Boxed:
+    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:
         """``recorded``, or ``run`` while what others saved is to be held."""
+        visible, witness = seen.visible, seen.witness
 
         def forward(args: list[Any]) -> list[Any]:
             manager = self._manager(device)
@@ -161,7 +171,7 @@ class Recorder:
                 return run(args)
             with pending.in_backward(manager, which):
                 held = manager is not None and pending.pending(manager).hold(manager)
-                results = list(run(args) if held else recorded(args))
+                results = list(run(args)) if held else _own(recorded(args), visible)
             manager = self._manager(device)
             if witness is None or manager is None:
                 return results
