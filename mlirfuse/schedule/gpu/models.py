@@ -204,6 +204,9 @@ class PointwiseModel:
     # 1024 columns beside 1024, 16384 rows f16 49 → 46.5 µs, f32 49 → 46.3; 512 and twice 256 f32 48.6 → 47.0.
     whole_parts: int = 64
     most_vectors: int = 4
+    # Blocks of a multiprocessor that are left where threads have several vectors of what is joined, in the second-level
+    # cache: 4096×(257 + 256) f16 7.7 → 7.3 µs, a stack of 1024×2048 f16 10.2 → 9.7.
+    blocks_joined: int = 2
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
     # From this share on of what depends on the column alone, threads have rows that share it. Batch norm's backward
     # with ReLU, 128×14×14×1024 bf16, of one norm 118 → 111 µs, of two 238 → 219; norm and ReLU 41.8 → 36.9; SiLU,

@@ -250,9 +250,8 @@ class Pointwise(GpuScheduler[Params]):
 
         def params(threads: int, wanted: int) -> Params:
             tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-            ty = (
-                threads // tx if rows > 1 else 1
-            )  # no element is two threads': what is written over an argument is read once
+            # No element is two threads': what is written over an argument is read once.
+            ty = threads // tx if rows > 1 else 1
             full = machine.sm_count * (machine.threads_per_sm // threads)
             across, down = 1, 1
             while across * down < wanted:
@@ -269,15 +268,16 @@ class Pointwise(GpuScheduler[Params]):
         large, small = model.block, model.small_block
         threads = small if several_rows or few or -(-vectors // large) * 2 > -(-vectors // small) else large
         rows_a_thread = model.cached_rows[len(analysis.inputs) == 1] if cached else 1
-        first = params(
-            threads,
-            rows_a_thread
-            if several_rows
-            else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
-        )
+        of_long_rows = analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way)
+        first = params(threads, rows_a_thread if several_rows else of_long_rows)
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             several = 0
+            if not window:  # elements are read one by one: few threads would wait for many
+                for nbytes in (2 * model.least_bytes, model.least_bytes):
+                    half = machine.sm_count * machine.threads_per_sm // 2
+                    access = _narrowed(analysis, access, columns * rows, half, nbytes)
+                vectors, ragged = -(-columns // access.lanes), ragged and columns % access.lanes != 0
             if window:
                 lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, model)
                 if lanes < access.lanes:
@@ -290,13 +290,16 @@ class Pointwise(GpuScheduler[Params]):
                 several, runs = model.of_three_rows
             if columns * rows < spread * model.soon:
                 several, runs = 1, 0  # what is soon done takes as long as its code
-            written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
+            written = access.lanes * analysis.once(_written)
             under_way = max(1, min(model.most_vectors, model.under_way // written))
             first = params(small // 2, 1 if several else under_way)
             across = several if several and vectors >= first.tx * several else first.unroll_columns
             parts, first = 1, first._replace(runs=runs, unroll_columns=across)
+            first = _of_several_vectors(first, vectors, rows, machine) if cached and not window else first
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
-            first = _of_several_rows(analysis, first, env, machine)
+            whole = analysis.once(_most_joined) > 1 and analysis.once(_written) * access.lanes >= WIDEST
+            several_vectors = _of_several_vectors(params(small // 2, 1), vectors, rows, machine)
+            first = several_vectors if cached and whole else _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:
             first = _that_share_columns(analysis, first, env, machine)
         if parts > 1:
@@ -403,9 +406,26 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     return narrowed(analysis, access, lanes)
 
 
+def _written(analysis: Analysis) -> int:
+    """The bytes of an element of the widest type that is written."""
+    return max(analysis.stored(v).bytes for v in analysis.outputs)
+
+
 def _busy(vectors: int) -> bool:
     """Whether a warp or several along a row leave few threads without a vector."""
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
+
+
+def _of_several_vectors(p: Params, vectors: int, rows: int, machine: Machine) -> Params:
+    """``p`` with more vectors of each thread as long as that leaves every multiprocessor blocks. ``vectors``: of a row.
+    A thread loads of all parts that are joined, whose loads are then under way together."""
+    model = model_of(machine).pointwise
+    most = min(model.most_vectors, vectors * rows // (p.tx * p.ty * model.blocks_joined * machine.sm_count))
+    while p.unroll_columns * p.unroll_rows * 2 <= most and vectors >= p.tx * p.unroll_columns * 2:
+        p = p._replace(unroll_columns=p.unroll_columns * 2)
+    while p.unroll_columns * p.unroll_rows * 2 <= most and rows >= p.ty * p.unroll_rows * 2:
+        p = p._replace(unroll_rows=p.unroll_rows * 2)
+    return p
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
@@ -414,7 +434,7 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     rows beside each other have in common. As many threads lie along a row as leave few of them without a column."""
     model, lanes = model_of(machine).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
-    written = max(analysis.stored(v).bytes for v in analysis.outputs)
+    written = analysis.once(_written)
     parts = analysis.once(_most_joined)
     if parts > 1 and lanes * written >= WIDEST:
         return _of_whole_parts(analysis, p, rows, columns, machine)
