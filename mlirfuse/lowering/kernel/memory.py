@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.ir import dtypes as dt
@@ -209,7 +210,24 @@ class Accesses(Indices):
         """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what
         was loaded before is still known."""
         key = ("loaded", self._key(value, env))
-        return self._once_loaded(key, lambda: self._load(self.memories[value], self.offset(value, env)))
+        return self._once(key, lambda: self._load(self.memories[value], self.offset(value, env)))
+
+    def load_of_one(self, places: list[tuple[Value, Env]], behind: list[Val], lanes: int) -> Val | None:
+        """A vector of one of several inputs, at its place: of the last for which ``behind`` holds, those of all but the
+        first one. None where lanes do not follow each other in memory."""
+        e = self.e
+        memories = [self.memories[value] for value, _ in places]
+        indices = [self.offset(value, env) for value, env in places]
+        if any(index.vector is not None or index.step != 1 for index in indices):
+            return None
+        pointer, base = memories[0].pointer, self.scalar(indices[0].base)
+        for memory, index, condition in zip(memories[1:], indices[1:], behind):
+            before, pointer = pointer, e.fresh()
+            e.line(f"{pointer} = llvm.select {condition}, {memory.pointer}, {before} : i1, {self.pointer_type}")
+            base = e.select(condition, self.scalar(index.base), base)
+        align, read_only = min(m.align for m in memories), all(m.read_only for m in memories)
+        chosen = replace(memories[0], pointer=pointer, align=align, read_only=read_only)
+        return self._load(chosen, Index(base, 1, lanes, divisor=min(map(self._divisor, indices))))
 
     def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
         """Says what loading ``value`` at ``env`` gives: what a scheduler staged elsewhere."""
@@ -350,7 +368,7 @@ class Accesses(Indices):
             low, high = (self._whole_behind(memory, begin, number + k, many) for k in range(2))
             return self._out_of_two(low, high, begin, left & -left or divisor)
 
-        return e.extract(self._once_loaded(("two", memory.pointer, e.sum_of(begin), number), two), at)
+        return e.extract(self._once(("two", memory.pointer, e.sum_of(begin), number), two), at)
 
     def _whole_behind(self, memory: Memory, begin: Val, number: int, lanes: int) -> Val:
         """The vector that is so many behind that which has the element ``begin``; of those outside of memory, which
@@ -362,19 +380,19 @@ class Accesses(Indices):
             start = e.add(e.and_(begin, -lanes), number * lanes)
             return self._whole(memory, e.max(e.min(start, self.size(span - lanes)), 0), lanes)
 
-        return self._once_loaded(("behind", memory.pointer, e.sum_of(begin), number), load)
+        return self._once(("behind", memory.pointer, e.sum_of(begin), number), load)
 
     def _whole(self, memory: Memory, start: Val | int, lanes: int) -> Val:
         """The vector that begins at an element that memory is aligned for."""
         key = "whole", memory.pointer, lanes, self.e.sum_of(self.scalar(start))
         aligned = replace(memory, align=lanes * memory.dtype.bytes)
-        return self._once_loaded(key, lambda: self._load(aligned, Index(start, 1, lanes)))
+        return self._once(key, lambda: self._load(aligned, Index(start, 1, lanes)))
 
-    def _once_loaded(self, key, load: Callable[[], Val]) -> Val:
-        """What was loaded for ``key`` in a scope around, or ``load()``."""
+    def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
+        """What was loaded or made for ``key`` in a scope around, or ``make()``."""
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
-            found = self._memo[-1][key] = load()
+            found = self._memo[-1][key] = make()
         return found
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:

@@ -18,12 +18,11 @@ from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.exactness import Halves, is_less_its_largest, is_share, is_size
 from mlirfuse.lowering.kernel.index import Env, Index
-from mlirfuse.lowering.kernel.memory import Accesses, Memory
+from mlirfuse.lowering.kernel.memory import Memory
+from mlirfuse.lowering.kernel.moves import Moves, Steps
 
-Steps = Generator[tuple[Value, Env], Val, Val]
 
-
-class Kernel(Accesses):
+class Kernel(Moves):
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
     index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
     i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of ``multiple_of``. ``reports``
@@ -129,17 +128,6 @@ class Kernel(Accesses):
                 at += 1
         return out
 
-    def _through(self, op: Op, env: Env, pairs, operand: int = 0) -> Env:
-        """The env of an operand whose dimension j is the result's dimension k, for (j, k) in ``pairs``."""
-        source, target = self.dims(op.operands[operand]), self.dims(op.result)
-        new = env
-        for j, k in pairs:
-            if source[j] and source[j] != target[k]:
-                if new is env:
-                    new = dict(env)
-                self.spread(source[j], self.dim_index(target[k], env), new)
-        return new
-
     def _elementwise(self, op: Op, env: Env) -> Steps:
         vals = []
         for k, operand in enumerate(op.operands):
@@ -195,21 +183,14 @@ class Kernel(Accesses):
             if half:
                 return m.rough_quotient(self.e, dividend, divisor)
             return (yield from self._elementwise(op, env))
+        key = self._key(op.operands[1], b)
         if is_share(op):
-            (inverse,) = self._once("reciprocal", op.operands[1], b, lambda: (m.reciprocal(self.e, divisor),))
+            (inverse,) = self._once(("reciprocal", key), lambda: (m.reciprocal(self.e, divisor),))
             return self.e.mul(dividend, inverse) if half else m.quotient_of_share(self.e, dividend, divisor, inverse)
-        scale, inverse = self._once("inverse", op.operands[1], b, lambda: m.inverse(self.e, divisor))
+        scale, inverse = self._once(("inverse", key), lambda: m.inverse(self.e, divisor))
         if half:
             return self.e.mul(self.e.mul(dividend, scale), inverse)
         return m.quotient_by_inverse(self.e, dividend, divisor, scale, inverse)
-
-    def _once(self, what: str, value: Value, env: Env, make: Callable[[], tuple[Val, ...]]) -> tuple[Val, ...]:
-        """What ``make`` makes of ``value`` at ``env``, the first time."""
-        key = what, self._key(value, env)
-        found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
-        if found is None:
-            found = self._memo[-1][key] = make()
-        return found
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)
@@ -325,142 +306,6 @@ class Kernel(Accesses):
             env = dict(env)
             self.spread(source, index, env)
         return (yield operand, env)
-
-    def _slice(self, op: Op, env: Env) -> Steps:
-        operand = op.operands[0]
-        new = dict(env)
-        source, target = self.dims(operand), self.dims(op.result)
-        for j in range(operand.rank):
-            if source[j] and source[j] != target[j]:
-                i = self.scale(self.dim_index(target[j], env), op.attrs["step"][j])
-                self.spread(source[j], self.moved(i, op.attrs["start"][j]), new)
-        return (yield operand, new)
-
-    def _split(self, op: Op, env: Env) -> Val:
-        raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
-
-    def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val]:
-        """``i - low`` held inside ``0 … size-1``, and whether it was inside."""
-        lanes = i.lanes
-        uniform = (
-            i.step == 1
-            and self._divisor(i) >= lanes
-            and self._is_multiple(low, lanes)
-            and self._is_multiple(size, lanes)
-        )
-        i = self.add(i, self._constant_index(sz.mul(low, -1)))
-        whole = i.vector is None and (i.lanes == 1 or i.step == 0)
-        e = self.e
-        if whole or uniform:  # all lanes are inside or none is
-            base = self.scalar(i.base)
-            last = self.size(size - (i.lanes if uniform else 1))
-            inside = e.and_(e.cmp("ge", base, 0), e.cmp("le", base, last))
-            held = e.max(e.min(base, last), 0)
-            return Index(held, i.step, i.lanes, divisor=lanes if uniform else 1), inside
-        value, last = self.materialize(i), self.size(size - 1)
-        inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
-        return self._of_val(e.max(e.min(value, last), 0)), inside
-
-    def _roll(self, op: Op, env: Env) -> Steps:
-        axis, operand = op.attrs["axis"], op.operands[0]
-        inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis]))
-        index = self._rolled(self.dim_index(self.dims(op.result)[axis], env), op.attrs["shift"], operand.shape[axis])
-        self.spread(self.dims(operand)[axis], index, inner)
-        return (yield operand, inner)
-
-    def _rolled(self, i: Index, shift: Size, extent: Size) -> Index:
-        """``i - shift``, counted from the end where that is before the first."""
-        e, lanes = self.e, i.lanes
-        for low, high, by in ((0, shift, extent - shift), (shift, extent, -shift)):
-            if self.lies_in(i, low, high):
-                return self.moved(i, by)
-        one_run = i.step == 1 and self._divisor(i) >= lanes
-        uniform = one_run and self._is_multiple(shift, lanes) and self._is_multiple(extent, lanes)
-        whole = i.vector is None and (lanes == 1 or i.step == 0)
-        i = self.add(i, self._constant_index(sz.mul(shift, -1)))
-        back = self.scalar(i.base) if whole or uniform else self.materialize(i)
-        moved = e.select(e.cmp("lt", back, 0), e.add(back, self.size(extent)), back)
-        if whole or uniform:  # all lanes come from one side
-            return Index(moved, i.step, lanes, divisor=lanes if uniform else 1)
-        return self._of_val(moved)
-
-    def _pad(self, op: Op, env: Env) -> Steps:
-        operand, fill = op.operands
-        source, target = self.dims(operand), self.dims(op.result)
-        new = dict(env)
-        inside: Val | None = None
-        for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
-            if source[j] != target[j] or low != 0 or high != 0:
-                i = self.dim_index(target[j], env)
-                known = self.lies_in(i, low, low + operand.shape[j])
-                if known is False:
-                    return (yield fill, env)
-                if known:
-                    self.spread(source[j], self.moved(i, sz.mul(low, -1)), new)
-                    continue
-                held, here = self._clamp(i, low, operand.shape[j])
-                self.spread(source[j], held, new)
-                if inside is not None:
-                    here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
-                inside = here
-        val, other = (yield operand, new), (yield fill, env)
-        return val if inside is None else self.e.select(inside, val, other)
-
-    def _concatenate(self, op: Op, env: Env) -> Steps:
-        axis = op.attrs["axis"]
-        target = self.dims(op.result)
-        i = self.dim_index(target[axis], env)
-        first: Size = 0
-        for k, operand in enumerate(op.operands):
-            if self.lies_in(i, first, first + operand.shape[axis]):
-                inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
-                self.spread(self.dims(operand)[axis], self.moved(i, sz.mul(first, -1)), inner)
-                return (yield operand, inner)
-            first = first + operand.shape[axis]
-        lanes = max((index.lanes for index in env.values()), default=1)
-        if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
-            return (yield from self._part(op, env, self.scalar(i.base), lanes))
-        start: Size = 0
-        result: Val | None = None
-        for k, operand in enumerate(op.operands):
-            extent = operand.shape[axis]
-            inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
-            held, _ = self._clamp(self.dim_index(target[axis], env), start, extent)
-            self.spread(self.dims(operand)[axis], held, inner)
-            val = yield operand, inner
-            if result is None:
-                result = val
-            else:
-                uniform = (
-                    i.vector is None
-                    and i.step == 1
-                    and self._is_multiple(start, i.lanes)
-                    and self._divisor(i) >= i.lanes
-                )
-                at = self.scalar(i.base) if uniform else self.materialize(i)
-                result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
-            start = start + extent
-        assert result is not None  # there is an operand
-        return result
-
-    def _part(self, op: Op, env: Env, at: Val, lanes: int, k: int = 0, start: Size = 0) -> Steps:
-        """The element at ``at`` of the ``k``-th part, which begins at ``start``, or of one behind it, where all lanes
-        are in the same. Vectors that were loaded of all parts would not become one."""
-        axis, operand = op.attrs["axis"], op.operands[k]
-        inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
-        held, _ = self._clamp(Index(at), start, operand.shape[axis])
-        self.spread(self.dims(operand)[axis], held, inner)
-        if k == len(op.operands) - 1:
-            return self.e.splat((yield operand, inner), lanes)
-        end = start + operand.shape[axis]
-        found = Val(self.e.fresh(), op.result.dtype.compute, lanes)
-        with self.region(f"{found} = scf.if {self.e.cmp('lt', at, self.size(end))} -> ({found.type}) {{", "} else {"):
-            val = self.e.splat((yield operand, inner), lanes)
-            self.e.line(f"scf.yield {val} : {found.type}")
-        with self.region("", "}"):
-            val = yield from self._part(op, env, at, lanes, k + 1, end)
-            self.e.line(f"scf.yield {val} : {found.type}")
-        return found
 
     def _held_index(self, val: Val, indices: Value, extent: Size) -> Index:
         """An index out of ``indices``: negative ones count from the end, out of range is clamped."""

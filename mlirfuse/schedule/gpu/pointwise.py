@@ -30,7 +30,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.scan_body import power_from
+from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, shifted_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
@@ -274,9 +274,9 @@ class Pointwise(GpuScheduler[Params]):
             busy = columns * rows >= access.lanes * spread
             several = 0
             if not window:  # elements are read one by one: few threads would wait for many
-                for nbytes in (2 * model.least_bytes, model.least_bytes):
-                    half = machine.sm_count * machine.threads_per_sm // 2
-                    access = _narrowed(analysis, access, columns * rows, half, nbytes)
+                least_threads = machine.sm_count * machine.threads_per_sm // model.spread_folded
+                fewer = [n for n in (4, 2) if n < access.lanes and columns * rows <= n * least_threads]
+                access = narrowed(analysis, access, fewer[-1]) if fewer else access
                 vectors, ragged = -(-columns // access.lanes), ragged and columns % access.lanes != 0
             if window:
                 lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, model)
@@ -298,8 +298,10 @@ class Pointwise(GpuScheduler[Params]):
             first = _of_several_vectors(first, vectors, rows, machine) if cached and not window else first
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
             whole = analysis.once(_most_joined) > 1 and analysis.once(_written) * access.lanes >= WIDEST
-            several_vectors = _of_several_vectors(params(small // 2, 1), vectors, rows, machine)
-            first = several_vectors if cached and whole else _of_several_rows(analysis, first, env, machine)
+            if cached and whole:
+                first = _of_several_vectors(params(small // 2, 1), vectors, rows, machine)
+            else:
+                first = _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:
             first = _that_share_columns(analysis, first, env, machine)
         if parts > 1:
@@ -420,12 +422,11 @@ def _of_several_vectors(p: Params, vectors: int, rows: int, machine: Machine) ->
     """``p`` with more vectors of each thread as long as that leaves every multiprocessor blocks. ``vectors``: of a row.
     A thread loads of all parts that are joined, whose loads are then under way together."""
     model = model_of(machine).pointwise
-    most = min(model.most_vectors, vectors * rows // (p.tx * p.ty * model.blocks_joined * machine.sm_count))
-    while p.unroll_columns * p.unroll_rows * 2 <= most and vectors >= p.tx * p.unroll_columns * 2:
-        p = p._replace(unroll_columns=p.unroll_columns * 2)
-    while p.unroll_columns * p.unroll_rows * 2 <= most and rows >= p.ty * p.unroll_rows * 2:
-        p = p._replace(unroll_rows=p.unroll_rows * 2)
-    return p
+    most = vectors * rows // (p.tx * p.ty * model.blocks_joined * machine.sm_count)
+    most = power_to(max(1, min(most, model.most_vectors)))
+    down = min(max(1, most // 2), power_to(max(1, rows // p.ty)))
+    across = min(most // down, power_to(max(1, vectors // p.tx)))
+    return p._replace(unroll_columns=max(across, p.unroll_columns), unroll_rows=down)
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
@@ -591,10 +592,7 @@ def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, under_way: int)
     """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or
     concatenated, some bytes under way."""
     columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
-    inputs = [
-        v
-        for v in analysis.inputs
-        if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))
-    ]
+    axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
+    inputs = [v for v in analysis.inputs if columns & axes[v] or not domain >= axes[v]]
     nbytes = lanes * max(v.dtype.bytes for v in inputs) * len(inputs) if inputs else 0
     return max(1, min(most, under_way // nbytes)) if len(inputs) > 1 else 1
