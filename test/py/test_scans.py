@@ -528,6 +528,26 @@ def test_gpu_linked_columns_as_chosen(shape, dtype):
         check_on_gpu(fn, np.sin(normal(*shape)).astype(dtype), candidates=1, only=lambda p: p.linked)
 
 
+@pytest.mark.parametrize("name", ["sum", "extrema", "from the end"])
+@pytest.mark.parametrize("shape", [(2600, 12), (2100, 31), (2100, 5)])
+def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
+    """As they are chosen for many more rows; the last turn has some that are not there."""
+    tall = lambda p: p._replace(tx=8 if shape[1] < 9 else 16 if shape[1] < 17 else 32, ty=4, rows=32, linked=2)  # noqa: E731
+    check_on_gpu(FUNCTIONS[name](0), np.sin(normal(*shape)), candidates=1, only=lambda p: p.linked, changed=tall)
+
+
+@pytest.mark.parametrize("shape, dtype, rows", [
+    ((2_500_000, 12), f32, 32),
+    ((2_000_000, 24), f16, 32),
+    ((2_500_000, 3), f32, 16),
+    ((20_000, 12), f32, 16),  # too few turns for all multiprocessors
+    ((2_500_000, 40), f32, 16),  # two strips
+])  # fmt: skip
+def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows):
+    params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
+    assert params.linked and params.rows == rows
+
+
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
 @pytest.mark.parametrize("beside, tx, ty, rows", [(2, 8, 4, 2), (4, 8, 8, 1), (2, 32, 1, 4), (4, 4, 16, 2)])
 def test_gpu_several_columns_of_a_thread(name, beside, tx, ty, rows):

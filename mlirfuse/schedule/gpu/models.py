@@ -461,6 +461,12 @@ class LinkedColumns:
     lanes: int = 2  # columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
+    # Numbers of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
+    # multiprocessor: 2500000×12 f32 138 → 121 µs, 2000000×24 f16 224 → 162. With 64 numbers it is 113 and 124 µs, and
+    # 270 ms to compile.
+    tall: int = 32
+    tall_columns: int = 5
+    tall_blocks: int = 2
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,10 @@ class ScanColumns(GpuScheduler[Params]):
             yield from self._several_columns(analysis, access, columns, above / count, scans)
         least_rows = model.linked.few if blocks(first) < model.least * count else model.linked.many
         if length >= least_rows and analysis.once(apart):
+            narrow = self._linked_narrow(analysis, access, columns, model)
+            long = length >= model.linked.tall_blocks * count * narrow.ty * narrow.rows
+            if above == 1 and model.linked.tall_columns <= columns <= WARP and long:
+                yield narrow
             linked = self._linked_odd if odd else self._linked
             yield linked(analysis, access, columns, above / count, model)
         others = [
@@ -130,6 +134,13 @@ class ScanColumns(GpuScheduler[Params]):
         tx = min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
         return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, 1))
+
+    @staticmethod
+    def _linked_narrow(analysis: Analysis, access: Access, columns: int, model: ColumnScans) -> Params:
+        """The same for few columns, whose only strip is one chain: high turns make few links of it."""
+        tx, rows = min(WARP, power_from(columns)), elements_of(analysis, model.linked.tall)
+        ty = max(model.threads // tx, model.block // WARP)
+        return _fitting(analysis, Params(narrowed(analysis, access, 1), tx, ty, rows, 2))
 
     @staticmethod
     def _linked_odd(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
