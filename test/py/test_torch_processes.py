@@ -164,6 +164,8 @@ def out_of_memory():
 
 
 def control_c():
+    """Also where the tests run in the background, whose processes ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)
 
 
