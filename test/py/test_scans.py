@@ -536,16 +536,17 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
     check_on_gpu(FUNCTIONS[name](0), np.sin(normal(*shape)), candidates=1, only=lambda p: p.linked, changed=tall)
 
 
-@pytest.mark.parametrize("shape, dtype, rows", [
-    ((2_500_000, 12), f32, 32),
-    ((2_000_000, 24), f16, 32),
-    ((2_500_000, 3), f32, 16),
-    ((20_000, 12), f32, 16),  # too few turns for all multiprocessors
-    ((2_500_000, 40), f32, 16),  # two strips
+@pytest.mark.parametrize("shape, dtype, rows, linked", [
+    ((2_500_000, 12), f32, 32, 2),
+    ((2_000_000, 24), f16, 32, 2),
+    ((1_000_000, 31), f32, 16, 2),  # as many bytes
+    ((2_500_000, 3), f32, 16, 1),
+    ((20_000, 12), f32, 16, 1),  # too few turns for all multiprocessors
+    ((2_500_000, 40), f32, 16, 1),  # two strips
 ])  # fmt: skip
-def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows):
+def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
     params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
-    assert params.linked and params.rows == rows
+    assert (params.rows, params.linked) == (rows, linked)
 
 
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])

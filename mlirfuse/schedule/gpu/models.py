@@ -463,8 +463,9 @@ class LinkedColumns:
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
     # Numbers of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
     # multiprocessor: 2500000×12 f32 138 → 121 µs, 2000000×24 f16 224 → 162. With 64 numbers it is 113 and 124 µs, and
-    # 270 ms to compile.
+    # 270 ms to compile. No more bytes of a row of threads: 1000000×31 f32 146 → 125 µs with 16.
     tall: int = 32
+    tall_bytes: int = 2 << 10
     tall_columns: int = 5
     tall_blocks: int = 2
 

@@ -138,8 +138,9 @@ class ScanColumns(GpuScheduler[Params]):
     @staticmethod
     def _linked_narrow(analysis: Analysis, access: Access, columns: int, model: ColumnScans) -> Params:
         """The same for few columns, whose only strip is one chain: high turns make few links of it."""
-        tx, rows = min(WARP, power_from(columns)), elements_of(analysis, model.linked.tall)
-        ty = max(model.threads // tx, model.block // WARP)
+        tx = min(WARP, power_from(columns))
+        most = max(1, model.linked.tall_bytes // (tx * analysis.once(widest_bytes)))
+        rows, ty = elements_of(analysis, min(model.linked.tall, most)), max(model.threads // tx, model.block // WARP)
         return _fitting(analysis, Params(narrowed(analysis, access, 1), tx, ty, rows, 2))
 
     @staticmethod
