@@ -543,9 +543,10 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
     ((2_500_000, 3), f32, 16, 1),
     ((20_000, 12), f32, 16, 1),  # too few turns for all multiprocessors
     ((2_500_000, 40), f32, 16, 1),  # two strips
+    ((8, 500_000, 12), f32, 16, 1),  # eight chains
 ])  # fmt: skip
 def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
-    params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
+    params = chosen(lambda x: np.cumsum(x, len(shape) - 2), *shape, dtype=dtype)
     assert (params.rows, params.linked) == (rows, linked)
 
 
