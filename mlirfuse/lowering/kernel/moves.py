@@ -120,19 +120,16 @@ class Moves(Accesses):
 
     def _concatenate(self, op: Op, env: Env) -> Steps:
         axis = op.attrs["axis"]
-        target = self.dims(op.result)
-        i = self.dim_index(target[axis], env)
-        first: Size = 0
-        for k, operand in enumerate(op.operands):
-            if self.lies_in(i, first, first + operand.shape[axis]):
-                return (yield operand, self._along_part(op, env, k, self.moved(i, sz.mul(first, -1))))
-            first = first + operand.shape[axis]
+        i = self.dim_index(self.dims(op.result)[axis], env)
+        starts = [sz.total(operand.shape[axis] for operand in op.operands[:k]) for k in range(len(op.operands))]
+        for k, (operand, start) in enumerate(zip(op.operands, starts)):
+            if self.lies_in(i, start, start + operand.shape[axis]):
+                return (yield operand, self._along_part(op, env, k, self.moved(i, sz.mul(start, -1))))
         lanes = max((index.lanes for index in env.values()), default=1)
         if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
             return (yield from self._part(op, env, self.scalar(i.base), lanes))
-        starts = [sz.total(operand.shape[axis] for operand in op.operands[:k]) for k in range(len(op.operands))]
         behind = [self._behind(i, start) for start in starts[1:]]
-        envs = self._loaded_of_parts(op, env, starts, behind)
+        envs = self._loaded_of_parts(op, env, i, starts, behind)
         if not envs:
             held = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
             envs = [self._along_part(op, env, k, index) for k, index in enumerate(held)]
@@ -154,10 +151,10 @@ class Moves(Accesses):
         self.spread(self.dims(operand)[axis], index, inner)
         return inner
 
-    def _loaded_of_parts(self, op: Op, env: Env, starts: list[Size], behind: list[Val]) -> list[Env]:
-        """Loads a GPU's vector, whose lanes are all in one part, from that alone, if each part is made of one input's
-        elements in the same type. The envs of the parts then, at places that are not held inside of them."""
-        i = self.dim_index(self.dims(op.result)[op.attrs["axis"]], env)
+    def _loaded_of_parts(self, op: Op, env: Env, i: Index, starts: list[Size], behind: list[Val]) -> list[Env]:
+        """Loads a GPU's vector along ``i``, whose lanes are all in one part, from that alone, if each part is made of
+        one input's elements in the same type. The envs of the parts then, at places that are not held inside of them.
+        """
         if self.e.target != "gpu" or i.lanes == 1 or self.past or any(condition.lanes > 1 for condition in behind):
             return []
         envs = [self._along_part(op, env, k, self.moved(i, sz.mul(start, -1))) for k, start in enumerate(starts)]
