@@ -6,12 +6,14 @@
     python benchmarks/torch_models.py --plot docs/torch-models.png --from benchmarks/results/torch-*-h200.json
     python benchmarks/torch_models.py --list
 
-Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and
-``--device cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and
-of mlirfuse lie in a new folder; Dynamo and AOTAutograd are imported before), and some more; then all take steps in
-turns, and the medians are of these. GPU time is of the profiler, by kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
-numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``. ``--warm N``: then
-first steps of N new processes for each implementation that compiles, with the caches that the cold one has left.
+Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and ``--device
+cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of
+mlirfuse lie in a new folder; Dynamo and AOTAutograd are imported before), and some more; then all take steps in turns,
+and the medians are of these. GPU time is of the profiler, by kind of kernel. Peak memory is of an implementation's own
+steps, beside what the others hold. Losses after equal numbers of steps are printed: the same weights and the same
+batch, dropout off unless ``--dropout``. ``--warm N``: then first steps of N new processes for each implementation that
+compiles, with the caches that the cold one has left. ``--cold N``: first steps of N new processes, each with empty
+caches, in turns, and nothing else.
 
 ``--inference``: a call at batch 1 is the step, in evaluation, without gradients, weights and inputs in the type. Each
 call is waited for. Instead of losses there is the error, ||out - reference|| / ||reference|| beside eager in float32.
@@ -333,11 +335,11 @@ def import_what_all_share():
     torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
 
 
-def warm_first_step(args, implementation: str) -> float:
-    """Seconds of the first step of a new process, with this one's caches."""
-    options = [args.model, "--device", args.device, "--dtype", args.dtype, "--only", implementation]
+def new_first_step(args, implementation: str, warm: bool) -> float:
+    """Seconds of the first step of a new process: with this one's caches, or with empty ones."""
+    options = [args.model, "--device", args.device, "--dtype", args.dtype, "--only", implementation, "--first-step"]
     options += ["--" + name for name in ("small", "dropout", "inference") if getattr(args, name)]
-    options += ["--caches", *(os.environ[name] for name in CACHES)]
+    options += ["--caches", *(os.environ[name] for name in CACHES)] if warm else []
     done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -380,6 +382,8 @@ def main(argv=None):
         "--warm", type=int, nargs="?", const=1, default=0, metavar="N",
         help="also the median of N (1) first steps of new processes with warm caches, in turns",
     )  # fmt: skip
+    parser.add_argument("--cold", type=int, metavar="N", help="the median of N first steps of new processes, in turns")
+    parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--caches", nargs=len(CACHES), help=argparse.SUPPRESS)
     parser.add_argument("--json")
     parser.add_argument("--plot", help="with --from: draw those runs into this PNG file")
@@ -396,13 +400,20 @@ def main(argv=None):
     kind = Predictor if args.inference else Trainer
     if args.caches:
         os.environ |= dict(zip(CACHES, args.caches))
+    else:
+        import_what_all_share()
+    if args.first_step:
         print(first_step(args, kind(args, args.only))[0])
         return 0
-    import_what_all_share()
+    names = (args.only or kind.usual).split(",")
+    if args.cold:
+        figures = {"model": args.model, "device": device_name(args), "torch": torch.__version__}
+        write(args.json, figures | new_first_steps(args, names, "cold", args.cold))
+        return 0
     turns = Turns(args.lock)
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
-    for name in (args.only or kind.usual).split(","):
+    for name in names:
         before = torch.cuda.memory_allocated() if args.device == "cuda" else 0
         trainer = kind(args, name)
         trainer.before = before
@@ -427,16 +438,29 @@ def main(argv=None):
         figures_of[name]["step_ms"] = round(statistics.median(measured), digits)
         figures_of[name]["steps_ms"] = [round(t, digits) for t in measured]
     print({name: figures_of[name]["step_ms"] for name in times}, flush=True)
-    warm: dict[str, list[float]] = {name: [] for name in times if COMPILED[name] is not None}
-    for name in [*warm] * args.warm:
-        warm[name].append(round(warm_first_step(args, name), 2))
-    for name, seconds in warm.items() if args.warm else ():
-        figures_of[name] |= {"warm_first_step_s": statistics.median(seconds), "warm_first_steps_s": seconds}
-        print(name, "warm", seconds, flush=True)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(figures_of, file, indent=1)
+    for name, seconds in new_first_steps(args, names, "warm", args.warm).items():
+        figures_of[name] |= seconds
+    write(args.json, figures_of)
     return 0
+
+
+def new_first_steps(args, names: list[str], how: str, turns: int) -> dict[str, dict]:
+    """Of each implementation that compiles, its first steps in new processes, ``how``: "cold" or "warm"."""
+    found: dict[str, list[float]] = {name: [] for name in names if COMPILED[name] is not None}
+    for name in [*found] * turns:
+        found[name].append(round(new_first_step(args, name, how == "warm"), 2))
+        print(name, how, found[name][-1], flush=True)
+    return {
+        name: {f"{how}_first_step_s": statistics.median(seconds), f"{how}_first_steps_s": seconds}
+        for name, seconds in found.items()
+        if seconds
+    }
+
+
+def write(path: str | None, figures: dict):
+    if path:
+        with open(path, "w") as file:
+            json.dump(figures, file, indent=1)
 
 
 def plot(paths: list[str], path: str):
