@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import replace
 
 import gpu_choices
@@ -204,6 +205,18 @@ def test_long_rows_beside_weights_are_in_registers(length, dtype):
     assert not params.staged and params.cluster > 1 and params.whole == params.chunks
     assert first_choice(mnp.softmax, rows, dtype=dtype).staged
     assert first_choice(layer_norm, (1024, 100_000), (100_000,), (100_000,), dtype=dtype).staged
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("length", [40_000, 50_256, 70_000, 100_000, 120_000])
+def test_half_types_beside_weights_hide_each_others_waiting(length, dtype):
+    """Two rows a multiprocessor, each in a block of its own, if they find room; else blocks of larger clusters than
+    two, which wait for each other most."""
+    params = first_choice(layer_norm, (1500, length), (length,), (length,), dtype=dtype)
+    nbytes = params.chunks * params.tx * 16
+    blocks = (227 << 10) // nbytes
+    assert params.staged and blocks * params.tx >= 1024
+    assert (blocks >= 2 and params.cluster == 1) if length < 56_000 else (blocks >= 3 and params.cluster == 4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -643,12 +656,29 @@ def test_short_odd_rows_have_few_threads(columns, dtype):
     assert params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
 
 
-def test_columns_that_are_written_too_are_in_many_parts():
-    """With few rows under way at a time, and not in a cluster: what is made of an element takes registers."""
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(16_384, 4096), (4096, 2048), (4096, 768), (512, 3072), (256, 1024)])
+def test_columns_that_are_written_too_are_in_many_parts(shape, dtype):
+    """With few rows under way at a time, and not in a cluster: what is made of an element takes registers. Half types
+    are loaded by vectors of four."""
     relu = lambda x: (np.maximum(x, 0), np.maximum(x, 0).sum(0))  # noqa: E731
-    params = first_choice(relu, (16_384, 4096), dtype=ml_dtypes.bfloat16)
-    assert params.split >= 8 and params.cluster == 1 and params.unroll * params.access.lanes <= 32
+    params = first_choice(relu, shape, dtype=dtype)
+    across = -(-shape[1] // (params.tx * params.access.lanes))
+    assert params.cluster == 1 and params.split * across >= 64
+    assert params.access.lanes == 4 and params.unroll * params.access.lanes <= 32
+
+
+def test_columns_that_are_only_summed_meet_in_clusters():
     assert first_choice(lambda x: x.sum(0), (16_384, 4096), dtype=ml_dtypes.bfloat16).cluster > 1
+
+
+def test_columns_are_written_without_a_branch():
+    """Rows of a turn are computed together then: around a branch, the last rows would wait for the first one's."""
+    relu = lambda x: (np.maximum(x, 0), np.maximum(x, 0).sum(0))  # noqa: E731
+    x = np.empty((16_384, 4096), ml_dtypes.bfloat16)
+    ptx = mlirfuse.jit(relu, target="cuda:sm_90").lower(x).as_text("ptx")
+    loop = max(re.split(r"^\$L__BB\w+:", ptx, flags=re.M), key=lambda block: block.count("ld.global"))
+    assert loop.count("ld.global") == len(re.findall(r"@%p\d+ st\.global", loop)) > 1
 
 
 def test_vectors_of_what_is_concatenated_are_several_under_way():

@@ -194,6 +194,7 @@ def normal(*shape, dtype=np.float32):
         (softmax, [normal(3, 20004)]),  # the last turn is not for all threads
         (sum_and_variance, [normal(2, 17408)]),
         (layer_norm, [normal(2, 19456), normal(19456), normal(19456)]),
+        (layer_norm, [normal(2, 40008, dtype=np.float16), *[normal(40008, dtype=np.float16)] * 2]),
         (centre, [normal(1, 37888, dtype=np.float16)]),
     ],
 )
@@ -638,6 +639,21 @@ def test_a_row_after_the_other_with_a_result_each():
     """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for
     it."""
     check(lambda x: (x.sum(1), x.sum(0)), normal(700, 128))
+
+
+@pytest.mark.parametrize("donated", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(333, 200), (261, 264)])
+def test_columns_that_are_written_while_they_are_summed(shape, dtype, donated):
+    """The last threads along a row have no column, and what they load is the last one's, which others write over."""
+    check(
+        lambda g, x: (g * np.maximum(x, 0), (g * np.maximum(x, 0)).sum(0)),
+        normal(*shape, dtype=dtype),
+        normal(*shape, dtype=dtype),
+        only=lambda p: isinstance(p, gpu_columns.Params) and p.split > 1,
+        candidates=2,
+        donated=donated,
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ _HINTED = {
     PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];",
     STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;",
 }
+_PREDICATED = {  # by bytes
+    4: "@$0 st.global.b32 [$1], $2;",
+    8: "@$0 st.global.v2.b32 [$1], {$2, $3};",
+    16: "@$0 st.global.v4.b32 [$1], {$2, $3, $4, $5};",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +452,14 @@ class Accesses(Indices):
         if value in self.copies:
             self._store(value, env, val, self.copies[value])
 
+    def store_if(self, condition: Val, value: Value, env: Env, val: Val) -> None:
+        """The same where ``condition`` holds. Vectors of whole words are stored without a branch: what comes before and
+        behind one is scheduled apart."""
+        for memory in filter(None, (self.memories[value], self.copies.get(value))):
+            if not self._store_predicated(condition, value, env, val, memory):
+                with self.region(f"scf.if {condition} {{"):
+                    self._store(value, env, val, memory)
+
     def store_at_zero(self, value: Value, env: Env, val: Val, indices: Sequence[Index]) -> None:
         """The same where all of ``indices`` are 0."""
         condition = None
@@ -459,13 +472,31 @@ class Accesses(Indices):
             with self.region(f"scf.if {condition} {{"):
                 self.store(value, env, val)
 
+    def _store_predicated(self, condition: Val, value: Value, env: Env, val: Val, memory: Memory) -> bool:
+        """:meth:`_store` by one instruction, if there is one for it."""
+        e, offset = self.e, self._offset(value, memory.strides, env)
+        nbytes = offset.lanes * self.held(memory.dtype).bytes
+        if nbytes not in _PREDICATED or nbytes > memory.align or offset.vector is not None or offset.step != 1:
+            return False
+        words = e.words(e.splat(self._stored(val, memory), offset.lanes))
+        constraints = ",".join(["b", "l", *("r" for _ in words), "~{memory}"])
+        e.line(
+            f'llvm.inline_asm has_side_effects "{_PREDICATED[nbytes]}", "{constraints}" {condition}, '
+            f"{self.address(memory, offset.base)}, {', '.join(map(str, words))} : "
+            f"(i1, {self.pointer_type}, {', '.join(w.type for w in words)}) -> ()"
+        )
+        return True
+
+    def _stored(self, val: Val, memory: Memory) -> Val:
+        """``val`` as it is in memory."""
+        e = self.e
+        if memory.dtype is dt.bool_:
+            return e.cast(val, dt.u8)
+        return e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+
     def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         e = self.e
-        val = (
-            e.cast(val, dt.u8)
-            if memory.dtype is dt.bool_
-            else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
-        )
+        val = self._stored(val, memory)
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
             address = self.address(memory, offset.base)

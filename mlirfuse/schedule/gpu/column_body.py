@@ -21,7 +21,8 @@ from mlirfuse.schedule.gpu.column_folds import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
-WRITTEN = 768  # threads a multiprocessor of columns that are written while they are summed in parts
+# Threads a multiprocessor of half types' columns that are written while they are summed in parts, by lanes.
+WRITTEN = {8: 768, 4: 1024}
 
 Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
 
@@ -135,8 +136,10 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
     resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
-    if not p.blocks and p.split > 1 and written(analysis) and p.access.lanes == 8:  # which are chosen to run at once
-        resident = max(1, WRITTEN // threads)
+    down, wide = set(analysis.reduced), written(analysis)
+    streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
+    if not p.blocks and p.split > 1 and wide and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run at once
+        resident = max(1, WRITTEN.get(p.access.lanes, threads) // threads)
     body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, resident)
     e, k = body.e, body.k
     lanes = p.access.lanes
@@ -149,7 +152,6 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     columns, parts = size_of(inner), p.split * p.fold
     if p.fold > 1:
         columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
-    wide = written(analysis)
     small = [v for v in analysis.outputs if v not in wide]
     late = analysis.late_values()
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
@@ -188,7 +190,13 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     def store(values: list[Value], places: list[Place]) -> None:
         for env, there in places:
-            body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
+            body.store_at(
+                values,
+                env,
+                analysis.domain,
+                inside if there is None else e.and_(inside, there),
+                predicated=there is None,
+            )
 
     needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store it
     for phase in phases:

@@ -11,7 +11,7 @@ from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.gpu.access import Access, narrowed
 from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked, written
 from mlirfuse.schedule.gpu.gathered_columns import shared_elements
 from mlirfuse.schedule.gpu.models import model_of
@@ -83,6 +83,7 @@ class ColumnsOfSize:
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
         self.analysis, self.machine, self.model = analysis, machine, model_of(machine).columns
+        self.given = (env, alignments, machine)
         self.tiles = self.model.blocks
         self.sm_count, self.threads_per_sm, model = machine.sm_count, machine.threads_per_sm, self.model
         (
@@ -176,7 +177,7 @@ class ColumnsOfSize:
                 split *= 2
             if close:
                 split = max(1, min(int(wanted) // blocks, self.rows // (ty * unroll * turns)))
-                split -= split % (1 << max(0, split.bit_length() - 3))  # few variants: a fifth less, at most
+                split -= split % (1 << max(0, split.bit_length() - 4))  # few variants: an eighth less, at most
         return Params(self.access, tx, ty, unroll, split, self.fold)
 
     def choice(self) -> Params:
@@ -186,6 +187,8 @@ class ColumnsOfSize:
         if met or self.fold > 1:
             return met or self.folded_in_parts()
         model = self.model
+        if self.written and self.one_pass and self.idle and self.rows >= model.written_rows:
+            return self.in_parts()
         if self.soon and self.rows <= model.few_rows and (self.element < 4 or self.blocks(16) < self.sm_count):
             narrower = next(self.narrow(), None)
             if narrower:
@@ -241,13 +244,13 @@ class ColumnsOfSize:
         cluster."""
         model = self.model
         many = self.rows > model.few_rows or (self.rows >= model.many_rows and self.element < 4)
-        tensors = self.inputs + self.written if self.written else 1
         if (
-            self.exponentials
+            self.written  # GELU's gradient and its sum, 4096×2048 bf16: 57 µs in clusters, 28 in parts
+            or self.exponentials
             or self.nbytes < 16
             or not many
             or self.lanes * self.accumulators > model.cluster_accumulators
-            or self.work * self.nbytes * tensors > model.cluster_bytes
+            or self.work * self.nbytes > model.cluster_bytes
         ):
             return None
         share = model.filled if self.rows > model.cluster_long else model.cluster_alone
@@ -323,14 +326,14 @@ class ColumnsOfSize:
         if self.positions and self.one_pass and self.blocks(self.tx) >= tiles.position_blocks:
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             return self.params(tx, tiles.position_threads, tiles.rows_a_thread, 1.0)
+        if few and self.one_pass and self.idle and self.written:
+            return self.written_in_parts()
         if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
             if not few and self.written:
                 return self.params(self.tx, tiles.most, max(2, self.rows_written()), model.written_parts)
             if not few:
                 rows = max(2, min(tiles.part_rows, tiles.part_bytes // (self.nbytes * self.inputs)))
                 return self.params(self.tx, tiles.part_threads, 1 << rows.bit_length() - 1, full)
-            if self.written:
-                return self.written_in_parts()
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
             return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)
@@ -340,12 +343,21 @@ class ColumnsOfSize:
         return self.params(self.tx // halved, threads if few else tiles.least, self.under_way(), float(halved))
 
     def written_in_parts(self) -> Params:
-        """Parts of columns of few accumulators, of whose elements something is written on the way."""
+        """Parts of columns of few accumulators, of whose elements something is written on the way. Half types are
+        loaded by vectors of four: more rows are under way in as many registers."""
         tiles = self.tiles
+        if self.lanes == 8 and self.fold == 1 and self.element == 2:
+            access = narrowed(self.analysis, self.access, 4)
+            return ColumnsOfSize(self.analysis, access, *self.given).written_in_parts()
         nbytes = tiles.part_bytes * (2 if self.fold > 1 else 1)
         tx = max(1, min(self.tx, nbytes // self.nbytes))
-        rows = min(tiles.under_way, tiles.written_bytes // (self.nbytes * self.inputs))
-        return self.params(tx, tiles.written_threads, max(1, rows), self.model.parts, close=True)
+        rows = max(1, min(tiles.under_way, tiles.written_bytes // (self.nbytes * self.inputs)))
+        most = self.blocks(tx) * self.rows // max(1, tiles.written_threads // tx)  # parts of a turn of one row
+        while rows > 1 and most // rows < self.sm_count:
+            rows //= 2
+        turns = 2 if most // (2 * rows) >= 2 * self.sm_count else 1
+        full = self.model.narrow_parts if self.nbytes == 8 else self.model.parts
+        return self.params(tx, tiles.written_threads, rows, full, turns, close=True)
 
     def rows_written(self) -> int:
         """Rows under way of wide vectors that something is made of."""

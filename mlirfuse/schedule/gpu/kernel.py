@@ -493,9 +493,11 @@ class GpuBody:
             index = self.k.add(self.k.scale(index, axis.size), env.get(axis, Index(0)))
         return self.e.cast(self.k.materialize(index), dt.i64)
 
-    def store_at(self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None) -> None:
-        """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at
-        0."""
+    def store_at(
+        self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None, predicated: bool = False
+    ) -> None:
+        """Stores ``outputs`` at ``env`` where ``valid``, ``predicated`` if it can be without a branch. One that lacks
+        axes of the domain is stored where these are at 0."""
         k = self.k
         vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
         plain: list[tuple[Value, Val, list[Index]]] = []
@@ -511,6 +513,9 @@ class GpuBody:
 
         if valid is None:
             store_all(plain + partial)
+        elif predicated and not partial:
+            for value, val, _ in plain:
+                k.store_if(valid, value, env, val)
         else:
             with k.region(f"scf.if {valid} {{"):
                 store_all(plain + partial)

@@ -102,6 +102,11 @@ class RowsInShared:
         768  # threads a multiprocessor that hide the copies of the next blocks, where rows do not divide evenly
     )
     least_alone: int = 512  # threads a multiprocessor without a cluster, with which copies alone keep memory busy
+    # Threads of a multiprocessor, and its blocks without a cluster and with one, whose weights are under way while
+    # others reduce. Half types, not in clusters of two: layer norm of 1500×70000 bf16 170 → 155 µs (four blocks), of
+    # 3000×50256 241 → 216 (alone), RMS norm of 1500×70000 168 → 148, of 3000×40000 f16 187 → 165.
+    hiding: int = 1024
+    hiding_blocks: tuple[int, int] = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -410,11 +415,15 @@ class ColumnModel:
     cluster_least: float = 0.7  # of the multiprocessors have a block of them at least, three at most
     cluster_most: float = 3
     parts: float = 0.375  # of the machine's threads for parts, which all run at once: 131072×257 bf16 43 → 34 µs
+    # The same of vectors of 8 bytes, whose threads have 64 registers: GELU's gradient and its sum, 16384×6144 bf16
+    # 229 → 219 µs, 30000×3072 f16 213 → 202.
+    narrow_parts: float = 0.5
     folded_parts: float = 0.27
     # The same with many accumulators and an output of each element: a block a multiprocessor, whose threads have 128
     # registers. The gradients of a layer's scale and bias, 401408×96, of f32 and bf16, on an H200: 520 → 148 µs, which
     # blocks of 256 threads with eight rows each spilled.
     written_parts: float = 0.25
+    written_rows: int = 128  # rows of few columns that are written from which on they are in parts
     few_accumulators: int = 8  # lanes times accumulators up to which large blocks exchange little
     shared_least_halves: int = 257  # rows from which on columns belong into a cluster's shared memory, of half types
     shared_least: int = (

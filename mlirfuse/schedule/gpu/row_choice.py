@@ -267,7 +267,7 @@ class RowsOfSize:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than
         several would have, nor fewer than 512 in all without a cluster, all threads with as many vectors, few blocks a
         cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
-        clusters of at most eight."""
+        clusters of at most eight. Half types beside weights: blocks and threads that hide each other's waiting."""
         if not (self.machine.async_copies and self.analysis.once(copied_whole, self.access)):
             return []
         model = self.model.shared
@@ -277,8 +277,11 @@ class RowsOfSize:
         together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
 
         def cost(p: _Place) -> tuple:
+            usual, large = p.tx == model.threads[0], p.cluster > self.model.threads.portable_cluster
+            if self.row.weights and self.row.halves:
+                hidden = p.blocks * p.tx >= model.hiding and p.blocks >= model.hiding_blocks[p.cluster > 1]
+                return p.idle, large, not hidden, p.cluster == 2, p.cluster, p not in evenly, not usual
             if not evenly:
-                usual, large = p.tx == model.threads[0], p.cluster > self.model.threads.portable_cluster
                 roomy = p.blocks * p.tx >= model.roomy and (self.row.weights or usual)
                 return p.idle, large, not roomy, not usual, p.blocks == 1, p.cluster
             threads, uneven = p.blocks * p.tx, p not in evenly
