@@ -190,13 +190,8 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     def store(values: list[Value], places: list[Place]) -> None:
         for env, there in places:
-            body.store_at(
-                values,
-                env,
-                analysis.domain,
-                inside if there is None else e.and_(inside, there),
-                predicated=there is None,
-            )
+            valid = inside if there is None else e.and_(inside, there)
+            body.store_at(values, env, analysis.domain, valid, predicated=there is None)
 
     needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store it
     for phase in phases:

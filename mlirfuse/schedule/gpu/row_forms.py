@@ -88,15 +88,16 @@ def in_shared(rows: Rows) -> sz.Size:
     exact = p.whole == p.chunks
     inner = range(int(p.shifted), p.whole)  # chunks that lie inside the row
     edges = [c for c in range(p.chunks) if c not in inner]
+    weights = [] if p.online else rows.shared  # to load beside the row
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
-    if p.shifted and len(rows.shared) > 1:  # each vector of weights is two to load
+    if p.shifted and len(weights) > 1:  # each vector of weights is two to load
         at_once: Sequence[int] = (1,)
-    elif rows.shared and not (p.online or p.shifted or halves):
-        at_once = range(4, 8)
-    elif rows.shared and halves and p.cluster == 1 and not (p.online or p.shifted):
-        at_once = (3,)  # layer norm, 3000×50256 bf16, 216 µs, 236 by two; in clusters two leave room for more blocks
-    else:  # more only lengthen the code where there are no weights, and take registers, half types twice as many
+    elif p.shifted or not weights:  # more vectors at once only lengthen the code
         at_once = (2, 3)
+    elif not halves:
+        at_once = range(4, 8)
+    else:  # layer norm, 3000×50256 bf16, 216 µs, 236 by two; in clusters, two leave registers for another block
+        at_once = (3,) if p.cluster == 1 else (2, 3)
     unroll = min(at_once, key=lambda n: (len(inner) % n, n))  # so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
