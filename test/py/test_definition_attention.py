@@ -35,7 +35,9 @@ def heads(dtype, lengths=(7, 7), width=8, leading=(2, 3)):
 
 
 def close(given, wanted, dtype):
-    torch.testing.assert_close(given.double(), wanted.double(), rtol=BOUND[dtype], atol=BOUND[dtype])
+    """Sums of products err by the size of what is summed, not of what is left."""
+    scale = max(1.0, wanted.abs().max().item())
+    torch.testing.assert_close(given.double(), wanted.double(), rtol=BOUND[dtype], atol=BOUND[dtype] * scale)
 
 
 CASES = {
@@ -54,6 +56,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_attention(case, dtype):
     """Forward, the logarithms of the row sums, and the gradients by query, key and value."""
+    torch.manual_seed(3)
     options = dict(CASES[case])
     q, k, v = heads(dtype, options.pop("lengths", (7, 7)), leading=options.pop("leading", (2, 3)))
     extra = {}

@@ -149,7 +149,9 @@ def _donated() -> list[int]:
         return []
     found = list(context.fw_metadata.bw_donated_idxs)
     context.fw_metadata.bw_donated_idxs.clear()  # this list: the metadata that is looked at may be another
-    return found
+    # Ops with effects, such as the checks of an inverse, put tokens before the forward's results, which torch (2.13)
+    # forgets as it counts: its list names other tensors then, a parameter or an incoming gradient.
+    return [] if context.fw_metadata.tokens else found
 
 
 @garbage.uncollected(aged=True)
@@ -180,8 +182,8 @@ def _advance(which: str) -> Callable[[Any, Any, float], None]:
 
 
 def _visible(which: str) -> int | None:
-    """How many outputs of a forward graph are not saved for the backward."""
+    """How many outputs of a forward graph are not saved for the backward: the first, tokens of effects before them."""
     context = TracingContext.try_get()
     if which != "forward" or context is None or context.fw_metadata is None:
         return None
-    return context.fw_metadata.num_forward_returns
+    return len(context.fw_metadata.tokens) + context.fw_metadata.num_forward_returns

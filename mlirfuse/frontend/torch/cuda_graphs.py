@@ -91,7 +91,8 @@ def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return range(num_fw_fixed_arguments(count, len(inputs)))
-    return context.fw_metadata.static_input_indices
+    tokens = len(context.fw_metadata.tokens)  # of effects: inputs before those that are counted
+    return [tokens + place for place in context.fw_metadata.static_input_indices]
 
 
 def _skip(module: GraphModule) -> str | None:

@@ -106,8 +106,9 @@ def remade(
     for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
         if arg is not None:
             arg.annotation = None
-    inner = ast.parse(f"def {name}(): pass").body[0]
+    inner = ast.parse("def inner(): pass").body[0]
     assert isinstance(inner, ast.FunctionDef)
+    inner.name = f".{name}"  # which no variable has: in its own body, the name is that of the function given
     inner.args, inner.body = bare, body
     outer = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
     assert isinstance(outer, ast.FunctionDef)
@@ -116,7 +117,8 @@ def remade(
     ast.fix_missing_locations(outer)
     module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
     code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
-    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == inner.name)
+    code = code.replace(co_name=name, co_qualname=name)
     cells = dict(zip(free, fn.__closure__ or ())) | {k: types.CellType(v) for k, v in added.items()}
     made = types.FunctionType(
         code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
