@@ -641,6 +641,13 @@ def test_a_row_after_the_other_with_a_result_each():
     check(lambda x: (x.sum(1), x.sum(0)), normal(700, 128))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_positions_along_two_axes(dtype):
+    """As where an image is resized."""
+    rows, columns = np.arange(40) // 2, np.minimum(np.arange(48) * 2 // 3, 23)
+    check(lambda x, i, j: np.take(np.take(x, i, 1), j, 2) * 2, normal(3, 20, 24, dtype=dtype), rows, columns)
+
+
 @pytest.mark.parametrize("donated", [False, True])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(333, 200), (261, 264)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,16 +22,33 @@ class TracedScalar(TracedArray):
     """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is
     traced (as an axis, a shape, a condition …) its value in this call becomes a constant that calls are checked for."""
 
-    __slots__ = ("_thunk", "_weak")
+    __slots__ = ("_compute", "_found", "_operands", "_weak")
 
-    def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any] | None):
+    def __init__(
+        self, trace: Trace, value: Value, weak: type | None, compute: Callable[..., Any] | None, operands: Sequence = ()
+    ):
+        """``compute`` gives its value in this call from those of ``operands``; None where a subclass has its own
+        :meth:`concrete`."""
         super().__init__(trace, value, scalar=True)
         self._weak = weak
-        self._thunk: Any = thunk  # None where a subclass has its own `concrete`
+        self._compute, self._operands = compute, operands
+        self._found: tuple[Any, ...] = ()  # the value, once it was asked for
 
     def concrete(self):
-        """Its value in this call, to which the trace is fixed from here on."""
-        return self._thunk()
+        """Its value in this call, to which the trace is fixed from here on. Operands come first, without recursion:
+        what a loop computes is as deep as it has turns."""
+        left: list[TracedScalar] = [self]
+        while left:
+            last = left[-1]
+            before = [x for x in last._operands if isinstance(x, TracedScalar) and x._compute and not x._found]
+            if before and not last._found:
+                left += before
+                continue
+            left.pop()
+            if not last._found:
+                operands = [x.concrete() if isinstance(x, TracedScalar) else x for x in last._operands]
+                last._found = (last._compute(*operands),)  # type: ignore[misc]
+        return self._found[0]
 
     def __bool__(self) -> bool:
         return bool(self.concrete())

@@ -86,7 +86,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     elif all(_is_number(x) for x in operands):
         several = len(values) > 1
         results = [
-            TracedScalar(t, v, None, functools.partial(_computed, ufunc, operands, k if several else None))
+            TracedScalar(t, v, None, functools.partial(_computed, ufunc, k if several else None), operands)
             for k, v in enumerate(values)
         ]
     else:
@@ -94,7 +94,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _computed(ufunc, operands, k: int | None):
+def _computed(ufunc, k: int | None, *operands):
     """The ufunc of the operands' values in this call; ``k``: which of its several results."""
     made = ufunc(*map(concrete, operands))
     return made if k is None else made[k]

@@ -85,6 +85,7 @@ _KEPT = {
     "aten.replication_pad1d",
     "aten.replication_pad2d",
     "aten.replication_pad3d",
+    "aten.roll",
     "aten.rsub",
     "aten.select_scatter",
     "aten.slice_scatter",

@@ -35,7 +35,9 @@ class Pieces:
         self._failures = 0
 
     def run(self, leaves: list) -> Any:
-        """The result of a call."""
+        """The result of a call. Behind its own leaves come the arrays around the function that kinds which are compiled
+        whole have found."""
+        leaves = leaves[: self.structure.leaves]
         if self.refused is not None or self._is_small(leaves):
             return self._told(leaves, self.refused)
         return self.in_pieces(leaves)

@@ -77,7 +77,8 @@ class Stretched:
             raise NotStretched(str(error)) from None
 
     def run(self, leaves: list) -> Any:
-        """The result of a call."""
+        """The result of a call; behind its own leaves come arrays around the function, as in pieces."""
+        leaves = leaves[: self.structure.leaves]
         if on_host(leaves):
             return self._by_numpy.run(leaves)
         if self.refused is None:

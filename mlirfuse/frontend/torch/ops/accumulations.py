@@ -8,19 +8,23 @@ from typing import Any
 
 import torch
 
+from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 
 
 def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
     """``values`` added to the rows of ``x``; ``index`` of rank 1, negative ones from the end."""
+    _in_any_order(c)
+    rows = c.op("position", positions(index), extent=x.shape[0], checked=True)
+    return c.op("index_put_accumulate", x, rows, values)
+
+
+def _in_any_order(c: Context) -> None:
     if c.out.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
         raise Unsupported("additions at positions that are deterministic are torch's own on a GPU")
-    if index.dtype not in (dt.i32, dt.i64):
-        raise Unsupported(f"positions that are {index.dtype}")
-    rows = c.op("position", index, extent=x.shape[0], checked=True)
-    return c.op("index_put_accumulate", x, rows, values)
 
 
 @rule("aten.index_add.default")
@@ -32,13 +36,39 @@ def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, al
     return _add(c, x, c.op("where", none, c.b.cast(c.b.size(x.shape[0]), element(index)), index), values)
 
 
-@rule("aten.index_put.default", "aten._unsafe_index_put.default")
+@rule("aten.index_put.default")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     index, *others = indices
     if not accumulate or index is None or any(i is not None for i in others) or index.rank != 1:
         raise Unsupported("values that are put, or positions in several dimensions")
     shape = (index.shape[0], *x.shape[1:])
     return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape))
+
+
+@rule("aten._unsafe_index_put.default")
+def unsafe_index_put(
+    c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
+    the place of each."""
+    if not accumulate or sum(index is not None for index in indices) == 1:
+        return index_put(c, x, indices, values, accumulate)
+    _in_any_order(c)
+    along = along_dimensions(c.b, indices)
+    shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
+    place: Value = c.b.constant(0, dt.i64)
+    stride: sz.Size = 1
+    for dim in reversed(range(x.rank)):
+        own = tuple(n if k == dim else 1 for k, n in enumerate(shape))
+        if dim in along:
+            at = c.op("position", c.b.cast(c.b.reshape(along[dim], own), dt.i64), extent=x.shape[dim])
+        else:
+            at = c.op("iota", shape=own, axis=dim, dtype=dt.i64)
+        place = c.op("add", place, c.op("mul", at, c.b.size(stride)))
+        stride = sz.mul(stride, x.shape[dim])
+    count = sz.product(shape)
+    at, of = (c.b.reshape(c.b.broadcast_to(v, shape), (count,)) for v in (place, c.b.cast(values, element(x))))
+    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), at, of), x.shape)
 
 
 @rule("aten.embedding_dense_backward.default")

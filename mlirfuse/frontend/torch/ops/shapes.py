@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -119,6 +120,19 @@ def unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- joins
+
+
+@rule("aten.roll.default")
+def roll(c: Context, x: Value, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Value:
+    shifts, dims = ([given] if isinstance(given, int) else list(given) for given in (shifts, dims))
+    flat = x if dims else c.b.reshape(x, (x.numel,))
+    for shift, dim in zip(shifts, [axis(d, x.rank) for d in dims] or [0]):
+        extent = flat.shape[dim]
+        if not (isinstance(extent, int) and isinstance(shift, int)):
+            raise Unsupported("a roll of a size that is not known")
+        if extent and shift % extent:
+            flat = c.op("roll", flat, axis=dim, shift=shift % extent)
+    return c.b.reshape(flat, x.shape)
 
 
 @rule("aten.flip.default", "prims.rev.default")
@@ -262,15 +276,17 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
 # ---------------------------------------------------------------------------------------------------------------- index
 
 
-def _positions(c: Context, index: Value) -> Value:
-    if index.dtype not in (dt.i32, dt.i64):
-        raise Unsupported(f"positions that are {index.dtype}")
-    return index
-
-
 @rule("aten.embedding.default")
 def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
-    return c.op("take", table, _positions(c, index), axis=0)
+    return c.op("take", table, positions(index), axis=0)
+
+
+@rule("aten._unsafe_index.Tensor")
+def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    """Along one dimension after the other, as where an image is resized. All are inside: torch makes them itself."""
+    for place, index in along_dimensions(c.b, indices).items():
+        x = c.op("take", x, index, axis=place)
+    return x
 
 
 @rule("aten.gather.default")
@@ -278,7 +294,7 @@ def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
         raise Unsupported("positions for a part of the tensor")
-    return c.op("take_along_axis", x, _positions(c, index), axis=dim)
+    return c.op("take_along_axis", x, positions(index), axis=dim)
 
 
 @rule("aten.scatter.value")
@@ -291,7 +307,7 @@ def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> V
         or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim)
     ):
         raise Unsupported("several positions a row")
-    index = _positions(c, index)
+    index = positions(index)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
     here = c.op("iota", shape=shape, axis=dim, dtype=index.dtype)
     hit = c.op("eq", here, index)

@@ -1,0 +1,35 @@
+"""The positions by which tensors are indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlirfuse.frontend.torch.ops.rules import Unsupported
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Value
+
+
+def positions(index: Value) -> Value:
+    """``index``. Raises :class:`Unsupported` for what chooses otherwise than by numbers."""
+    if index.dtype not in (dt.i32, dt.i64):
+        raise Unsupported(f"positions that are {index.dtype}")
+    return index
+
+
+def along_dimensions(b: Builder, indices: Sequence[Value | None]) -> dict[int, Value]:
+    """The positions along each dimension that is indexed, where these are neighbours and each one's positions differ
+    along one dimension of their own: ``x[:, rows[:, None], columns]``. Those along one dimension have any shape, those
+    along several are vectors. Raises :class:`Unsupported` for others."""
+    given = {place: positions(index) for place, index in enumerate(indices) if index is not None}
+    count, first = len(given), min(given, default=0)
+    if list(given) != list(range(first, first + count)):
+        raise Unsupported("positions along dimensions that are no neighbours")
+    if count <= 1:
+        return given
+    for own, (place, index) in enumerate(given.items()):
+        shape = (1,) * (count - index.rank) + index.shape
+        if len(shape) > count or any(n != 1 for d, n in enumerate(shape) if d != own):
+            raise Unsupported("positions that differ along several dimensions")
+        given[place] = b.reshape(index, (shape[own],))
+    return given
