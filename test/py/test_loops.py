@@ -1180,3 +1180,19 @@ def test_multiprocessing(method):
     with multiprocessing.get_context(method).Pool(1) as pool:
         results = pool.starmap(smoothed, [(row.copy(), 3) for row in ROWS])
     np.testing.assert_allclose(results, [smoothed.fn(row.copy(), 3) for row in ROWS])
+
+
+def towers_of_hanoi(n, moves):
+    if n == 0:
+        return 0
+    before = towers_of_hanoi(n - 1, moves)
+    for i in range(1):
+        moves[i] += 1
+    return before + 1 + towers_of_hanoi(n - 1, moves)
+
+
+def test_a_function_with_loops_that_calls_itself():
+    for n in (3, 5):
+        moves, others = np.zeros(1), np.zeros(1)
+        assert mlirfuse.jit(towers_of_hanoi)(n, moves) == towers_of_hanoi(n, others)
+        assert moves == others == 2**n - 1

@@ -3,6 +3,7 @@ functions without a kernel, beside NumPy."""
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -496,3 +497,50 @@ def test_many_random_programs(first):
     for seed in range(first, first + 100):
         found = piece_program_fuzzer.differs(seed)
         assert found is None, found
+
+
+def test_a_number_of_an_array_that_is_0_divides_nothing():
+    """Its value is no constant of what is compiled: only whether it is 0 is told apart."""
+
+    def mean_of_large(x):
+        count = int((x > 5).sum())
+        try:
+            return float(x.sum()) / count, 10 % count
+        except ZeroDivisionError:
+            return None
+
+    compiled = mlirfuse.jit(mean_of_large)
+    assert compiled(np.zeros(9)) is compiled(np.ones(9)) is None
+    for x in (np.full(9, 7.0), np.arange(12.0), np.arange(40.0)):
+        agree(compiled(x), mean_of_large(x))
+    with pytest.raises(ZeroDivisionError):
+        mlirfuse.jit(lambda x: 10 // int(x.sum()))(np.array([0, 0]))
+
+
+def test_what_is_around_a_function_is_no_argument_of_calls_that_run_as_they_are():
+    """Some kinds are compiled, beside an array around the function; others are not."""
+    table = np.arange(5.0)
+
+    def scaled(a):
+        y = a * table
+        if a.dtype == np.float32:
+            return y * len(set(a[0]))
+        return y
+
+    compiled = mlirfuse.jit(scaled)
+    x = np.ones((5, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for a in (x.astype(np.float32), x, x.astype(np.float32), x):
+            agree(compiled(a), scaled(a))
+
+
+def test_a_value_that_is_asked_for_is_computed_once():
+    """What a loop computes is as deep as it has turns, and each of these is read twice."""
+
+    def length(x, v, n):
+        for _ in range(n):
+            x, v = x + 0.01 * v, v - 0.01 * x
+        return math.sqrt(x * x + v * v)
+
+    agree(mlirfuse.jit(length)(1.0, 0.0, 400), length(1.0, 0.0, 400))

@@ -55,6 +55,7 @@ _UNARY_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
 }
 
 
+_DIVISIONS = {np.true_divide, np.floor_divide, np.remainder, np.divmod}
 _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OPERATORS) for u, f in group.values()}
 
 
@@ -68,6 +69,10 @@ def scalar_operator(function, *inputs):
         return call_ufunc(ufunc, operands)
     if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:
         operands[1] = concrete(operands[1])
+    if ufunc in _DIVISIONS and getattr(operands[1], "later", False):
+        divisor = TracedArray(t, operands[1].value, scalar=True)
+        if call_ufunc(np.equal, (divisor, 0)):  # a branch: what the number is otherwise makes no difference
+            fail(ZeroDivisionError, "division by zero")
     try:
         kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
     except ZeroDivisionError:

@@ -22,17 +22,24 @@ class TracedScalar(TracedArray):
     """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is
     traced (as an axis, a shape, a condition …) its value in this call becomes a constant that calls are checked for."""
 
-    __slots__ = ("_compute", "_found", "_operands", "_weak")
+    __slots__ = ("_compute", "_found", "_operands", "_weak", "later")
 
     def __init__(
-        self, trace: Trace, value: Value, weak: type | None, compute: Callable[..., Any] | None, operands: Sequence = ()
+        self,
+        trace: Trace,
+        value: Value,
+        weak: type | None,
+        compute: Callable[..., Any] | None,
+        operands: Sequence = (),
+        later: bool = False,
     ):
         """``compute`` gives its value in this call from those of ``operands``; None where a subclass has its own
-        :meth:`concrete`."""
+        :meth:`concrete`. ``later``: a kernel computes it, before the function goes on in another piece."""
         super().__init__(trace, value, scalar=True)
         self._weak = weak
         self._compute, self._operands = compute, operands
         self._found: tuple[Any, ...] = ()  # the value, once it was asked for
+        self.later: bool = later or any(isinstance(x, TracedScalar) and x.later for x in operands)
 
     def concrete(self):
         """Its value in this call, to which the trace is fixed from here on. Operands come first, without recursion:

@@ -116,4 +116,4 @@ def _lazily(x: Any, kind: type) -> Any:
     if getattr(x, "known", lambda: None)() is not None:
         return kind(x)
     number = TracedArray(t, x.astype(to).value, scalar=True)
-    return TracedScalar(t, number.value, kind, lambda: kind(number))
+    return TracedScalar(t, number.value, kind, lambda: kind(number), later=True)
