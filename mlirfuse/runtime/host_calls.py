@@ -54,8 +54,8 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
         called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
-        view, copy = library.view(op, env), library.function(op, env)
-        return lambda x: view(x) if hasattr(x, "__getitem__") else copy(x, x)
+        view = library.view(op, env)
+        return lambda x: view(x) if hasattr(x, "__getitem__") else library.function(op, env)(x, x)
     if op.row.kind == "update":
         return library.update(op, env)
     compute = library.function(op, env)
