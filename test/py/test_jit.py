@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import errno
 import gc
 import io
@@ -515,6 +516,41 @@ class MoreWeights(Weights):
     @mlirfuse.jit
     def apply(self, x):
         return x * self.first + self.second
+
+
+@dataclasses.dataclass
+class Layer:
+    scale: float
+    weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    scale: float
+    weights: np.ndarray
+
+
+@pytest.mark.parametrize("made", [Layer, Fixed])
+def test_data_classes_that_hold_arrays(made):
+    """They have no hash: each is what it is, and what is read of it is compared at each call."""
+    compiled = mlirfuse.jit(lambda layer, x: x @ layer.weights * layer.scale)
+    x = np.ones((5, 4))
+    for k in range(3):
+        layer = made(float(k), np.arange(4.0) + k)
+        for _ in range(2):
+            assert np.array_equal(compiled(layer, x), x @ layer.weights * layer.scale)
+            if made is Layer:
+                layer.scale, layer.weights = k + 0.5, np.full(4, k + 2.0)
+
+    def counted(layer, x):
+        layer.scale += 1
+        return x * layer.scale
+
+    layer = Layer(1.0, np.ones(4))
+    for wanted in (2.0, 3.0, 4.0):
+        assert np.array_equal(mlirfuse.jit(counted)(layer, x), x * wanted) and layer.scale == wanted
+    with pytest.raises(TypeError, match="cannot be hashed"):
+        mlirfuse.jit(lambda given, x: x * len(given))({1, 2}, x)
 
 
 def test_arrays_of_classes():

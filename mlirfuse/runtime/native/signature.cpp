@@ -35,6 +35,12 @@ bool floating_bits(PyObject* object, double parts[2]) {
   return true;
 }
 
+// Whether an object that has no hash is told apart by what it is, as other objects with attributes are: a data class
+// that may change, or that holds an array. What the function reads of it is compared at each call.
+bool by_identity(PyObject* object) {
+  return PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__dataclass_fields__") != 0;
+}
+
 // A hash that agrees with `same_value`.
 bool hash_value(PyObject* object, int64_t* hash) {
   double parts[2];
@@ -55,7 +61,15 @@ bool hash_value(PyObject* object, int64_t* hash) {
     return true;
   }
   *hash = PyObject_Hash(object);
-  return !(*hash == -1 && PyErr_Occurred());
+  if (*hash != -1 || !PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
+  PyErr_Clear();
+  if (!by_identity(object)) {
+    PyErr_SetNone(PyExc_TypeError);  // whose text the caller has
+    return false;
+  }
+  *hash = static_cast<int64_t>(mix(reinterpret_cast<uintptr_t>(object), 0));
+  return true;
 }
 
 // A Python integer that does not fit a 64-bit one is a constant of the compiled code.
@@ -142,6 +156,7 @@ int same_value(PyObject* a, PyObject* b) {
     }
     return 1;
   }
+  if (Py_TYPE(a)->tp_hash == PyObject_HashNotImplemented && by_identity(a)) return 0;
   return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
