@@ -554,6 +554,25 @@ def test_large_output_over_a_misaligned_argument():
     assert x.min() == x.max() == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int16, np.complex64, np.complex128])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+def test_elements_in_between_are_left_alone(step, dtype):
+    """Also behind the last one, where the page ends: only those that are written are touched."""
+
+    def put(x, y):
+        x[...] = y * 2
+
+    f = mlirfuse.jit(put)
+    for count in (1, 2, 7, 8, 16, 33, 100):
+        room = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+        cells = np.frombuffer(room, dtype, count=4 * mmap.PAGESIZE // np.dtype(dtype).itemsize)[-(step * count) :]
+        cells[:] = np.arange(cells.size) % 50
+        before, y = cells.copy(), (np.arange(count) % 40).astype(dtype)
+        f(cells[step - 1 :: step], y)
+        before[step - 1 :: step] = y * 2
+        np.testing.assert_array_equal(cells, before)
+
+
 # ---- calls
 
 

@@ -73,11 +73,7 @@ class Elements(Kernel):
             offset = self._offset(value, memory.strides, env)
             if offset.vector is None and offset.step == 1:
                 e = self.e
-                val = (
-                    e.cast(val, dt.u8)
-                    if memory.dtype is dt.bool_
-                    else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
-                )
+                val = self._stored(val, memory)
                 address = self.address(memory, offset.base)
                 align = val.lanes * memory.dtype.bytes
                 e.line(
