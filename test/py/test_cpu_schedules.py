@@ -573,6 +573,18 @@ def test_elements_in_between_are_left_alone(step, dtype):
         np.testing.assert_array_equal(cells, before)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int16, np.bool_, np.complex64])
+def test_padding_reads_nothing_outside(dtype):
+    """A vector runs on past both ends of a row, here those of pages."""
+    f = mlirfuse.jit(lambda x: np.pad(x, ((1, 2), (3, 1))))
+    for shape in ((1, 1), (3, 7), (2, 16), (5, 33), (4, 130)):
+        room = np.frombuffer(mmap.mmap(-1, 4 * mmap.PAGESIZE), dtype)
+        for cells in (room[: shape[0] * shape[1]], room[-shape[0] * shape[1] :]):
+            x = cells.reshape(shape)
+            x[...] = np.arange(x.size).reshape(shape) % 50
+            np.testing.assert_array_equal(f(x), np.pad(x, ((1, 2), (3, 1))))
+
+
 # ---- calls
 
 

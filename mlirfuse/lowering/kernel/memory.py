@@ -217,6 +217,25 @@ class Accesses(Indices):
         key = ("loaded", self._key(value, env))
         return self._once(key, lambda: self._load(self.memories[value], self.offset(value, env)))
 
+    def load_inside(self, value: Value, env: Env, inside: Val) -> Val | None:
+        """A CPU's vector of an input, of which the lanes that are not ``inside`` lie outside of the tensor, and are not
+        read. None where no instruction does that."""
+        if self.e.target != "cpu" or self.mask is not None:
+            return None
+        offset, features = self.offset(value, env), self.e.features
+        nbytes = self.held(self.memories[value].dtype).bytes
+        wide = {"avx512f", "avx512vl"} <= features and (nbytes >= 4 or "avx512bw" in features)
+        if offset.vector is not None or offset.step != 1 or not (wide or ("avx2" in features and nbytes >= 4)):
+            return None
+
+        def load() -> Val:
+            self.mask = inside
+            loaded = self._load(self.memories[value], offset)
+            self.mask = None
+            return loaded
+
+        return self._from_memory(self._once(("inside", str(inside), self._key(value, env)), load), value.dtype)
+
     def load_of_one(self, places: list[tuple[Value, Env]], behind: list[Val], lanes: int) -> Val | None:
         """A vector of one of several inputs, at its place: of the last for which ``behind`` holds, those of all but the
         first one. None where lanes do not follow each other in memory."""

@@ -100,6 +100,7 @@ class Moves(Accesses):
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)
         new = dict(env)
+        past: Env | None = None  # where a vector runs on past an end of the operand
         inside: Val | None = None
         for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
             if source[j] != target[j] or low != 0 or high != 0:
@@ -111,11 +112,19 @@ class Moves(Accesses):
                     self.spread(source[j], self.moved(i, sz.mul(low, -1)), new)
                     continue
                 held, here = self._clamp(i, low, operand.shape[j])
+                if i.lanes > 1 and i.vector is None and i.step == 1:
+                    past = dict(new)
+                    self.spread(source[j], self.moved(i, sz.mul(low, -1)), past)
+                elif past is not None:
+                    self.spread(source[j], held, past)
                 self.spread(source[j], held, new)
                 if inside is not None:
                     here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
                 inside = here
-        val, other = (yield operand, new), (yield fill, env)
+        val = None
+        if inside is not None and past is not None and (operand.op is None or operand.op not in self.inside):
+            val = self.load_inside(operand, past, inside)
+        val, other = val or (yield operand, new), (yield fill, env)
         return val if inside is None else self.e.select(inside, val, other)
 
     def _concatenate(self, op: Op, env: Env) -> Steps:
