@@ -196,6 +196,25 @@ def test_gpu_sums_in_shared_memory(dtype, shape):
     check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
 
+@pytest.mark.parametrize("dtype", [f32, f16])
+def test_gpu_places_that_are_computed(dtype):
+    """Positions along several axes, of which the kernel makes one: as in the gradient of resizing an image."""
+
+    def resized(x, v, rows, columns):
+        image = np.arange(3)[:, None, None] * 60 + rows[:, None] * 12 + columns
+        if not hasattr(x, "_trace"):
+            out = x.astype(np.float64)
+            np.add.at(out, image.reshape(-1), v.reshape(-1).astype(np.float64) * 2)
+            return out
+        t = x._trace
+        values = (v * 2).reshape(-1)
+        return TracedArray(t, t.emit("index_put_accumulate", x.value, image.reshape(-1).value, values.value))
+
+    rows, columns = np.arange(10) // 2, np.minimum(np.arange(24) * 2 // 3, 11)
+    x, v = np.zeros(180, dtype), np.random.default_rng(3).standard_normal((3, 10, 24)).astype(dtype)
+    check_on_gpu(resized, x, v, rows, columns, candidates=3, bound=2e-3 if dtype is f16 else 1e-5)
+
+
 def test_gpu_sums_of_64_bits_in_shared_memory_carry():
     generator = np.random.default_rng(5)
     x, i = np.zeros(3, np.int64), generator.integers(0, 3, 200)
