@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch  # noqa: F401  # registers the back end
+from mlirfuse.frontend.torch import recompiles
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,21 @@ def test_other_back_ends_have_torchs_line(caplog):
     with caplog.at_level(logging.WARNING):
         assert not warned(lambda x: x * 2, [(torch.ones(n),) for n in range(2, 8)], backend="eager", dynamic=False)
     assert [r for r in caplog.records if "recompile_limit" in r.getMessage()]
+
+
+def test_a_schedule_that_changes_what_the_step_has_as_a_number():
+    """Its learning rate is an input of what is compiled, and the rate of decay that it changes beside that is not."""
+    guard = "self.param_groups[0]['betas'][0] == 0.936"
+    assert "cycle_momentum=False" in recompiles.help_with(guard)
+    assert "cycle_momentum" not in recompiles.help_with("self.scale == 0.5")
+    parameters = [torch.zeros(3, requires_grad=True)]
+    optimizer = torch.optim.AdamW(parameters, 1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=50, cycle_momentum=False)
+    step = torch.compile(optimizer.step, backend="mlirfuse")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(12):
+            parameters[0].grad = torch.ones(3)
+            step()
+            schedule.step()
+    assert not [w for w in told if "was compiled" in str(w.message)]

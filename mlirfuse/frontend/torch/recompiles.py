@@ -66,6 +66,8 @@ def help_with(guard: str) -> str:
             "for all sizes"
         )
     found = _NUMBER.search(guard)
+    if found and ".param_groups[" in found["name"] and found["name"].endswith(("['betas'][0]", "['momentum']")):
+        return f"\n  a schedule changes {found['name']}: one with cycle_momentum=False leaves it as it is"
     if found:
         return f"\n  {found['name']} is a number: as a tensor, or with dynamic=None, it is compiled once for all"
     return ""
