@@ -572,6 +572,49 @@ def test_arrays_of_classes():
     assert results() == [14, 24, 24]
 
 
+def edges_of(u):
+    u[0] = u[1]
+    u[-1] = u[-2] * 2
+    u[:, 0] = 0
+    return u
+
+
+def ends_of(v):
+    v[0] = v[1]
+    v[-1] += 1
+
+
+@pytest.mark.parametrize("fn, shape", [(edges_of, (40, 30)), (edges_of, (2, 3)), (ends_of, (9,))])
+def test_edges_alone_are_numpys(fn, shape):
+    """The whole array would be written otherwise."""
+    compiled = mlirfuse.jit(fn)
+    with compiles(kinds=0, variants=0):
+        for seed in range(3):
+            x = np.random.default_rng(seed).random(shape)
+            want = x.copy()
+            assert (compiled(x) is x) == (fn(want) is want)
+            np.testing.assert_array_equal(x, want)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda u: (u.__setitem__(0, 1), u.__setitem__(-1, 2), u * 2)[2],
+        lambda u: (u.__setitem__(slice(1, -1), 1), u.__setitem__(0, 2))[0],
+        lambda u: (u.__setitem__(0, u.sum(0)), u.__setitem__(-1, 2))[0],
+    ],
+)
+def test_edges_beside_something_else_are_compiled(fn):
+    x = np.random.default_rng(0).random((40, 30))
+    want = x.copy()
+    expected = fn(want)
+    before = counters.snapshot()
+    got = mlirfuse.jit(fn)(x)
+    assert counters.snapshot() != before
+    np.testing.assert_allclose(x, want, rtol=1e-12)
+    assert expected is None or np.allclose(got, expected)
+
+
 def test_a_kind_that_captures_after_one_that_does_not():
     weight = np.full(4, 3, "f4")
 

@@ -16,7 +16,7 @@ from mlirfuse import _native
 from mlirfuse.core import config, threads
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import programs, tracing
+from mlirfuse.frontend.numpy import edges, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
@@ -145,7 +145,11 @@ class Entry(Source):
             return programs.kind_of(call, self.name, stretched)
         loops = not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
         try:
-            return self.trace(call, _MOST_OPS_OF_LOOPS if loops or stretched is not None else _MOST_OPS)
+            kind = self.trace(call, _MOST_OPS_OF_LOOPS if loops or stretched is not None else _MOST_OPS)
+            if not self.owner.asked_for_a_way and _all_numpy(call.leaves) and edges.alone(kind.graph):
+                self._refuse(types)
+                return None
+            return kind
         except SideEffect as effect:
             if stretched is not None:
                 return programs.kind_of(call, self.name, stretched)

@@ -1,0 +1,36 @@
+"""Functions that do nothing but write edges of their arguments: ``u[0] = u[1]; u[-1] = u[-2]``.
+
+Writes of one graph become the new values of whole arguments, since several may meet in a corner. NumPy writes the edges
+alone.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Value
+
+
+def alone(graph: Graph) -> bool:
+    """Whether several slices are written, and nothing else in ``graph`` reads or makes as much as what they are written
+    into."""
+    writes = [op for op in graph.ops if op.name == "set_slice"]
+    if len(writes) < 2:
+        return False
+    wholes = {value for op in writes for value in (op.operands[0], op.result)}
+
+    def thin(value: Value) -> bool:
+        return all(_far_less(value, whole) for whole in wholes)
+
+    for op in graph.ops:
+        read = op.operands[1:] if op.name == "set_slice" else [] if op.name == "slice" else op.operands
+        if not all(map(thin, [*read, *(() if op.name == "set_slice" else op.results)])):
+            return False
+    return all(value in wholes for value in graph.returns)
+
+
+def _far_less(value: Value, whole: Value) -> bool:
+    """By a dimension of which nothing is known, or, where all are known, by an eighth."""
+    unknown, most = (sum(not isinstance(n, int) for n in v.shape) for v in (value, whole))
+    if most:
+        return unknown < most
+    return 8 * sz.known(value.numel, {}) <= sz.known(whole.numel, {})
