@@ -324,9 +324,30 @@ def supposed(size: Size) -> int:
     return substitute(size, dict.fromkeys(symbols(size), 1024))
 
 
+_OFTEN = 8  # times from which on a size is worth its function
+_asked: dict[Expr, Any] = {}  # how often each was asked for, or its function
+
+
+def evaluated(size: Size, values: Mapping[str, int]) -> Size:
+    """:func:`substitute` of a call's values, which may lack some, at a tenth of its cost for sizes that calls ask for
+    again and again."""
+    if isinstance(size, int):
+        return size
+    found = _asked.get(size, 0)
+    if isinstance(found, int):
+        if len(_asked) > 1 << 14:
+            _asked.clear()
+        _asked[size] = found + 1 if found < _OFTEN else function(str(size), symbols(size))
+        return substitute(size, values)
+    try:
+        return found(values)
+    except KeyError:
+        return substitute(size, values)
+
+
 def known(size: Size, values: Mapping[str, int]) -> int:
     """The value of ``size``. Raises KeyError where a symbol in it has none."""
-    found = substitute(size, values)
+    found = evaluated(size, values)
     if not isinstance(found, int):
         raise KeyError(f"{size}: no value for {', '.join(sorted(symbols(found)))}")
     return found

@@ -101,7 +101,7 @@ def by_numpy(function: Callable) -> Callable[..., list]:
 def _attributes(op: Op, env: dict[str, int]) -> dict:
     """The attributes of ``op`` for the sizes of a call."""
     row = op.row
-    return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.substitute(n, env))
+    return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.evaluated(n, env))
 
 
 def _host(array, dtype: np.dtype) -> np.ndarray:

@@ -70,3 +70,14 @@ def test_ten_thousand_symbols_that_are_one():
         substitution.add(f"s{k}", sz.symbol(f"s{k - 1}"))
     found = substitution(sz.symbol("s9999"))
     assert isinstance(found, Expr) and found == sz.symbol("s0")
+
+
+def test_a_size_that_is_asked_for_often_is_what_it_was():
+    """From some times on it is computed by a function of its own; what lacks a value is as before."""
+    n, m = sz.symbol("n"), sz.symbol("m")
+    size = sz.maximum(sz.floordiv(sz.mul(n, 3) + m, 4), 2)
+    for k in range(40):
+        assert sz.known(size, {"n": k, "m": 5}) == max((3 * k + 5) // 4, 2)
+        assert sz.evaluated(size, {"n": k}) == sz.substitute(size, {"n": k})
+        with pytest.raises(KeyError, match="m"):
+            sz.known(size, {"n": k})
