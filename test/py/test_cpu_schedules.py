@@ -585,6 +585,16 @@ def test_padding_reads_nothing_outside(dtype):
             np.testing.assert_array_equal(f(x), np.pad(x, ((1, 2), (3, 1))))
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_padding_beside_a_part_that_is_known_to_be_inside(transposed):
+    def inner(x):
+        return np.pad(x, ((3, 1), (2, 5)))[3:-1] if not transposed else np.pad(x.T, ((3, 1), (2, 5)))[:, 2:-5]
+
+    for shape in ((5, 33), (40, 70)):
+        x = data(shape)
+        np.testing.assert_array_equal(mlirfuse.jit(inner)(x), inner(x))
+
+
 # ---- calls
 
 

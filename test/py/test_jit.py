@@ -596,6 +596,23 @@ def test_edges_alone_are_numpys(fn, shape):
             np.testing.assert_array_equal(x, want)
 
 
+def test_edges_for_one_number_are_not_those_for_another():
+    def step(u, k):
+        if k > 0:
+            u[0] = u[-1] = k
+        else:
+            u *= 2
+
+    compiled = mlirfuse.jit(step)
+    x = np.random.default_rng(0).random((40, 30))
+    want = x.copy()
+    compiled(x, 1), step(want, 1)
+    before = counters.snapshot()
+    compiled(x, 0), step(want, 0)
+    assert counters.snapshot() != before
+    np.testing.assert_array_equal(x, want)
+
+
 @pytest.mark.parametrize(
     "fn",
     [

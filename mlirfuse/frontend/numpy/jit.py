@@ -146,7 +146,8 @@ class Entry(Source):
         loops = not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
         try:
             kind = self.trace(call, _MOST_OPS_OF_LOOPS if loops or stretched is not None else _MOST_OPS)
-            if not self.owner.asked_for_a_way and _all_numpy(call.leaves) and edges.alone(kind.graph):
+            numpys = not self.owner.asked_for_a_way and _all_numpy(call.leaves)
+            if numpys and not kind.assumes.values and edges.alone(kind.graph):  # whatever the numbers among the leaves
                 self._refuse(types)
                 return None
             return kind

@@ -108,13 +108,16 @@ class Moves(Accesses):
                 known = self.lies_in(i, low, low + operand.shape[j])
                 if known is False:
                     return (yield fill, env)
+                moved = self.moved(i, sz.mul(low, -1))
                 if known:
-                    self.spread(source[j], self.moved(i, sz.mul(low, -1)), new)
+                    for each in (new, past):
+                        if each is not None:
+                            self.spread(source[j], moved, each)
                     continue
                 held, here = self._clamp(i, low, operand.shape[j])
                 if i.lanes > 1 and i.vector is None and i.step == 1:
                     past = dict(new)
-                    self.spread(source[j], self.moved(i, sz.mul(low, -1)), past)
+                    self.spread(source[j], moved, past)
                 elif past is not None:
                     self.spread(source[j], held, past)
                 self.spread(source[j], held, new)
