@@ -115,10 +115,11 @@ def test_what_an_op_with_effects_is_beside_is_not_written_over():
     def density(a, w, x):
         return torch.distributions.MultivariateNormal(x[0], a).log_prob(x * w.sigmoid())
 
-    a = torch.eye(3) * 2
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    a = torch.eye(3, device=device) * 2
     for f in (inverse, solved, density):
         torch._dynamo.reset()
-        w, x = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3)
+        w, x = torch.randn(3, 3, requires_grad=True, device=device), torch.randn(3, 3, device=device)
         run = torch.compile(f, backend="mlirfuse", options={"fallback": False})
         incoming = torch.randn_like(f(a, w, x))
         before = [t.detach().clone() for t in (a, w, x, incoming)]

@@ -18,6 +18,7 @@ SHAPES = {
     "nearest-exact": (1, 2, 5, 6),
 }
 ALIGNED = {"scale_factor": 1.7, "align_corners": True}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
 
@@ -41,7 +42,7 @@ def test_resized(mode, how, dtype):
     def resized(x):
         return F.interpolate(x, mode=mode, **how) * 2
 
-    x = torch.randn(SHAPES[mode]).to(dtype).requires_grad_()
+    x = torch.randn(SHAPES[mode], device=DEVICE).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
     found, wanted = compiled(resized)(x), resized(wide)
     torch.testing.assert_close(found.double(), wanted, rtol=BOUND[dtype], atol=4 * BOUND[dtype])
@@ -53,7 +54,7 @@ def test_resized(mode, how, dtype):
 
 def test_resizing_is_one_kernel():
     """Positions are computed where they are used, and pixels that they choose are read there."""
-    made = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(2, 3, 8, 8))
+    made = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(2, 3, 8, 8, device=DEVICE))
     (graph,) = made.graphs
     assert len(graph.kernels) == 1 and not graph.outside
 
@@ -63,12 +64,12 @@ def test_resizing_is_one_kernel():
     "how", [(1,), (-3, 0), ((2, -9), (0, 2)), ((1, 1), (1, 1)), (0, 1), (100,)], ids=lambda how: str(how)
 )
 def test_rolled(how, dtype):
-    x = (torch.randn(5, 6, 7) * 3).to(dtype)
+    x = (torch.randn(5, 6, 7, device=DEVICE) * 3).to(dtype)
     assert torch.equal(compiled(lambda x: torch.roll(x, *how))(x), torch.roll(x, *how))
 
 
 def test_rolled_by_sizes_that_change():
     run = compiled(lambda x: torch.roll(x, (1, 2), (0, 1)) * x, dynamic=True)
     for rows in (3, 4, 5):
-        x = torch.randn(rows, 4)
+        x = torch.randn(rows, 4, device=DEVICE)
         torch.testing.assert_close(run(x), torch.roll(x, (1, 2), (0, 1)) * x, rtol=0, atol=0)
