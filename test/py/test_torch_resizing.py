@@ -54,7 +54,9 @@ def test_resized(mode, how, dtype):
 
 def test_resizing_is_one_kernel():
     """Positions are computed where they are used, and pixels that they choose are read there."""
-    made = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(2, 3, 8, 8, device=DEVICE))
+    made = mlirfuse.torch.explain(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(2, 3, 8, 8, device=DEVICE)
+    )
     (graph,) = made.graphs
     assert len(graph.kernels) == 1 and not graph.outside
 

@@ -243,16 +243,14 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
                 k.preload(value, here)
         return places
 
-    def runs_of(op: Op, places: list[tuple[Env, Val]], start: Val) -> tuple[list[list[sc.State]], list[sc.State]]:
-        """The states of a thread's elements, from the first one of each vector on, and those of whole vectors."""
+    def runs_of(op: Op, places: list[tuple[Env, Val]]) -> tuple[list[list[sc.State]], list[sc.State]]:
+        """The states of a thread's elements, from the first one of each vector on, and those of whole vectors. Past the
+        end of a row they are of anything: nothing that is stored is behind them."""
         if stripes:
-            own = e.add(start, body.wide(e.mul(x, p.vectors)))
-            run = _run(body, op, stripes.elements(op, [here for here, _ in places], own))
+            run = _run(body, op, stripes.elements(op, [here for here, _ in places]))
             return [run], run[-1:]
-        # What is made of a vector outside the row is not stored: only its total has to be nothing.
         runs = [_run(body, op, _elements(body, op, here, lanes)) for here, _ in places]
-        nothing = sc.identity(e, op, 1)
-        return runs, [sc.select(e, inside, run[-1], nothing) for run, (_, inside) in zip(runs, places)]
+        return runs, [run[-1] for run in runs]
 
     def bind(op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         """The results, where ``before`` are the states before each run."""
@@ -272,7 +270,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs, totals = runs_of(op, places, start)
+            runs, totals = runs_of(op, places)
             before, after = exchange.starts(at, op, state, totals, parity)
             bind(op, places, runs, before)
             following += after
@@ -283,7 +281,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         """The turn of a linked block."""
         start = e.mul(part, turn)
         places = loaded(start)
-        found = [runs_of(op, places, start) for op in body.scans]
+        found = [runs_of(op, places) for op in body.scans]
         befores, own = [], []
         for at, (op, (_, totals)) in enumerate(zip(body.scans, found)):
             before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
@@ -363,17 +361,14 @@ class _Stripes:
         self.neighbours = [e.add(e.add(first, e.mul(lane, count)), n) for n in range(count)]
         self.read = self.neighbours  # the places that a lane has read last, which no other reads
 
-    def elements(self, op: Op, places: list[Env], own: Val) -> list[sc.State]:
-        """The states of a thread's elements in the order of the scan, the first of which is the row's ``own``-th. Their
-        operands are those at ``places``, of this and other threads."""
-        body, e = self.body, self.e
+    def elements(self, op: Op, places: list[Env]) -> list[sc.State]:
+        """The states of a thread's elements in the order of the scan, whose operands are those at ``places``, of this
+        and other threads."""
         operands = [
             self._moved(list(vals), self.apart, self.neighbours)
-            for vals in zip(*(body.k.operands(op, here) for here in places))
+            for vals in zip(*(self.body.k.operands(op, here) for here in places))
         ]
-        nothing, length = sc.identity(e, op, 1), body.size(body.length)
-        inside = [e.cmp("lt", e.add(own, n), length) for n in range(self.count)]
-        return [sc.select(e, here, sc.element(e, op, list(vals), 1), nothing) for here, *vals in zip(inside, *operands)]
+        return [sc.element(self.e, op, list(vals), 1) for vals in zip(*operands)]
 
     def striped(self, vals: list[Val]) -> list[Val]:
         """A thread's neighbouring elements, as they were before."""
