@@ -442,9 +442,12 @@ class StripedScans:
 
     threads: int = 128  # of a row: three times as many have 15% less
     elements: int = 32  # numbers of states of a thread in a turn of a long row
-    reduced: int = 20  # of a row that is reduced first, so that registers hold it: of 24 one is spilled
+    reduced: int = 20  # of a row that is reduced first, so that registers hold it
     short: int = 16  # of a short row's, where a row has fewer threads
+    few: int = 7  # of a lane of a warp, up to whole warps: 806451×31 f32 210 → 72 µs, 196850×127 bf16 65 → 44
+    alone: int = 4  # of a row that a thread has alone: 5000000×5 bf16 61 → 51, 1666666×15 251 → 46
     block: int = 64  # threads of several rows
+    block_of_few: int = 128  # the same where a thread has few elements: 757575×33 bf16 61 → 47
     # Threads of a multiprocessor that long rows shall have, if up to ``alone`` a row make as many: 16×8191 bf16
     # 7.0 → 5.8 µs, softplus before a sum 500×60001 bf16 129 → 105.
     busy: int = 512

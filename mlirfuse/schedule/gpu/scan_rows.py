@@ -117,17 +117,25 @@ class ScanRows(GpuScheduler[Params]):
     def _striped(
         self, analysis: Analysis, access: Access, rows: int, length: int, machine: Machine
     ) -> Iterator[Params]:
-        model = model_of(machine).scans.striped
+        scans = model_of(machine).scans
+        model, costly = scans.striped, analysis.once(_costs)[0] >= scans.costly
 
         def params(most_threads: int, elements: int) -> Params:
-            """A row that so many threads can hold in a turn takes no more elements of each than it has."""
+            """A row that so many threads can hold in a turn takes no more elements of each than it has, or one more:
+            an odd number needs no places between them."""
             tx = min(power_from(-(-length // elements_of(analysis, model.short))), most_threads)
+            if tx <= WARP:
+                tx = 1 if length <= model.alone else min(max(2, power_from(-(-length // model.few))), WARP)
             looped = length > tx * elements
-            ty = min(model.block // tx, power_from(-(-rows // machine.sm_count))) if tx <= WARP else 1
-            return Params(access, tx, max(1, ty), elements if looped else -(-length // tx), looped, striped=True)
+            held = elements if looped else -(-length // tx)
+            if not looped and not costly and tx not in (1, WARP):
+                held |= 1
+            block = model.block_of_few if held <= model.few + 1 else model.block
+            ty = min(block // tx, power_from(-(-rows // machine.sm_count))) if tx <= WARP else 1
+            return Params(access, tx, max(1, ty), held, looped, striped=True)
 
-        scans, first = model_of(machine).scans, params(model.threads, elements_of(analysis, model.elements))
-        if first.looped and analysis.once(_costs)[0] >= scans.costly:
+        first = params(model.threads, elements_of(analysis, model.elements))
+        if first.looped and costly:
             first = first._replace(vectors=elements_of(analysis, model.costly))
         while first.looped and first.tx < scans.alone and rows * first.tx < model.busy * machine.sm_count:
             wide = params(2 * first.tx, elements_of(analysis, model.short))
@@ -135,7 +143,7 @@ class ScanRows(GpuScheduler[Params]):
             if _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
-        if analysis.phases and (first.looped or first.vectors > elements_of(analysis, model.reduced)):
+        if analysis.phases and (first.looped or first.vectors > elements_of(analysis, model.reduced) + 1):
             held = (elements_of(analysis, n) for n in (model.reduced, model.elements))
             wider = [params(n * model.threads, most) for most in held for n in (1, 2, 4)]
             first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
