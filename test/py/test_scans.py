@@ -539,7 +539,11 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
 @pytest.mark.parametrize("shape, dtype, rows, linked", [
     ((2_500_000, 12), f32, 32, 2),
     ((2_000_000, 24), f16, 32, 2),
-    ((1_000_000, 31), f32, 16, 2),  # as many bytes
+    ((1_000_000, 31), f32, 32, 2),
+    ((1_000_000, 31), np.float64, 16, 2),  # as many bytes
+    ((100_000, 129), f16, 32, 1),  # few strips of odd rows of short elements
+    ((100_000, 129), f32, 16, 1),
+    ((10_000, 2049), f16, 16, 1),
     ((2_500_000, 3), f32, 16, 1),
     ((20_000, 12), f32, 16, 1),  # too few turns for all multiprocessors
     ((2_500_000, 40), f32, 16, 1),  # two strips
@@ -548,6 +552,20 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
 def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
     params = chosen(lambda x: np.cumsum(x, len(shape) - 2), *shape, dtype=dtype)
     assert (params.rows, params.linked) == (rows, linked)
+
+
+@pytest.mark.parametrize("width, tx, ty, vectors", [
+    (3, 1, 128, 3),
+    (5, 2, 64, 3),
+    (31, 8, 16, 5),
+    (63, 16, 8, 5),  # 4 in an odd number
+    (127, 32, 4, 4),  # a warp's
+    (257, 32, 2, 9),
+    (2001, 128, 1, 17),
+])  # fmt: skip
+def test_gpu_odd_rows_have_an_odd_number_of_elements_a_thread(width, tx, ty, vectors):
+    params = chosen(lambda x: np.cumsum(x, 1), 20_000, width)
+    assert params.striped and (params.tx, params.ty, params.vectors) == (tx, ty, vectors)
 
 
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])

@@ -474,12 +474,12 @@ class LinkedColumns:
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
     # Numbers of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
-    # multiprocessor: 2500000×12 f32 138 → 121 µs, 2000000×24 f16 224 → 162. With 64 numbers it is 113 and 124 µs, and
-    # 270 ms to compile. No more bytes of a row of threads: 1000000×31 f32 146 → 125 µs with 16.
+    # multiprocessor: 2500000×12 f32 138 → 121 µs, 2000000×24 f16 224 → 124, 1000000×31 f32 125 → 106, 131072×32 bf16
+    # 22 → 16. With 64 numbers it takes 270 ms to compile. No more bytes of a row of threads.
     tall: int = 32
-    tall_bytes: int = 2 << 10
+    tall_bytes: int = 4 << 10
     tall_columns: int = 5
-    tall_blocks: int = 2
+    tall_blocks: int = 1
 
 
 @dataclass(frozen=True)
@@ -499,6 +499,7 @@ class OddColumns:
     short: int = 2  # bytes of an element, at most, to count as such
     rows: int = 2  # of a thread's turn, at least
     turn: int = 256  # rows of a linked one where there are fewer strips, a warp wide, than multiprocessors, else half
+    tall: float = 8  # columns a multiprocessor below which short types have twice as many: 193798×129 bf16 77 → 68 µs
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,11 @@ class ScanColumns(GpuScheduler[Params]):
     @staticmethod
     def _linked_odd(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
         """The same for rows that are not aligned for vectors. ``share``: of each column a multiprocessor's."""
-        narrow = columns * share < WARP
+        narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= model.odd.short
         turn = model.odd.turn if narrow else model.odd.turn // 2
-        rows = model.rows if narrow or analysis.once(widest_bytes) <= model.odd.short else model.rows // 2
+        rows = model.rows if narrow or short else model.rows // 2
+        if short and columns * share < model.odd.tall and analysis.once(numbers) == 1:
+            turn, rows = 2 * turn, 2 * rows
         ty, linked = min(turn // rows, model.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
         return _fitting(analysis, Params(access, tx, ty * (WARP // tx), rows, linked))
@@ -191,7 +193,7 @@ class ScanColumns(GpuScheduler[Params]):
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
         require(not p.linked or analysis.once(apart), "linked: scans that follow from each other")
         require(not p.linked or power_of_two(p.linked), f"linked = {p.linked}: a power of two")
-        require(not p.linked or p.beside == 1, f"beside = {p.beside}: one vector of a linked thread")
+        require(p.beside == 1 or (not p.linked and p.access.lanes == 1), f"beside = {p.beside}: elements, not linked")
         held = p.rows * p.columns
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
@@ -261,11 +263,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         return vectors
 
     def runs_of(op: Op, rows: Rows) -> list[sc.State]:
-        """The states of the first row, of the first two, and so on."""
-        nothing = sc.identity(e, op, lanes)
-        elements = [
-            sc.select(e, inside, sc.element(e, op, k.operands(op, here), lanes), nothing) for here, inside in rows
-        ]
+        """The states of the first row, of the first two, and so on. Past the last row they are of anything: nothing
+        that is stored is behind them."""
+        elements = (sc.element(e, op, k.operands(op, here), lanes) for here, _ in rows)
         return list(itertools.accumulate(elements, functools.partial(sc.combine, e, op)))
 
     def bind(op: Op, rows: Rows, runs: list[sc.State], begin: sc.State) -> None:
