@@ -356,12 +356,14 @@ class Axes:
 
     def _index_put_accumulate(self, op: Op) -> None:
         # The result has the operand's axes; the values' rows are the indices', and their columns the operand's.
-        operand, indices, values = op.operands
+        operand, _, first, *_ = op.operands
         self._set(op.result, self._dims[operand])
-        pairs = [(self._dims[operand][d], self._dims[values][d], operand.shape[d]) for d in range(1, operand.rank)]
-        for one, other, n in [(self._dims[indices][0], self._dims[values][0], indices.shape[0]), *pairs]:
-            if n != 1:
-                unify(one, other)
+        for indices, values in ops.added_at(op.operands):
+            pairs = [(self._dims[operand][d], self._dims[values][d], operand.shape[d]) for d in range(1, operand.rank)]
+            rows = [(self._dims[other][0], self._dims[values][0], indices.shape[0]) for other in (indices, first)]
+            for one, other, n in [*rows, *pairs]:
+                if n != 1:
+                    unify(one, other)
 
     def _indexed(self, extent: Size, *operands: Value) -> list[Axis]:
         """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of

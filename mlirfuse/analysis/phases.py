@@ -321,7 +321,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
                 if not same:
                     pinned.update(dim)
             if is_accumulation(op):
-                pinned.update(a for v in (op.result, op.operands[2]) for a in axes.dims(v)[0])
+                pinned.update(a for v in (op.result, *op.operands[2::2]) for a in axes.dims(v)[0])
             if op.name == "take":
                 pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
             if op.name == "take_along_axis":

@@ -130,6 +130,10 @@ def _computing(ops: list[Op]) -> set[Op]:
     return {op.origin or op for op in ops if not op.row.view and not op.row.literal}
 
 
+def _accumulated(value: Value) -> bool:
+    return value.op is not None and value.op.row.kind == "accumulate"
+
+
 class _Node:
     """A group in the making, or an op outside: a node of the contracted graph.
 
@@ -168,6 +172,8 @@ class _Grouping:
         for op in block.ops:  # a kernel would give a copy
             if op.row.view and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
+            elif op.name == "reshape" and _accumulated(op.operands[0]) and op.result not in self.users:
+                self.why[op] = "is a view of what is complete only after its kernel"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
         # nothing. So are few scalar ops on given scalars, and what has one's value everywhere, where groups alone use
         # them; not beside ops whose effects nobody knows, among which each stays in its place.

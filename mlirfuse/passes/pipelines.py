@@ -32,6 +32,7 @@ def to_segments(
             "fusion-reverse-scans",
             "fusion-topk",
             "fusion-cse",
+            "fusion-add-at-once",
             "fusion-dce",
             *(["fusion-scale-products"] if isinstance(machine, Host) else []),
             _group(single_op, horizontal, max_args),

@@ -278,6 +278,12 @@ def _scan(function):
     return _widened(call)
 
 
+def _index_add(x, *added):
+    for index, values in table.added_at((x, *added)):
+        x = x.index_add(0, index, values)
+    return x
+
+
 def _argsort(x, axis, descending, stable):
     return _torch().argsort(x, dim=axis, descending=descending, stable=True)
 
@@ -304,17 +310,18 @@ _TORCH = {
     "partition": lambda x, axis, at: x.sort(dim=axis).values,
     "topk": lambda x, axis, count, largest: x.topk(count, dim=axis, largest=largest).values,
     "scatter": _scatter,
-    "index_put_accumulate": _widened(lambda x, index, values: x.index_add(0, index, values)),
+    "index_put_accumulate": _widened(_index_add),
 }
 
 # ---------------------------------------------------------------------------------------------------------------- CuPy
 
 
-def _cupy_accumulate(x, index, values):
+def _cupy_accumulate(x, *added):
     import cupy
 
     out = x.copy()
-    cupy.add.at(out, index, values)
+    for index, values in table.added_at((x, *added)):
+        cupy.add.at(out, index, values)
     return out
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 
 import ml_dtypes
 import numpy as np
@@ -63,6 +64,18 @@ def fused(x, i, v):
     return TracedArray(t, t.emit("index_put_accumulate", x.value, asarray(i).value, (v + v).value))
 
 
+def added_twice(x, i, v):
+    """The values, and multiples of them at other rows, in one op."""
+    if not hasattr(x, "_trace"):
+        out = x.astype(f32) if x.dtype in (f16, ml_dtypes.bfloat16) else x.copy()
+        for rows, values in ((i, v + v), (i // 2, v * v)):
+            np.add.at(out, rows, values.astype(out.dtype))
+        return out.astype(x.dtype)
+    t, at = x._trace, asarray(i)
+    more = (at // 2).value, (v * v).value
+    return TracedArray(t, t.emit("index_put_accumulate", x.value, at.value, (v + v).value, *more))
+
+
 # ----------------------------------------------------------------------------------------------------------------
 # the CPU
 
@@ -76,6 +89,33 @@ def test_cpu(dtype, schedule):
         x, i, v = operands(*shape, dtype)
         np.testing.assert_array_equal(jitted(x, i, v), added(x, i, v), f"{shape}")
         np.testing.assert_array_equal(jitted(x, i.astype(np.int32), v), added(x, i, v), f"{shape}")
+
+
+@pytest.mark.parametrize("schedule", [None, (3, False), (2, True)])
+@pytest.mark.parametrize("dtype", [f32, f16, np.int64])
+def test_cpu_of_more_indices(dtype, schedule):
+    given = {0: dict(zip(("parts", "columns"), schedule))} if schedule else {}
+    jitted = mlirfuse.jit(added_twice, schedule=given)
+    for shape in SHAPES:
+        x, i, v = operands(*shape, dtype)
+        bound = {f32: 1e-4, f16: 4e-3}.get(dtype, 0)
+        np.testing.assert_allclose(jitted(x, i, v), added_twice(x, i, v), rtol=bound, atol=bound * 100)
+
+
+def test_sums_of_accumulations_are_one():
+    """As in the gradient of a resized image, whose values share what they are computed from."""
+
+    def fn(i, v):
+        parts = [np.zeros(12, f32) for _ in range(3)]
+        for n, part in enumerate(parts):
+            np.add.at(part, (i + n) % 12, np.exp(v) * n)
+        return functools.reduce(operator.add, [part.reshape(3, 4) for part in parts])
+
+    _, i, v = operands(12, 100, ())
+    jitted = mlirfuse.jit(fn)
+    np.testing.assert_allclose(jitted(i, v), fn(i, v.astype(f64)), rtol=1e-5)
+    text = jitted.lower(i, v).as_text("segmented")
+    assert text.count("schedule = {") == 1 and text.count("fusion.index_put_accumulate") == 1
 
 
 def test_in_place():
@@ -183,6 +223,20 @@ def test_gpu(dtype, chip):
     for shape in SHAPES[:4]:
         x, i, v = operands(*shape, dtype)
         check_on_gpu(fused, x, i, v, candidates=3, chip=chip, bound=2e-3 if dtype is f16 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, np.int64])
+@pytest.mark.parametrize("shared", [0, 16])
+def test_gpu_of_more_indices(dtype, shared):
+    bound = 4e-3 if dtype is f16 else 1e-5
+    for shape in [(5, 60, ()), (7, 100, (2,))]:
+        x, i, v = operands(*shape, dtype)
+        if not shared:
+            check_on_gpu(added_twice, x, i, v, candidates=3, bound=bound)
+            continue
+        changed = lambda p: p._replace(shared=shared, blocks=3, threads=32, each=2)  # noqa: E731
+        plain = lambda p: not p.ordered and not p.shared  # noqa: E731
+        check_on_gpu(added_twice, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, np.int8, np.uint16, np.int32, np.int64])

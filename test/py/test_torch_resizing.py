@@ -61,6 +61,15 @@ def test_resizing_is_one_kernel():
     assert len(graph.kernels) == 1 and not graph.outside
 
 
+@pytest.mark.parametrize("mode", SHAPES)
+def test_a_gradient_of_resizing_is_one_kernel(mode):
+    """It adds what each element has of each pixel's gradient, and stores none of that before."""
+    x = torch.randn(SHAPES[mode], device=DEVICE, requires_grad=True)
+    made = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode=mode).sin(), x)
+    backward = made.graphs[-1]
+    assert len(backward.kernels) == 1 and not backward.outside
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize(
     "how", [(1,), (-3, 0), ((2, -9), (0, 2)), ((1, 1), (1, 1)), (0, 1), (100,)], ids=lambda how: str(how)

@@ -23,6 +23,7 @@ from mlirfuse.ir.ops import (  # noqa: I001  (the order of the rows is the order
     windows as _windows,  # noqa: F401
 )
 from mlirfuse.ir.ops.attributes import AttrType, map_sizes, sizes_in
+from mlirfuse.ir.ops.indexing import added_at
 from mlirfuse.ir.ops.registry import (
     ALL_TYPES,
     ANY,
@@ -57,6 +58,7 @@ __all__ = [
     "TABLE",
     "AttrType",
     "OpDef",
+    "added_at",
     "axes_of",
     "broadcast_shapes",
     "lookup",

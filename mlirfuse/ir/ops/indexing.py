@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops.attributes import BOOL, SIZE
 from mlirfuse.ir.ops.registry import (
     ALL_TYPES,
@@ -18,6 +22,8 @@ from mlirfuse.ir.ops.registry import (
     scattered_dtypes,
     show,
 )
+
+T = TypeVar("T")
 
 
 def _take(shapes, attrs):
@@ -92,32 +98,48 @@ row(
 )
 
 
+def added_at(operands: Sequence[T]) -> list[tuple[T, T]]:
+    """The indices and values of an ``index_put_accumulate``, pair by pair."""
+    return list(zip(operands[1::2], operands[2::2]))
+
+
 def _accumulated(shapes, attrs):
-    shape, indices, values = shapes
-    if len(indices) != 1 or not shape or len(values) != len(shape):
-        raise ShapeError(
-            f"index_put_accumulate: operand {show(shape)}, indices {show(indices)} and values {show(values)}: the "
-            "indices have rank 1, and the values the operand's rank"
-        )
+    shape, first, *_ = shapes
+    for indices, values in added_at(shapes):
+        if len(indices) != 1 or not shape or len(values) != len(shape):
+            raise ShapeError(
+                f"index_put_accumulate: operand {show(shape)}, indices {show(indices)} and values {show(values)}: the "
+                "indices have rank 1, and the values the operand's rank"
+            )
+        if indices != first and not sz.symbols(indices[0]) and not sz.symbols(first[0]):
+            raise ShapeError(f"index_put_accumulate: indices {show(first)} and {show(indices)}: all are as many")
     return [shape]
 
 
-def _accumulated_ref(x, indices, values):
+def _accumulated_dtypes(dtypes, attrs):
+    if len(dtypes) % 2 == 0:
+        return "indices without values"
+    problems = (scattered_dtypes([dtypes[0], *pair], attrs) for pair in added_at(dtypes))
+    return next(filter(None, problems), None)
+
+
+def _accumulated_ref(x, *added):
     halves = x.dtype.itemsize == 2 and dt.of(x.dtype).is_float
     out = x.astype(np.float32) if halves else x.copy()
-    np.add.at(out, indices, values.astype(out.dtype))
+    for indices, values in added_at((x, *added)):
+        np.add.at(out, indices, values.astype(out.dtype))
     return out.astype(x.dtype)
 
 
 row(
     "index_put_accumulate",
     "accumulate",
-    "x indices values",
-    "x with values[k] added to row indices[k]; half types in float32",
+    "x indices values more*",
+    "x with values[k] added to row indices[k]; half types in float32; of more indices and values, too",
     takes=NUMBER + COMPLEX,
     infer=_accumulated,
     ref=quietly(_accumulated_ref),
-    operand_dtypes=scattered_dtypes,
+    operand_dtypes=_accumulated_dtypes,
     nvfuser="index_put_accumulate index_accumulate",
     indexed=True,
     cost=8,

@@ -5,14 +5,16 @@ do not depend on the threads, and nothing is written by two. Half types accumula
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Host
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
@@ -78,7 +80,7 @@ class _Accumulation(CpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, params: Params):
         super().__init__(name, analysis, slots, host)
         self.params, self.op = params, _op(analysis)
-        self.initial, self.indices, self.values = self.op.operands
+        self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
         self.in_place = slots.place(self.op.result) == slots.place(self.initial)
         self.columns = column_loops(analysis)
         self.lanes = lanes_of(analysis, host) if self.columns else 1
@@ -169,23 +171,24 @@ class _Accumulation(CpuBody):
     def over_values(self, low: Val, high: Val, rows: tuple[Val, Val]) -> None:
         """Adds all values whose rows are this task's."""
         e, k = self.e, self.k
-        dims = self.k.dims(self.values)[0]
+        first, _ = self.added[0]
 
         def one(at: Val, _: list[Val]) -> list[Val]:
-            env: Env = {}
-            k.spread(dims, Index(at), env)
-            of_index = dict(env)
-            k.spread(k.dims(self.indices)[0], Index(at), of_index)
-            row = e.cast(k.value(self.indices, of_index), self.args.index)
-            mine = e.and_(e.cmp("ge", row, rows[0]), e.cmp("lt", row, rows[1]))
-            with k.region(f"scf.if {mine} {{"):
-                self.along(env, low, high, lambda env: self.add(env, row))
+            for indices, values in self.added:
+                env: Env = {}
+                k.spread(k.dims(values)[0], Index(at), env)
+                of_index = dict(env)
+                k.spread(k.dims(indices)[0], Index(at), of_index)
+                row = e.cast(k.value(indices, of_index), self.args.index)
+                mine = e.and_(e.cmp("ge", row, rows[0]), e.cmp("lt", row, rows[1]))
+                with k.region(f"scf.if {mine} {{"):
+                    self.along(env, low, high, functools.partial(self.add, values, row))
             return []
 
-        self.loop(self.constant(0), self.size(self.indices.shape[0]), 1, [], one)
+        self.loop(self.constant(0), self.size(first.shape[0]), 1, [], one)
 
-    def add(self, env: Env, row: Val) -> None:
+    def add(self, values: Value, row: Val, env: Env) -> None:
         k = self.k
         k.memories[self.op.result] = self.sums
-        value, here = k.value(self.values, env), self.row_env(env, row)
+        value, here = k.value(values, env), self.row_env(env, row)
         k.store(self.op.result, here, self.e.add(k.reload(self.op.result, here), value))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
@@ -67,13 +68,14 @@ class Accumulation(GpuScheduler[Params]):
         room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * machine.sm_count
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
             yield Params(access, BLOCK, False, EACH, room, blocks)
-        yield Params(access, BLOCK, False, EACH)
-        yield Params(access, BLOCK // 2, True, EACH)
+        usual = max(1, EACH // len(ops.added_at(op.operands)))
+        yield Params(access, BLOCK, False, usual)
+        yield Params(access, BLOCK // 2, True, usual)
         yield from (
             Params(access, n, False, each)
             for n in (BLOCK, 2 * BLOCK)
             for each in (1, 2, 4, 8)
-            if (n, each) != (BLOCK, EACH)
+            if (n, each) != (BLOCK, usual)
         )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -271,16 +273,17 @@ class _Accumulation(AccumulationBody):
         self.loop(first, self.size(result.numel), p.threads, [], settle)
         return self.finish(p.blocks)
 
-    def loaded(self, env: Env) -> tuple[Val, Val, Val]:
-        """A value's row, whether there is such a row, and the value."""
+    def loaded(self, env: Env) -> list[tuple[Val, Val, Val]]:
+        """The row of each value that is added, whether there is such a row, and the value."""
         k = self.k
-        return *self.row_of(k.dim_index(k.dims(self.values)[0], env)), k.value(self.values, env)
+        position = k.dim_index(k.dims(self.values)[0], env)
+        return [(*self.row_of(indices, position), k.value(values, env)) for indices, values in self.added]
 
-    def where_inside(self, env: Env, loaded: tuple[Val, Val, Val], add: Callable[[Env, Val], None]) -> None:
-        """``add(the result's env, value)`` for a value whose row there is."""
-        row, inside, value = loaded
-        with self.leader(inside):
-            add(self.k.at_row(self.op, env, Index(row)), value)
+    def where_inside(self, env: Env, loaded: list[tuple[Val, Val, Val]], add: Callable[[Env, Val], None]) -> None:
+        """``add(the result's env, value)`` for each value whose row there is."""
+        for row, inside, value in loaded:
+            with self.leader(inside):
+                add(self.k.at_row(self.op, env, Index(row)), value)
 
     def to_sum(self, env: Env, value: Val) -> None:
         self.atomically(self.sums, self.k.offset(self.op.result, env).base, value)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.graph import Op
+from mlirfuse.ir import ops
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index, Memory
 from mlirfuse.lowering.slots import Slots
@@ -36,16 +37,17 @@ class AccumulationBody(GpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
         super().__init__(name, analysis, slots, access, threads)
         self.op = op_of(analysis)
-        self.initial, self.indices, self.values = self.op.operands
+        self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
+        self.indices, self.values = self.added[0]
         self.sums_type = sums_type(self.op)
         self.in_place = in_place(analysis, slots)
 
-    def row_of(self, position: Index) -> tuple[Val, Val]:
+    def row_of(self, indices: Value, position: Index) -> tuple[Val, Val]:
         """The row of a value, and whether there is such a row."""
         e, k = self.e, self.k
         env: dict = {}
-        k.spread(k.dims(self.indices)[0], position, env)
-        row = k.value(self.indices, env)
+        k.spread(k.dims(indices)[0], position, env)
+        row = k.value(indices, env)
         extent = e.cast(self.size(self.op.result.shape[0]), row.dtype)
         return e.cast(row, self.index), e.and_(e.cmp("ge", row, 0), e.cmp("lt", row, extent))
 

@@ -19,6 +19,7 @@ from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
@@ -59,8 +60,11 @@ class AccumulationRows(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        """Where the innermost loop is one along rows of values: the vectors are."""
-        loops = analysis.loops(analysis.kept) if analysis.accumulation is not None else []
+        """Where the innermost loop is one along rows of values: the vectors are. Of several indices atomics take
+        care."""
+        if analysis.accumulation is None or len(ops.added_at(op_of(analysis).operands)) > 1:
+            return False
+        loops = analysis.loops(analysis.kept)
         return bool(loops) and loops[-1] in analysis.once(_columns)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
@@ -218,7 +222,7 @@ class _Rows(AccumulationBody):
         """The values of each row, and which of them each value is."""
 
         def one(at: Val) -> None:
-            row, inside = self.row_of(Index(at))
+            row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
                 self._store(self._memory("numbers", self.positions), at, number)
@@ -256,7 +260,7 @@ class _Rows(AccumulationBody):
         """The values of each row, one behind the other in the list."""
 
         def one(at: Val) -> None:
-            row, inside = self.row_of(Index(at))
+            row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 start = self._load(self._memory("starts", self.rows), row)
                 number = self._load(self._memory("numbers", self.positions), at)

@@ -51,10 +51,13 @@ def unsafe_index_put(
 ) -> Value:
     """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
     the place of each."""
-    if not accumulate or sum(index is not None for index in indices) == 1:
+    given = [index is not None for index in indices]
+    if not accumulate or (given[0] and sum(given) == 1):
         return index_put(c, x, indices, values, accumulate)
     _in_any_order(c)
     along = along_dimensions(c.b, indices)
+    if any(index.rank != 1 for index in along.values()):
+        raise Unsupported("positions along a dimension that differ along several")
     shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
     place: Value = c.b.constant(0, dt.i64)
     stride: sz.Size = 1

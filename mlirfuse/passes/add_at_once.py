@@ -1,0 +1,83 @@
+"""fusion-add-at-once: a sum of accumulations is one accumulation."""
+
+from __future__ import annotations
+
+from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.passes.base import Pass, blocks, register
+
+
+@register
+class AddAtOnce(Pass):
+    """Rewrites a sum of two accumulations of elements, one of which begins with zeros, to one that adds the values of
+    both, where nothing else reads them: what their values share is computed once, and neither is stored. The gradient
+    of a resized image is a sum of one for each pixel that an element is made of.
+
+    Before::
+
+        %0 = "fusion.index_put_accumulate"(%zeros, %at, %a)    // f32, [s1]; %at: [s0]
+        %1 = "fusion.index_put_accumulate"(%x, %there, %b)     // f32, [s1]; %there: [s0]
+        %2 = "fusion.add"(%0, %1)
+
+    After::
+
+        %2 = "fusion.index_put_accumulate"(%x, %there, %b, %at, %a)
+    """
+
+    name = "fusion-add-at-once"
+
+    def run(self, graph: Graph) -> None:
+        for block in list(blocks(graph)):
+            if sum(op.name == "index_put_accumulate" for op in block.ops) > 1:
+                self._block(block)
+
+    def _block(self, block: Block) -> None:
+        for total in [op for op in block.ops if op.name == "add"]:
+            users, returned = block.users(), set(block.returns)
+            alone = [value for value in total.operands if users[value] == [total] and value not in returned]
+            found = [_accumulated(value, users, returned) for value in alone]
+            if len(found) == 2 and found[0] and found[1] and total.operands[0].shape == total.operands[1].shape:
+                _join(block, total, found[0], found[1])
+
+
+def _accumulated(value: Value, users: dict[Value, list[Op]], returned: set[Value]) -> Op | None:
+    """The accumulation of elements that ``value`` is, or is a view of, where nothing else reads it."""
+    op = value.op
+    if op is not None and op.name == "reshape":
+        value = op.operands[0]
+        if users[value] != [op] or value in returned:
+            return None
+        op = value.op
+    return op if op is not None and op.name == "index_put_accumulate" and value.rank == 1 else None
+
+
+def _join(block: Block, total: Op, a: Op, b: Op) -> None:
+    """Makes ``total`` the accumulation of what both add, if they add as many values and one begins with zeros."""
+    if not _zeros(a.operands[0]):
+        a, b = b, a
+    if not _zeros(a.operands[0]) or a.operands[1].shape != b.operands[1].shape or a.result.shape != b.result.shape:
+        return
+    made = Op(
+        "index_put_accumulate",
+        [*b.operands, *a.operands[1:]],
+        {},
+        [Value(b.result.dtype, b.result.shape)],
+        loc=total.loc,
+    )
+    made.origin = total.origin
+    at = block.ops.index(total)
+    if total.result.shape == made.result.shape:
+        block.replace(total.result, made.result)
+        block.ops[at : at + 1] = [made]
+        return
+    total.name, total.operands, total.attrs = "reshape", [made.result], {"shape": total.result.shape}
+    block.ops.insert(at, made)
+
+
+def _zeros(value: Value) -> bool:
+    op = value.op
+    if op is not None and op.name == "reshape":
+        op = op.operands[0].op
+    if op is None or op.name != "full":
+        return False
+    filled = op.operands[0].op
+    return filled is not None and filled.name == "constant" and filled.attrs["value"] == 0
