@@ -395,7 +395,8 @@ class Emitter:
         if source.bits == dtype.bits:
             return Val(a.name, dtype, a.lanes)
         if source.bits > dtype.bits:
-            return convert("arith.trunci")
+            narrow = self.narrow(a)
+            return narrow if narrow is not None and narrow.dtype is dtype else convert("arith.trunci")
         out = convert("arith.extsi" if source.kind == "i" else "arith.extui")
         if source.kind == dtype.kind:
             self._narrow[out.name] = a
@@ -447,6 +448,11 @@ class Emitter:
         finite = self.cmp("lt", self.abs(a), math.inf)
         fix = self.and_(self.and_(even, inexact), finite)
         return self.bitcast(self.select(fix, step, bits), dt.f32)
+
+    def whole(self, a: Val) -> Val:
+        """A float as an integer of 32 bits, in whose range it is known to be."""
+        to = Val("", dt.i32, a.lanes)
+        return self.op(f"arith.fptosi {a} : {a.type} to {to.type}", dt.i32, a.lanes)
 
     def _float_to_int(self, a: Val, dtype: DType) -> Val:
         # fptosi of a value out of range is poison: clamp to what the wide type holds, then truncate as x86 does.

@@ -30,6 +30,15 @@ CHAIN = """
 
 # What each pass finds to do, and the passes that have to come before it.
 BODIES = {
+    "fusion-add-at-once": ("", """
+  %1 = "fusion.reshape"(%x) {shape = ["64"]} : (T) -> tensor<64xf32>
+  %2 = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>
+  %3 = "fusion.full"(%2) {shape = ["64"]} : (tensor<f32>) -> tensor<64xf32>
+  %4 = "fusion.iota"() {axis = 0 : i64, shape = ["64"], dtype = si64} : () -> tensor<64xsi64>
+  %5 = "fusion.index_put_accumulate"(%3, %4, %1) : (tensor<64xf32>, tensor<64xsi64>, tensor<64xf32>) -> tensor<64xf32>
+  %6 = "fusion.index_put_accumulate"(%1, %4, %1) : (tensor<64xf32>, tensor<64xsi64>, tensor<64xf32>) -> tensor<64xf32>
+  %7 = "fusion.add"(%5, %6) : (tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+  %r = "fusion.reshape"(%7) {shape = ["8", "8"]} : (tensor<64xf32>) -> T"""),
     "fusion-compute-again": ("fusion-group", """
   %1 = "fusion.cast"(%y) {to = f64} : (T) -> tensor<8x8xf64>
   %2 = "fusion.exp"(%1) : (tensor<8x8xf64>) -> tensor<8x8xf64>

@@ -16,6 +16,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel.bounds import RULES, Known
 from mlirfuse.lowering.kernel.exactness import Halves, is_less_its_largest, is_share, is_size
 from mlirfuse.lowering.kernel.index import Env, Index
 from mlirfuse.lowering.kernel.memory import Memory
@@ -36,6 +37,7 @@ class Kernel(Moves):
         self.inside = inside
         self.reports = reports
         self._halves = Halves(inside, self.memories)
+        self._bounds = Known()
         self.short_means = True  # what is divided by a number of elements takes no branch
 
     def value(self, value: Value, env: Env) -> Val:
@@ -137,7 +139,10 @@ class Kernel(Moves):
 
     def _computed(self, op: Op, vals: list[Val]) -> Val:
         """An element of an elementwise op, of its operands'."""
-        return EMIT[op.name](self.e, *vals)
+        e = self.e
+        if op.name in RULES and self._short(op.result):
+            return e.cast(EMIT[op.name](e, *(e.cast(v, dt.i32) for v in vals)), dt.i64)
+        return EMIT[op.name](e, *vals)
 
     def _exp(self, op: Op, env: Env) -> Steps:
         operand, negative = op.operands[0], is_less_its_largest(op.operands[0])
@@ -207,6 +212,8 @@ class Kernel(Moves):
         operand = op.operands[0]
         val = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
         to = op.attrs["to"]
+        if val.dtype.is_float and self._short(op.result):
+            return self.e.cast(self.e.whole(val), to)
         return self.e.cast(self.e.cast(val, to), to.compute)
 
     def _where(self, op: Op, env: Env) -> Steps:
@@ -312,18 +319,36 @@ class Kernel(Moves):
         e, made = self.e, indices.op
         if made is not None and made.name == "position" and made.attrs["extent"] == extent:
             return self._of_val(e.cast(val, self.index_type))
+        return self._of_val(e.cast(self._inside(val, indices, extent), self.index_type))
+
+    def _inside(self, val: Val, given: Value, extent: Size) -> Val:
+        """A position ``val`` of those ``given``: negative ones count from the end, out of range is held inside."""
+        e = self.e
+        if self._short(given) and isinstance(extent, int) and extent < 1 << 31:
+            val = e.cast(val, dt.i32)
         n = e.cast(self.size(extent), val.dtype)
+        if self._positive(given):
+            return e.min(val, e.sub(n, 1))
         val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
-        val = e.max(e.min(val, e.sub(n, 1)), 0)
-        return self._of_val(e.cast(val, self.index_type))
+        return e.max(e.min(val, e.sub(n, 1)), 0)
+
+    def _positive(self, value: Value) -> bool:
+        found = self._bounds.of(value)
+        return found is not None and found.positive
+
+    def _short(self, value: Value) -> bool:
+        """Whether 32 bits hold each element of an integer of 64."""
+        found = self._bounds.of(value) if value.dtype is dt.i64 else None
+        return found is not None and found.most < 1 << 30  # a float that is rounded up is still inside
 
     def _position(self, op: Op, env: Env) -> Steps:
         e, (operand,) = self.e, op.operands
         given = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
-        n = e.cast(self.size(op.attrs["extent"]), given.dtype)
-        val = e.select(e.cmp("lt", given, 0), e.add(given, n), given)
+        extent = op.attrs["extent"]
         if not op.attrs["checked"]:
-            return e.max(e.min(val, e.sub(n, 1)), 0)
+            return e.cast(self._inside(given, operand, extent), given.dtype)
+        n = e.cast(self.size(extent), given.dtype)
+        val = given if self._positive(operand) else e.select(e.cmp("lt", given, 0), e.add(given, n), given)
         unsigned = dt.u64 if given.dtype is dt.i64 else dt.u32
         bad = e.cmp("ge", e.bitcast(val, unsigned), e.bitcast(n, unsigned))
         self._report(bad, given, n, site_of(op.loc, op.attrs["axis"]))

@@ -1,0 +1,74 @@
+"""What is known of positions that a program computes itself, of indices, sizes and constants: those that are not
+negative do not count from the end, and 32 bits do for small ones. Of what arrays hold nothing is known, and so of
+nothing that is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
+
+DEEPEST = 32  # ops from a position to what it is made of
+EXTENT = float(1 << 40)  # of any array, at most
+VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim", "permute"}
+
+
+class Bounds(NamedTuple):
+    """Of the elements of a value, and of those that would follow: whether none is negative, and what no magnitude is
+    above. There is no NaN among them, nor has an integer overflowed."""
+
+    positive: bool
+    most: float
+
+
+class Known:
+    """The bounds of a kernel's values."""
+
+    def __init__(self) -> None:
+        self._found: dict[Value, Bounds | None] = {}
+
+    def of(self, value: Value, depth: int = DEEPEST) -> Bounds | None:
+        """What is known of the elements of ``value``; None: nothing."""
+        if value not in self._found:
+            found, dtype = self._made(value.op, depth), value.dtype
+            if found and not dtype.is_float and (dtype.kind != "i" or found.most >= 2.0 ** (dtype.bits - 1)):
+                found = None
+            self._found[value] = found if not dtype.is_float or dtype.bits >= 32 else None
+        return self._found[value]
+
+    def _made(self, op: Op | None, depth: int) -> Bounds | None:
+        if op is None or depth == 0:
+            return None
+        match op.name:
+            case "constant":
+                number = op.attrs["value"]
+                return Bounds(number >= 0, abs(number)) if math.isfinite(number) else None
+            case "size":
+                return _below(op.attrs["value"])
+            case "iota":
+                return _below(op.result.shape[op.attrs["axis"]])
+            case "position":
+                return _below(op.attrs["extent"])
+        if op.name not in RULES and op.name not in VIEWS and op.name not in ("cast", "floor"):
+            return None
+        operands = [self.of(v, depth - 1) for v in op.operands]
+        if len(operands) == 1:
+            return operands[0]
+        a, b = operands
+        return RULES[op.name](a, b) if a and b else None
+
+
+def _below(extent: Size) -> Bounds:
+    return Bounds(True, float(extent) if isinstance(extent, int) else EXTENT)
+
+
+RULES: dict[str, Callable[[Bounds, Bounds], Bounds]] = {
+    "add": lambda a, b: Bounds(a.positive and b.positive, a.most + b.most),
+    "sub": lambda a, b: Bounds(False, a.most + b.most),
+    "mul": lambda a, b: Bounds(a.positive and b.positive, a.most * b.most),
+    "maximum": lambda a, b: Bounds(a.positive or b.positive, max(a.most, b.most)),
+    "minimum": lambda a, b: Bounds(a.positive and b.positive, max(a.most, b.most)),
+}
