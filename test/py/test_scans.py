@@ -537,17 +537,20 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
 
 
 @pytest.mark.parametrize("shape, dtype, rows, linked", [
-    ((2_500_000, 12), f32, 32, 2),
+    ((2_500_000, 12), f32, 32, 1),
     ((2_000_000, 24), f16, 32, 2),
     ((1_000_000, 31), f32, 32, 2),
     ((1_000_000, 31), np.float64, 16, 2),  # as many bytes
     ((100_000, 129), f16, 32, 1),  # few strips of odd rows of short elements
     ((100_000, 129), f32, 16, 1),
     ((10_000, 2049), f16, 16, 1),
+    ((5_000, 129), f16, 16, 1),  # too few turns
+    ((262_144, 96), f16, 32, 1),  # vectors of two would leave threads idle
+    ((262_144, 128), f16, 16, 1),
     ((2_500_000, 3), f32, 16, 1),
     ((20_000, 12), f32, 16, 1),  # too few turns for all multiprocessors
-    ((2_500_000, 40), f32, 16, 1),  # two strips
-    ((8, 500_000, 12), f32, 16, 1),  # eight chains
+    ((2_500_000, 40), f32, 32, 1),  # two strips
+    ((8, 500_000, 12), f32, 32, 1),  # eight chains
 ])  # fmt: skip
 def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
     params = chosen(lambda x: np.cumsum(x, len(shape) - 2), *shape, dtype=dtype)

@@ -471,15 +471,19 @@ class LinkedColumns:
     sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
 
     lanes: int = 2  # columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64
+    idle: float = 1.1  # times the threads that vectors of one column leave idle, at most: 262144×96 bf16 61 → 55 µs
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
     # Numbers of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
-    # multiprocessor: 2500000×12 f32 138 → 121 µs, 2000000×24 f16 224 → 124, 1000000×31 f32 125 → 106, 131072×32 bf16
+    # multiprocessor: 2500000×12 f32 138 → 114 µs, 2000000×24 f16 224 → 124, 1000000×31 f32 125 → 106, 131072×32 bf16
     # 22 → 16. With 64 numbers it takes 270 ms to compile. No more bytes of a row of threads.
     tall: int = 32
     tall_bytes: int = 4 << 10
     tall_columns: int = 5
     tall_blocks: int = 1
+    # Columns a multiprocessor below which strips of single columns have turns twice as high: 700000×40 f32 113 → 102
+    # µs; of odd rows, if elements are short: 193798×129 bf16 77 → 68.
+    tall_strips: float = 8
 
 
 @dataclass(frozen=True)
@@ -499,7 +503,6 @@ class OddColumns:
     short: int = 2  # bytes of an element, at most, to count as such
     rows: int = 2  # of a thread's turn, at least
     turn: int = 256  # rows of a linked one where there are fewer strips, a warp wide, than multiprocessors, else half
-    tall: float = 8  # columns a multiprocessor below which short types have twice as many: 193798×129 bf16 77 → 68 µs
 
 
 @dataclass(frozen=True)

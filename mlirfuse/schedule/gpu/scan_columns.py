@@ -117,7 +117,7 @@ class ScanColumns(GpuScheduler[Params]):
             if above == 1 and model.linked.tall_columns <= columns <= WARP and long:
                 yield narrow
             linked = self._linked_odd if odd else self._linked
-            yield linked(analysis, access, columns, above / count, model)
+            yield linked(analysis, access, columns, length, above / count, model)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
@@ -127,33 +127,42 @@ class ScanColumns(GpuScheduler[Params]):
         yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
 
     @staticmethod
-    def _linked(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
+    def _linked(
+        analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
+    ) -> Params:
         """Blocks of a turn each, so many threads high as they are not wide."""
-        rows = elements_of(analysis, model.rows)
         lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes else 1
-        tx = min(WARP, power_from(-(-columns // lanes)))
+        idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
+        if idle > model.linked.idle * least:
+            lanes = 1
+        rows, tx = elements_of(analysis, model.rows), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, 1))
+        p = Params(vectors, tx, model.block // tx, rows, 1)
+        tall = p._replace(rows=2 * rows)
+        return _fitting(analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, model) else p)
 
     @staticmethod
     def _linked_narrow(analysis: Analysis, access: Access, columns: int, model: ColumnScans) -> Params:
         """The same for few columns, whose only strip is one chain: high turns make few links of it."""
         tx = min(WARP, power_from(columns))
         most = max(1, model.linked.tall_bytes // (tx * analysis.once(widest_bytes)))
-        rows, ty = elements_of(analysis, min(model.linked.tall, most)), max(model.threads // tx, model.block // WARP)
-        return _fitting(analysis, Params(narrowed(analysis, access, 1), tx, ty, rows, 2))
+        rows = elements_of(analysis, min(model.linked.tall, most))
+        vectors, linked = narrowed(analysis, access, 1), 2 if tx == WARP else 1
+        return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, linked))
 
     @staticmethod
-    def _linked_odd(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
+    def _linked_odd(
+        analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
+    ) -> Params:
         """The same for rows that are not aligned for vectors. ``share``: of each column a multiprocessor's."""
         narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= model.odd.short
         turn = model.odd.turn if narrow else model.odd.turn // 2
         rows = model.rows if narrow or short else model.rows // 2
-        if short and columns * share < model.odd.tall and analysis.once(numbers) == 1:
-            turn, rows = 2 * turn, 2 * rows
         ty, linked = min(turn // rows, model.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
-        return _fitting(analysis, Params(access, tx, ty * (WARP // tx), rows, linked))
+        p = Params(access, tx, ty * (WARP // tx), rows, linked)
+        tall = p._replace(rows=2 * rows)
+        return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, model) else p)
 
     @staticmethod
     def _several_columns(
@@ -198,6 +207,15 @@ class ScanColumns(GpuScheduler[Params]):
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
         require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
+
+
+def _tall(analysis: Analysis, p: Params, columns: int, length: int, share: float, model: ColumnScans) -> bool:
+    """Whether high turns pay: few strips, of which each multiprocessor has a turn still, whose elements registers
+    hold."""
+    turns = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows))
+    held = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= model.linked.tall_bytes
+    few = columns * share < model.linked.tall_strips
+    return few and held and turns >= model.linked.tall_blocks and analysis.once(numbers) == 1
 
 
 def _extents(analysis: Analysis) -> tuple:
