@@ -32,7 +32,9 @@ class GroupOps(Pass):
 
     ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op, and without it
     a group is undone that became one op, or nothing but views: views, constants and the parts of one composite op are
-    no neighbours; a group whose inputs and outputs together would pass ``max-args`` is not made.
+    no neighbours; a group whose inputs and outputs together would pass ``max-args`` is not made. With ``views`` a
+    reshape of an accumulation, if it is only a result, is a view outside and not a kernel that copies: for graphs that
+    a host program runs anyway.
 
     Before::
 
@@ -59,6 +61,7 @@ class GroupOps(Pass):
     horizontal: bool = False
     single_op: bool = False
     max_args: int = 128
+    views: bool = False
 
     def run(self, graph: Graph) -> None:
         scalars = {graph.args[k] for k in graph.scalars}
@@ -172,7 +175,9 @@ class _Grouping:
         for op in block.ops:  # a kernel would give a copy
             if op.row.view and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
-            elif op.name == "reshape" and _accumulated(op.operands[0]) and op.result not in self.users:
+            elif (
+                options.views and op.name == "reshape" and _accumulated(op.operands[0]) and op.result not in self.users
+            ):
                 self.why[op] = "is a view of what is complete only after its kernel"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
         # nothing. So are few scalar ops on given scalars, and what has one's value everywhere, where groups alone use

@@ -22,7 +22,8 @@ def to_segments(
 ) -> str:
     """The tensor-level passes from a front end's graph to groups and segments: what `jit`, `FusionDefinition` and the
     torch back end run, and what `fusion-to-segments` stands for. ``foreach``: equal segments are launched together,
-    which the torch back end asks for, whose graphs a host program runs anyway."""
+    which the torch back end asks for, whose graphs a host program runs anyway, and views of what is accumulated stay
+    outside of kernels."""
     return ",".join(
         [
             "fusion-remove-inplace",
@@ -32,10 +33,10 @@ def to_segments(
             "fusion-reverse-scans",
             "fusion-topk",
             "fusion-cse",
-            "fusion-add-at-once",
+            *([] if isinstance(machine, Host) else ["fusion-add-at-once"]),
             "fusion-dce",
             *(["fusion-scale-products"] if isinstance(machine, Host) else []),
-            _group(single_op, horizontal, max_args),
+            _group(single_op, horizontal, max_args, foreach),
             "fusion-recompose",
             f"fusion-compute-again{{max-args={max_args}}}",
             "fusion-sigmoid",
@@ -47,9 +48,9 @@ def to_segments(
     )
 
 
-def _group(single_op: bool, horizontal: bool, max_args: int) -> str:
+def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False) -> str:
     on = f"single-op={str(single_op).lower()} horizontal={str(horizontal).lower()}"
-    return f"fusion-group{{{on} max-args={max_args}}}"
+    return f"fusion-group{{{on} max-args={max_args}{' views=true' * views}}}"
 
 
 def _segment(machine: Host | Machine) -> str:

@@ -61,6 +61,7 @@ def test_resizing_is_one_kernel():
     assert len(graph.kernels) == 1 and not graph.outside
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="on a GPU")
 @pytest.mark.parametrize("mode", SHAPES)
 def test_a_gradient_of_resizing_is_one_kernel(mode):
     """It adds what each element has of each pixel's gradient, and stores none of that before."""

@@ -1,7 +1,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-group{max-args=4})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-group)' | FileCheck %s --check-prefix=ALL
 // RUN: not mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-group{max-arg=4})' 2>&1 | FileCheck %s --check-prefix=ERR
-// ERR: fusion-group: unknown option 'max-arg'; did you mean 'max-args'?; its options are horizontal, single-op, max-args
+// ERR: fusion-group: unknown option 'max-arg'; did you mean 'max-args'?; its options are horizontal, single-op, max-args, views
 
 // CHECK: %[[A:.*]] = "fusion.add"(%arg0, %arg1) {note = "is alone: add was not merged with add: 5 inputs and outputs together pass max-args=4"}
 // CHECK: "fusion.group"(%[[A]], %arg2, %arg3)
