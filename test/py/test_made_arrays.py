@@ -229,3 +229,20 @@ def test_numpy_itself_is_not_changed():
 
     mlirfuse.jit(watching)(X)
     assert type(np.zeros(2)) is np.ndarray and zeros is np.zeros and watching.__globals__["np"] is np and not seen
+
+
+@pytest.mark.parametrize("made", [
+    np.array([0.0, -0.0, 0.0], np.float32),
+    np.array([np.nan, np.nan]),
+    np.full((300, 400), 2.5)[::2, ::3],
+    np.r_[np.zeros(70_000), 1.0],  # differs where nobody has looked at first
+    np.zeros((0, 3)),
+    np.asfortranarray(np.full((5, 6), 7, np.int8)),
+])  # fmt: skip
+def test_arrays_of_one_number_are_known_by_their_bits(made):
+    def fn(x):
+        here = np.array(made)
+        return (np.copysign(1.0, here) if here.dtype.kind == "f" else here * 1) + x[0] * 0
+
+    x = np.ones(2)
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x), fn(x))

@@ -108,8 +108,9 @@ def with_known(nest):
     return replaced if found else None
 
 
-def as_made(x):
-    """What NumPy has computed from known elements, as such: an array becomes a traced one, anything else stays."""
+def as_made(x, alike: bool = False):
+    """What NumPy has computed from known elements, as such: an array becomes a traced one, anything else stays.
+    ``alike``: all elements are known to be one number."""
     if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
         return type(x)([as_made(item) for item in x])
     t = current()
@@ -122,11 +123,17 @@ def as_made(x):
     if x.dtype.kind == "c":
         return x
     first = x.reshape(-1)[0] if x.size else x.dtype.type(0)
-    if x.ndim == 0 or x.tobytes() == np.full(x.shape, first).tobytes():
+    if alike or x.ndim == 0 or _alike(x):
         value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
     else:
         value = _counted(t, x) or t.capture(x).value
     return MadeArray(t, value, x)
+
+
+def _alike(x: np.ndarray) -> bool:
+    """Whether all elements are one number, bit for bit: the first ones tell of most arrays."""
+    bits = x.reshape(-1).view(f"u{x.itemsize}")
+    return all((bits[k : k + _SOME] == bits[0]).all() for k in range(0, bits.size, _SOME))
 
 
 def _counted(t: Trace, x: np.ndarray) -> Value | None:
@@ -154,6 +161,8 @@ def _counted(t: Trace, x: np.ndarray) -> Value | None:
     return t.emit("add", value, t.builder.constant(first, exact)) if first else value
 
 
+_SOME = 1 << 16  # elements that are compared at once
+_FILLED = {np.zeros, np.ones}
 _OF_ELEMENTS = {np.array, np.asarray, np.ascontiguousarray}
 
 
@@ -182,7 +191,7 @@ def creation_stand_in(eager, ours):
             return result
         if t.device != "cpu" and np.ndim(result):
             return ours(*args, **kwargs)
-        return as_made(result)
+        return as_made(result, alike=eager in _FILLED)
 
     make.__name__ = eager.__name__
     return make
