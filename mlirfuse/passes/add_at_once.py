@@ -8,20 +8,20 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class AddAtOnce(Pass):
-    """Rewrites a sum of two accumulations of elements, one of which begins with zeros, to one that adds the values of
-    both, where nothing else reads them: what their values share is computed once, and neither is stored. The gradient
+    """Rewrites a sum of two accumulations of elements, which begin with zeros, to one that adds the values of both,
+    where nothing else reads them: what their values share is computed once, and neither is stored. The gradient
     of a resized image is a sum of one for each pixel that an element is made of. On a CPU each task goes over all
     values, so that they would be computed by each; it is left out there.
 
     Before::
 
         %0 = "fusion.index_put_accumulate"(%zeros, %at, %a)    // f32, [s1]; %at: [s0]
-        %1 = "fusion.index_put_accumulate"(%x, %there, %b)     // f32, [s1]; %there: [s0]
+        %1 = "fusion.index_put_accumulate"(%zeros, %there, %b) // f32, [s1]; %there: [s0]
         %2 = "fusion.add"(%0, %1)
 
     After::
 
-        %2 = "fusion.index_put_accumulate"(%x, %there, %b, %at, %a)
+        %2 = "fusion.index_put_accumulate"(%zeros, %at, %a, %there, %b)
     """
 
     name = "fusion-add-at-once"
@@ -52,16 +52,15 @@ def _accumulated(value: Value, users: dict[Value, list[Op]], returned: set[Value
 
 
 def _join(block: Block, total: Op, a: Op, b: Op) -> None:
-    """Makes ``total`` the accumulation of what both add, if they add as many values and one begins with zeros."""
-    if not _zeros(a.operands[0]):
-        a, b = b, a
-    if not _zeros(a.operands[0]) or a.operands[1].shape != b.operands[1].shape or a.result.shape != b.result.shape:
+    """Makes ``total`` the accumulation of what both add, if they add as many values to zeros."""
+    zeros = _zeros(a.operands[0]) and _zeros(b.operands[0])
+    if not zeros or a.operands[1].shape != b.operands[1].shape or a.result.shape != b.result.shape:
         return
     made = Op(
         "index_put_accumulate",
-        [*b.operands, *a.operands[1:]],
+        [*a.operands, *b.operands[1:]],
         {},
-        [Value(b.result.dtype, b.result.shape)],
+        [Value(a.result.dtype, a.result.shape)],
         loc=total.loc,
     )
     made.origin = total.origin

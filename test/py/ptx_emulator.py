@@ -574,14 +574,16 @@ def _mapa(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
 
 def _shuffle(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, source, by = instruction.operands[:3]
-    lanes, by = threads % WARP, launch.read(by, "u32", threads).astype(threads.dtype)
+    own = threads % launch.threads  # warps are those of a block, however few threads that has
+    lanes, by = own % WARP, launch.read(by, "u32", threads).astype(threads.dtype)
     if "bfly" in instruction.parts:
         others = lanes ^ by
     elif "up" in instruction.parts:
         others = np.where(lanes >= by, lanes - by, lanes)
     else:
         others = by % WARP
-    launch.write(target, launch.register(source)[threads // WARP * WARP + others], threads)
+    last = threads - own + np.minimum(own // WARP * WARP + WARP, launch.threads) - 1  # of a warp
+    launch.write(target, launch.register(source)[np.minimum(threads - lanes + others, last)], threads)
 
 
 def _move(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:

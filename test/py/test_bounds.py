@@ -8,6 +8,7 @@ from test_gpu_emulated import check as check_on_gpu
 
 import mlirfuse
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Value
 from mlirfuse.lowering.kernel.bounds import Known
@@ -37,6 +38,8 @@ def source(b, n=8):
     (lambda b, x, i: b.op("minimum", iota(b), b.constant(-1, dt.i64)), False, 8),
     (lambda b, x, i: b.op("mul", iota(b), b.constant(-2, dt.i64)), False, 16),
     (lambda b, x, i: b.cast(source(b), dt.i64), False, 4.75),
+    (lambda b, x, i: b.cast(b.op("floor", source(b)), dt.i64), False, 5.75),  # of -0.25 it is -1
+    (lambda b, x, i: b.size(7), True, 7),
     (lambda b, x, i: b.cast(b.op("maximum", source(b), b.constant(0.0, dt.f32)), dt.i64), True, 4.75),
 ])  # fmt: skip
 def test_of_indices_and_constants(make, positive, most):
@@ -54,9 +57,35 @@ def test_of_indices_and_constants(make, positive, most):
     lambda b, x, i: b.cast(b.op("iota", shape=(1 << 33,), axis=0, dtype=dt.i64), dt.i32),
     lambda b, x, i: b.cast(source(b), dt.f16),
     lambda b, x, i: b.op("exp", source(b)),
+    lambda b, x, i: b.op("add", iota(b), b.size(sz.symbol("s0") - 8)),  # the size may be 5
+    lambda b, x, i: b.op("mul", b.constant(np.float32(3e38), dt.f32), b.constant(np.float32(3e38), dt.f32)),
 ])  # fmt: skip
 def test_of_what_arrays_hold_or_numbers_that_are_too_large_nothing_is_known(make):
     assert known(make) is None
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x[np.arange(3) + (x.shape[0] - 8)] * 2,
+    lambda x: x[np.arange(x.shape[0] - 8, x.shape[0] - 5)] * 2,
+    lambda x: x[np.arange(3) * (x.shape[0] - 6)] * 2,
+])  # fmt: skip
+def test_sizes_less_a_number_count_from_the_end(fn):
+    x = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x), fn(x))
+    check_on_gpu(fn, x, candidates=1)
+
+
+def test_numbers_that_are_no_positions_stay_what_they_are():
+    """Products of 64 bits of what is floored to -1."""
+
+    def fn(x):
+        below = np.floor(np.arange(8, dtype=np.float32) * np.float32(0.001) - np.float32(0.004)).astype(np.int64)
+        return below * 4_000_000_000 + x
+
+    x = np.zeros(8, np.int64)
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x), fn(x))
+    index = lambda x: np.floor(np.arange(x.shape[0]) * 0.001 - 0.004).astype(np.int64) * 4_000_000_000 + x  # noqa: E731
+    np.testing.assert_array_equal(mlirfuse.jit(index)(x), index(x))
 
 
 @pytest.mark.parametrize("shift", [-9, -3, 0, 2])

@@ -36,7 +36,7 @@ BODIES = {
   %3 = "fusion.full"(%2) {shape = ["64"]} : (tensor<f32>) -> tensor<64xf32>
   %4 = "fusion.iota"() {axis = 0 : i64, shape = ["64"], dtype = si64} : () -> tensor<64xsi64>
   %5 = "fusion.index_put_accumulate"(%3, %4, %1) : (tensor<64xf32>, tensor<64xsi64>, tensor<64xf32>) -> tensor<64xf32>
-  %6 = "fusion.index_put_accumulate"(%1, %4, %1) : (tensor<64xf32>, tensor<64xsi64>, tensor<64xf32>) -> tensor<64xf32>
+  %6 = "fusion.index_put_accumulate"(%3, %4, %1) : (tensor<64xf32>, tensor<64xsi64>, tensor<64xf32>) -> tensor<64xf32>
   %7 = "fusion.add"(%5, %6) : (tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
   %r = "fusion.reshape"(%7) {shape = ["8", "8"]} : (tensor<64xf32>) -> T"""),
     "fusion-compute-again": ("fusion-group", """

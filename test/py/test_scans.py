@@ -571,6 +571,17 @@ def test_gpu_odd_rows_have_an_odd_number_of_elements_a_thread(width, tx, ty, vec
     assert params.striped and (params.tx, params.ty, params.vectors) == (tx, ty, vectors)
 
 
+@pytest.mark.parametrize("count", [5, 9])
+@pytest.mark.parametrize("rows, width", [(1, 5), (8, 9), (600, 33), (8, 79), (8, 1001)])
+def test_gpu_many_scans_of_short_odd_rows(count, rows, width):
+    """Of many numbers a thread has few elements."""
+
+    def fn(x):
+        return tuple(np.cumsum(x * k, 1) for k in range(count))
+
+    check_on_gpu(fn, np.sin(normal(rows, width)), candidates=1)
+
+
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
 @pytest.mark.parametrize("beside, tx, ty, rows", [(2, 8, 4, 2), (4, 8, 8, 1), (2, 32, 1, 4), (4, 4, 16, 2)])
 def test_gpu_several_columns_of_a_thread(name, beside, tx, ty, rows):

@@ -111,6 +111,17 @@ def test_sizes_that_change(dynamic):
         assert counters.snapshot() == before
 
 
+def test_a_graph_that_gives_a_size_and_computes_nothing():
+    def f(x):
+        few = x.shape[0] - 3
+        torch._dynamo.graph_break()
+        return torch.arange(few) + x[:few]
+
+    run = compiled(f, dynamic=True)
+    for rows in (8, 5, 9):
+        same(run(torch.arange(float(rows))), f(torch.arange(float(rows))))
+
+
 def test_numbers_that_are_sizes_and_places():
     """A symbol that only a number tells: it is read from the number, not from the first result that has it."""
     f = lambda x, n: (x.view(-1).narrow(0, n, n).exp(), x.view(-1)[:n] * n)  # noqa: E731

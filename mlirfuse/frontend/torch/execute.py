@@ -42,7 +42,7 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
     constants = lowered.constants
     sizes = _sizes(lowered)
     finish = _finish(lowered)
-    if host.symbols:
+    if host.symbols or _returned_symbols(lowered):
 
         def run(args: list[Any]) -> list[Any]:
             env = sizes(args)
@@ -83,12 +83,17 @@ def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
     return sz.function(f"{{{', '.join(read)}}}", (), parameters=("args",))
 
 
+def _returned_symbols(lowered: Lowered) -> set[str]:
+    """The symbols of sizes that are outputs."""
+    return sz.symbols_of([what for kind, what in lowered.outputs if kind == "size"])
+
+
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
     """A function of the graph's results and the sizes that gives the outputs; None where they are the results."""
     outputs = lowered.outputs
     if outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None
-    used = sz.symbols_of([what for kind, what in outputs if kind == "size"])
+    used = _returned_symbols(lowered)
     literals = [what for kind, what in outputs if kind == "literal"]
     spelled, at = [], 0
     for kind, what in outputs:

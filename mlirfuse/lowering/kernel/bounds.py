@@ -34,9 +34,9 @@ class Known:
         """What is known of the elements of ``value``; None: nothing."""
         if value not in self._found:
             found, dtype = self._made(value.op, depth), value.dtype
-            if found and not dtype.is_float and (dtype.kind != "i" or found.most >= 2.0 ** (dtype.bits - 1)):
-                found = None
-            self._found[value] = found if not dtype.is_float or dtype.bits >= 32 else None
+            held = dtype.bits >= 32 if dtype.is_float else dtype.kind == "i"
+            limit = 2.0 ** (127 if dtype.bits == 32 else 1023) if dtype.is_float else 2.0 ** (dtype.bits - 1)
+            self._found[value] = found if held and found and found.most < limit else None
         return self._found[value]
 
     def _made(self, op: Op | None, depth: int) -> Bounds | None:
@@ -44,10 +44,11 @@ class Known:
             return None
         match op.name:
             case "constant":
-                number = op.attrs["value"]
+                number = float(op.attrs["value"])
                 return Bounds(number >= 0, abs(number)) if math.isfinite(number) else None
-            case "size":
-                return _below(op.attrs["value"])
+            case "size":  # of symbols any number may be made: that of elements less eight is negative for five
+                number = op.attrs["value"]
+                return Bounds(number >= 0, float(abs(number))) if isinstance(number, int) else None
             case "iota":
                 return _below(op.result.shape[op.attrs["axis"]])
             case "position":
@@ -56,7 +57,8 @@ class Known:
             return None
         operands = [self.of(v, depth - 1) for v in op.operands]
         if len(operands) == 1:
-            return operands[0]
+            (found,) = operands
+            return found._replace(most=found.most + 1) if found and op.name == "floor" else found
         a, b = operands
         return RULES[op.name](a, b) if a and b else None
 

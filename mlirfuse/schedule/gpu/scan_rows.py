@@ -125,7 +125,8 @@ class ScanRows(GpuScheduler[Params]):
             an odd number needs no places between them."""
             tx = min(power_from(-(-length // elements_of(analysis, model.short))), most_threads)
             if tx <= WARP:
-                tx = 1 if length <= model.alone else min(max(2, power_from(-(-length // model.few))), WARP)
+                few = min(model.few, elements)
+                tx = 1 if length <= min(model.alone, few) else min(max(2, power_from(-(-length // few))), WARP)
             looped = length > tx * elements
             held = elements if looped else -(-length // tx)
             if not looped and not costly and tx not in (1, WARP):
@@ -140,7 +141,7 @@ class ScanRows(GpuScheduler[Params]):
         while first.looped and first.tx < scans.alone and rows * first.tx < model.busy * machine.sm_count:
             wide = params(2 * first.tx, elements_of(analysis, model.short))
             wide = params(2 * first.tx, elements_of(analysis, model.wide)) if wide.looped else wide
-            if _striped_bytes(analysis, wide) > SHARED:
+            if wide.tx == first.tx or _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
         if analysis.phases and (first.looped or first.vectors > elements_of(analysis, model.reduced) + 1):
