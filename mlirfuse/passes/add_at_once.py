@@ -80,4 +80,4 @@ def _zeros(value: Value) -> bool:
     if op is None or op.name != "full":
         return False
     filled = op.operands[0].op
-    return filled is not None and filled.name == "constant" and filled.attrs["value"] == 0
+    return filled is not None and filled.name == "constant" and str(filled.attrs["value"]) in ("0", "0.0")  # no -0.0

@@ -114,10 +114,10 @@ class ScanColumns(GpuScheduler[Params]):
         if length >= least_rows and analysis.once(apart):
             narrow = self._linked_narrow(analysis, access, columns, model)
             long = length >= model.linked.tall_blocks * count * narrow.ty * narrow.rows
-            if above == 1 and model.linked.tall_columns <= columns <= WARP and long:
-                yield narrow
+            chosen = [narrow] if above == 1 and model.linked.tall_columns <= columns <= WARP and long else []
             linked = self._linked_odd if odd else self._linked
-            yield linked(analysis, access, columns, length, above / count, model)
+            chosen.append(linked(analysis, access, columns, length, above / count, model))
+            yield from dict.fromkeys(chosen)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
