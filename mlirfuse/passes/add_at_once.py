@@ -33,22 +33,27 @@ class AddAtOnce(Pass):
 
     def _block(self, block: Block) -> None:
         for total in [op for op in block.ops if op.name == "add"]:
-            users, returned = block.users(), set(block.returns)
-            alone = [value for value in total.operands if users[value] == [total] and value not in returned]
-            found = [_accumulated(value, users, returned) for value in alone]
-            if len(found) == 2 and found[0] and found[1] and total.operands[0].shape == total.operands[1].shape:
+            found = [_accumulation(value) for value in total.operands]
+            same = total.operands[0].shape == total.operands[1].shape
+            if found[0] and found[1] and same and _read_alone(block, total):
                 _join(block, total, found[0], found[1])
 
 
-def _accumulated(value: Value, users: dict[Value, list[Op]], returned: set[Value]) -> Op | None:
-    """The accumulation of elements that ``value`` is, or is a view of, where nothing else reads it."""
+def _accumulation(value: Value) -> Op | None:
+    """The accumulation of elements that ``value`` is, or is a view of."""
     op = value.op
     if op is not None and op.name == "reshape":
         value = op.operands[0]
-        if users[value] != [op] or value in returned:
-            return None
         op = value.op
     return op if op is not None and op.name == "index_put_accumulate" and value.rank == 1 else None
+
+
+def _read_alone(block: Block, total: Op) -> bool:
+    """Whether nothing but ``total`` reads the accumulations that it adds, nor views of them."""
+    users, returned = block.users(), set(block.returns)
+    readers = [(value, total) for value in total.operands]
+    readers += [(v.op.operands[0], v.op) for v in total.operands if v.op is not None and v.op.name == "reshape"]
+    return all(users[value] == [op] and value not in returned for value, op in readers)
 
 
 def _join(block: Block, total: Op, a: Op, b: Op) -> None:
