@@ -46,7 +46,8 @@ class Lowered:
     def __init__(self, name: str, kind: Kind, arguments: list, env: dict[str, int], target: Target):
         self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
-        self._graph: Graph  # made with the texts of the tensor levels
+        self._graph: Graph  # made with the tensor levels
+        self._above: dict[str, Graph] = {}  # what there was at the levels before, by their names
         self._parts: list[_Part] | None = None
 
     def __repr__(self) -> str:
@@ -78,11 +79,8 @@ class Lowered:
             only = "a CPU has" if self._target.name == "cpu" else "an NVIDIA GPU has"
             raise ValueError(f"level '{level}' is none that {only}; {there}")
         if level in TENSOR_LEVELS:
-            self._tensor_levels()
-            if level == "linalg" and (level, locations) not in self._texts:
-                self._texts[level, locations] = run_pipeline([self._graph], "convert-fusion-to-linalg").as_text(
-                    locations
-                )
+            if (level, locations) not in self._texts:
+                self._texts[level, locations] = self._tensor_text(level, locations)
             return self._texts[level, locations]
         key = (level, False)
         if key not in self._texts:
@@ -139,25 +137,29 @@ class Lowered:
     # ---- the tensor levels
 
     def _tensor_levels(self) -> None:
-        if ("segmented", False) in self._texts:
+        if self._above:
             return
-        graph = self._kind.graph
-        self._keep("fusion", graph)
+        kind = self._kind
+        graph = kind.graph
+        self._above["fusion"] = graph.copy()
 
         def after(step, ir, seconds):
             if step.name == "fusion-group":
-                self._keep("grouped", graph)
+                self._above["grouped"] = graph.copy()
 
-        kind = self._kind
         self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, kind.schedules, kind.max_args)
-        self._keep_segmented()
 
-    def _keep(self, level: str, graph: Graph) -> None:
-        self._texts[level, False], self._texts[level, True] = IR([graph]).as_texts(False, True)
+    def _tensor_text(self, level: str, locations: bool) -> str:
+        self._tensor_levels()
+        if level == "linalg":
+            return run_pipeline([self._graph], "convert-fusion-to-linalg").as_text(locations)
+        if level == "segmented":
+            return self._segmented_text(locations)
+        return IR([self._above[level]]).as_text(locations)
 
-    def _keep_segmented(self) -> None:
-        """The segmented level, with the schedules for these sizes on its segments. The graph itself is left undecided:
-        its executor chooses for any sizes."""
+    def _segmented_text(self, locations: bool) -> str:
+        """With the schedules for these sizes on the segments. The graph itself is left undecided: its executor chooses
+        for any sizes."""
         with undecided(self._graph):
             try:
                 for program, params, segments in self._choices():
@@ -169,7 +171,7 @@ class Lowered:
                 raise
             except (CompileError, UnsupportedError, Empty):
                 pass  # no scheduler takes it: told where a level below is asked for
-            self._keep("segmented", self._graph)
+            return IR([self._graph]).as_text(locations)
 
     # ---- below
 

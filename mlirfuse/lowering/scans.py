@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.math import exp, log_positive
+from mlirfuse.lowering.math import log_of_sum, share_of_larger
 from mlirfuse.lowering.reductions import extreme, extreme_of
 
 State = tuple[Val, ...]
@@ -58,8 +58,7 @@ def combine(e: Emitter, op: Op, a: State, b: State) -> State:
         case "linear_recurrence":
             return e.mul(a[0], b[0]), _continued(e, a[1], b)
     apart = e.sub(a[0], b[0])
-    apart = e.select(e.cmp("eq", a[0], b[0]), 0.0, apart)  # of infinities too
-    smaller = exp(e, e.neg(e.abs(apart)), negative=True)
+    smaller = share_of_larger(e, apart)
     first = e.cmp("ge", apart, 0.0)
     scaled = e.select(first, e.fma(b[1], smaller, a[1]), e.fma(a[1], smaller, b[1]))
     return e.max(a[0], b[0]), scaled
@@ -75,7 +74,7 @@ def _continued(e: Emitter, h: Val, run: State) -> Val:
 def result(e: Emitter, op: Op, state: State) -> Val:
     """The scan's element behind a run that begins the row. The sum of a run's exponentials over the largest is 1 at
     least; it is NaN only where that is."""
-    return e.add(state[0], log_positive(e, state[1], normal=True)) if op.name == "logcumsumexp" else state[-1]
+    return e.add(state[0], log_of_sum(e, state[1])) if op.name == "logcumsumexp" else state[-1]
 
 
 def select(e: Emitter, condition: Val, a: State, b: State) -> State:

@@ -8,8 +8,8 @@ shared memory, threads that wait for ever, barriers that a warp's lanes reach ap
 places or not at all.
 
 What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that
-overlap; the errors of ``ex2.approx``, which is exact but for rounding; subnormals flushed to zero; time. Of PTX it
-knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
+overlap; the errors of ``ex2.approx`` and ``lg2.approx``, which are exact but for rounding; subnormals flushed to zero;
+time. Of PTX it knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
 """
 
 from __future__ import annotations
@@ -779,6 +779,7 @@ ARITHMETIC = {
     "rsqrt": _reciprocal(lambda x: 1 / np.sqrt(x)),
     "sqrt": _rounded(np.sqrt),
     "ex2": _rounded(np.exp2),
+    "lg2": _rounded(np.log2),
     "and": lambda parts, x, y: x & y,
     "or": lambda parts, x, y: x | y,
     "xor": lambda parts, x, y: x ^ y,

@@ -779,3 +779,28 @@ def test_values_added_to_rows(shape, dtype, hot):
     for params, (got,) in candidates_of(fn, at, values, only=lambda p: not getattr(p, "ordered", False), most=6):
         error = (got.double() - expected).abs() - expected.abs() * torch.finfo(dtype).eps
         assert (error <= scale * unit).all(), params
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(700, 3000), (4096, 770), (300, 20_001), (3000, 40), (100_000, 12)])
+def test_logarithms_of_running_sums(shape, axis):
+    """By the hardware's exponentials and logarithms, within the bound of ``docs/limits.md``."""
+    x = torch.randn(shape, device="cuda") * 3
+    along = x.select(1 - axis, 0)
+    along.copy_(torch.linspace(-90, 90, len(along)))
+    got = mlirfuse.jit(lambda x: mnp.logcumsumexp(x, axis))(x).double()
+    want = x.double().logcumsumexp(axis)
+    largest = x.double().cummax(axis).values
+    eps, combined = 2.0**-23, 24 + shape[axis] / 256
+    bound = eps * (want.abs() + combined) + 2.0**-22 * (want - largest).clamp(min=1)
+    assert ((got - want).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logarithms_of_running_sums_of_infinities(axis):
+    x = torch.randn(64, 64, device="cuda")
+    for at, value in enumerate((-np.inf, np.inf, np.nan)):
+        x.select(1 - axis, at)[5:9] = value
+    x.select(1 - axis, 4)[:7] = -np.inf
+    got = mlirfuse.jit(lambda x: mnp.logcumsumexp(x, axis))(x)
+    torch.testing.assert_close(got, x.double().logcumsumexp(axis).float(), equal_nan=True)

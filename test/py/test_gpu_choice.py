@@ -219,6 +219,17 @@ def test_half_types_beside_weights_hide_each_others_waiting(length, dtype):
     assert (blocks >= 2 and params.cluster == 1) if length < 56_000 else (blocks >= 3 and params.cluster == 4)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("length", [50_001, 60_001, 70_001, 110_001])
+def test_half_types_odd_rows_beside_weights_have_many_threads(length, dtype):
+    """A block each, of which a multiprocessor holds two, or one of 1024 threads, unless rows are few."""
+    params = first_choice(layer_norm, (1500, length), (length,), (length,), dtype=dtype)
+    blocks = (227 << 10) // (params.chunks * params.tx * 16)
+    assert params.shifted and params.cluster == 1 and blocks * params.tx == 1024
+    if blocks == 1:
+        assert first_choice(layer_norm, (140, length), (length,), (length,), dtype=dtype).cluster == 4
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("length", [100_000, 150_000, 200_000])
 def test_rows_that_threads_cannot_share_evenly_leave_room_for_other_blocks(length, dtype):

@@ -227,6 +227,15 @@ def test_rows_that_begin_at_any_element(columns, dtype):
             check(fn, *inputs, only=shifted, candidates=3)
 
 
+def test_rows_that_begin_at_any_element_of_1024_threads():
+    x, w = normal(3, 40_009, dtype=np.float16), normal(40_009, dtype=np.float16)
+
+    def large(p):
+        return p._replace(tx=1024, cluster=1, chunks=5, whole=(40_009 - 8) // (1024 * 8))
+
+    check(layer_norm, x, w, w, only=shifted, changed=large, candidates=1)
+
+
 @pytest.mark.parametrize("inputs", [
     [normal(3, 2, 2049), normal(2049, dtype=np.float16)],  # weights of another type
     [normal(3, 2, 2049, dtype=np.float16), normal(2049)],

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from test_gpu_emulated import check as check_on_gpu
+from test_gpu_emulated import results_of as results_on_gpu
 from test_ptxas import PTXAS, assembled
 
 import mlirfuse
@@ -394,6 +395,25 @@ def test_gpu(name, axis):
         check_on_gpu(FUNCTIONS[name](axis), normal(*shape), candidates=3, bound=bound)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gpu_logarithms_of_infinities(axis):
+    """The gap between two infinities is NaN, which is in no result; a NaN among the elements is in all behind it."""
+    x = normal(6, 150)
+    x[0], x[1, :40], x[4, 3], x[2, [70, 80]], x[3, 5] = -np.inf, -np.inf, -np.inf, np.inf, np.nan
+    x = x if axis else np.ascontiguousarray(x.T)
+    with np.errstate(invalid="ignore"):
+        check_on_gpu(FUNCTIONS["logarithm"](axis), x, candidates=3, bound=3e-5)
+
+
+def test_gpu_logarithms_of_what_is_far_apart():
+    """Each follows from the largest so far, not from the largest of all."""
+    rising, falling = np.arange(-300, 300, dtype=f32)[None], np.arange(300, -300, -1, dtype=f32)[None]
+    x = np.concatenate([rising, falling, np.where(rising % 7 == 0, 1e30, -1e30)])
+    (got,) = results_on_gpu(lambda x: mnp.logcumsumexp(x, 1), x)
+    want = np.logaddexp.accumulate(x.astype(f64), 1)
+    np.testing.assert_allclose(got, want, rtol=3e-7, atol=3e-7)
+
+
 @pytest.mark.parametrize("name", REDUCED)
 def test_gpu_with_reductions(name):
     """Rows that lanes, a warp and several warps have in registers, and those that take turns; striped ones too."""
@@ -650,6 +670,41 @@ def test_gpu_the_last_turn_of_what_takes_many_instructions_is_full():
         assert dear.looped and -columns % turn < columns / 20
 
 
+def test_gpu_rows_of_one_turn_take_the_vectors_that_they_have():
+    """Not a power of two of them, of which some would be past the end for all threads."""
+    for columns, dtype in ((770, f32), (3000, f32), (1500, f32), (3000, np.float64)):
+        params = chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype)
+        needed = columns // params.access.lanes
+        assert not params.looped and (params.vectors - 1) * params.tx < needed <= params.vectors * params.tx
+        check_on_gpu(lambda x: np.cumsum(x, 1), normal(2, columns).astype(dtype), candidates=1)
+
+
+def test_gpu_costly_scans_of_narrow_vectors_are_striped():
+    for columns, dtype, striped in ((770, f32, True), (2002, f16, True), (772, f32, False), (2004, f16, False)):
+        params = chosen(lambda x: mnp.logcumsumexp(x, 1), 4096, columns, dtype=dtype)
+        assert params.striped == striped
+        assert not chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype).striped
+
+
+def recurrence_of(axis):
+    return lambda x: mnp.linear_recurrence(x, x, axis)
+
+
+@pytest.mark.parametrize("fn", [lambda x: mnp.logcumsumexp(x, 0), recurrence_of(0)])
+def test_gpu_turns_down_columns_are_as_high_for_states_of_two_numbers(fn):
+    for shape in ((5000, 6144), (100_000, 128), (1024, 8192), (1_000_000, 24)):
+        params, plain = chosen(fn, *shape), chosen(lambda x: np.cumsum(x, 0), *shape)
+        assert params.rows == plain.rows and params.linked == plain.linked
+        assert params.rows * params.columns <= 32
+
+
+def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
+    for rows, columns in ((1000, 40_000), (300, 100_000)):
+        params = chosen(recurrence_of(1), rows, columns, dtype=f16)
+        assert params.looped and params.vectors * params.access.lanes == 16
+    check_on_gpu(recurrence_of(1), np.sin(normal(2, 9000)).astype(f16), candidates=1)
+
+
 def test_gpu_narrow_columns_fill_the_machine():
     params = chosen(lambda x: np.cumsum(x, 0), 2_500_000, 12)
     assert params.linked and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
@@ -698,6 +753,7 @@ def test_nothing_spills(chip, shape):
     h = np.empty(shape, f16)
     work = [(lambda x: np.cumsum(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(lambda a, b: mnp.linear_recurrence(a, b, axis), [a, a]) for axis in (0, 1)]
+    work += [(lambda x: mnp.logcumsumexp(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(REDUCED[name](1), [x]) for name in ("share", "nucleus") for x in (a, h)]
     for fn, args in work:
         for kernel in assembled(fn, *args, chip=chip).values():

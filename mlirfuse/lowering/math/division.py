@@ -17,6 +17,10 @@ def ex2_approx(e: Emitter, x: Val) -> Val:
     return e.per_lane(lambda v: e.intrinsic("llvm.nvvm.ex2.approx.ftz.f", v), x)
 
 
+def lg2_approx(e: Emitter, x: Val) -> Val:
+    return e.per_lane(lambda v: e.intrinsic("llvm.nvvm.lg2.approx.ftz.f", v), x)
+
+
 def rcp_approx(e: Emitter, x: Val) -> Val:
     return e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rcp.approx.ftz.f", v), x)
 

@@ -96,20 +96,31 @@ def rough_exp(e: Emitter, x: Val) -> Val:
     return ex2_approx(e, e.mul(x, co.LOG2E))
 
 
+NO_POWER = -130.0  # the hardware's exponential is 0 from here on, and its corrections are finite
+
+
+def share_of_larger(e: Emitter, gap: Val) -> Val:
+    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1. Finite for NaN, which
+    is the gap of two infinities."""
+    below = e.neg(e.abs(gap))
+    if has_approximations(e, gap):
+        return rough_exp(e, clamp(e, below, NO_POWER, None))
+    return exp(e, e.select(e.isnan(gap), 0.0, below), negative=True)
+
+
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """The sum of ``exp(x - base)`` over ``xs``, none above ``base``; x may be -inf.
 
     On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, and apart from it the
     sum of what the rounding left over: a term is within ``(2 + |t| / 8)`` ulp of its own.
     """
-    low = -130.0  # the exponential is 0 from here on, and its corrections are finite
     if not has_approximations(e, base):
         return _pairwise(e, (exp(e, e.sub(x, base), negative=True) for x in xs))
     rest = None
 
     def power(x: Val) -> Val:
         nonlocal rest
-        d = e.max(e.sub(x, base), low)
+        d = e.max(e.sub(x, base), NO_POWER)
         t = e.mul(d, co.LOG2E)
         y, left = ex2_approx(e, t), e.fma(d, co.LOG2E, e.neg(t))
         rest = e.mul(y, left) if rest is None else e.fma(y, left, rest)

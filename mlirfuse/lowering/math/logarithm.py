@@ -9,6 +9,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import coefficients as co
 from mlirfuse.lowering.math.arithmetic import poly, to_float, two_sum, where_rare, x86, x86_vector
+from mlirfuse.lowering.math.division import has_approximations, lg2_approx
 from mlirfuse.lowering.math.exponential import exp, exp2
 from mlirfuse.lowering.math.formats import INF, NAN, bits_of, format_of
 
@@ -61,6 +62,14 @@ def _log_special(e: Emitter, x: Val, y: Val) -> Val:
 def log_positive(e: Emitter, x: Val, normal: bool = False) -> Val:
     """log for positive finite arguments; ``normal``: none is subnormal."""
     return _log_finish(e, *_log_reduce(e, x, normal))
+
+
+def log_of_sum(e: Emitter, x: Val) -> Val:
+    """log of what is 1 at least and finite, for what is added to the result: on a GPU in float32 by ``lg2.approx``,
+    within 2**-22 of the larger of 1 and the result; -inf of 0 there."""
+    if has_approximations(e, x):
+        return e.mul(lg2_approx(e, x), math.log(2))
+    return log_positive(e, x, normal=True)
 
 
 def log(e: Emitter, x: Val) -> Val:

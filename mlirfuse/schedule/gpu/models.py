@@ -124,6 +124,10 @@ class ShiftedRows:
     )
     few_blocks: int = 3  # blocks a multiprocessor up to which each has `large` threads
     large: int = 512
+    # Threads of half types' rows beside weights that a multiprocessor has one of at a time, and rows for each: layer
+    # norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of 140×70001 27 → 32.
+    alone: int = 1024
+    alone_rows: int = 2
     medium: int = 256
     small: int = 128  # threads of rows of at most `medium_chunks` vectors for each of `medium` threads
     medium_chunks: int = 6
@@ -228,7 +232,9 @@ class PointwiseModel:
 class PiecesModel:
     """Joined and shifted rows, piece by piece."""
 
-    threads: int = 256
+    # Slice assignment, 16000×6001 f16, 148 → 143 µs with half as many as before, pad 16000×5001 bf16 111 → 109; of
+    # stacks, 20000×3×1333 f16, 110 → 112.
+    threads: int = 128
     threads_costly: int = 512  # GELU of three joined, 300000×257 bf16, 145 → 136 µs; of what is only copied no matter
     fewest: int = 3  # pieces of a row: folded, two parts take as long, 64×65536 bf16 17.9 → 16.9 µs, three longer
     # Where something is computed of a part, or much of what is joined: 32768 times 770 and 770, the second doubled,
@@ -470,13 +476,15 @@ class LinkedColumns:
     """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 13
     sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
 
-    lanes: int = 2  # columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64
+    # Columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64, or states are of several numbers.
+    lanes: int = 2
     idle: float = 1.1  # times the threads that vectors of one column leave idle, at most: 262144×96 bf16 61 → 55 µs
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
-    # Numbers of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
+    # Elements of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
     # multiprocessor: 2500000×12 f32 138 → 114 µs, 2000000×24 f16 224 → 124, 1000000×31 f32 125 → 106, 131072×32 bf16
-    # 22 → 16. With 64 numbers it takes 270 ms to compile. No more bytes of a row of threads.
+    # 22 → 16; of states of two numbers twice those: a recurrence of 400000×24 f32 83 → 66. Sums by 64 take 270 ms to
+    # compile. No more bytes of a row of threads.
     tall: int = 32
     tall_bytes: int = 4 << 10
     tall_columns: int = 5
@@ -517,7 +525,10 @@ class ColumnScans:
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8
-    rows: int = 16  # numbers of states of a thread's turn for each column; half of odd rows
+    # Elements of a thread's turn for each column, half of odd rows, as long as their states are of few numbers. Of
+    # logcumsumexp, which has two, twice as many as before take 5000×6144 f32 144 → 110 µs, 100000×128 bf16 69 → 48; of
+    # a recurrence 5000×6144 f32 156 → 137, 100000×128 bf16 70 → 56, 1024×8192 31 → 26.
+    rows: int = 16
     threads: int = 256  # of blocks of short columns of which there are few
     block: int = 512  # threads of linked blocks, and of odd rows at most
     under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
@@ -536,10 +547,15 @@ class ScanModel:
     short_block: int = 128  # threads of a block of several rows
     vector: int = 4  # bytes of vectors along a row, at least: of narrower ones elements are striped
     # Instructions of an element besides its scans, or of a scan, from which on the last turn of a row shall be full:
-    # logcumsumexp 8192×5120 bf16 142 → 122 µs. A thread has half as many short elements that take many besides scans.
+    # logcumsumexp 8192×5120 bf16 142 → 122 µs; so shall that of scans whose states are several numbers.
     costly: int = 16
     costly_scan: int = 100
-    short: int = 2  # bytes of an element, at most: softplus before a sum 8192×5120 bf16 101 → 91 µs
+    # Such a scan's vectors have so many elements at least, or those are striped: 4096×770 f32 16.1 → 13.4 µs.
+    lanes: int = 4
+    # Bytes of an element, at most, to be short. Of such that take many instructions besides scans a thread has half as
+    # many: softplus before a sum 8192×5120 bf16 101 → 91 µs. Of others it has all of `elements` in a long row's turns,
+    # whatever their states: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
+    short: int = 2
     striped: StripedScans = field(default_factory=StripedScans)
     linked: LinkedScans = field(default_factory=LinkedScans)
     columns: ColumnScans = field(default_factory=ColumnScans)

@@ -271,7 +271,7 @@ class RowsOfSize:
         if not (self.machine.async_copies and self.analysis.once(copied_whole, self.access)):
             return []
         model = self.model.shared
-        found = _shared_places(self.analysis, self.vectors, self.lanes, self.kept, self.machine)
+        found = _shared_places(self.analysis, self.vectors, self.lanes, self.kept, self.machine, model.threads)
         places = [p for p in found if p.chunks >= model.least_chunks]
         evenly = [p for p in places if self.exact(p[:3])]
         together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
@@ -310,24 +310,30 @@ class RowsOfSize:
         )
 
     def shifted(self) -> Iterator[Params]:
-        """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or
-        clusters of at least four of which four are on each; enough threads for those blocks, but each with more vectors
-        than the few at the ends, in a cluster a dozen."""
+        """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or one
+        that has many threads, where half types are beside weights, or clusters of at least four of which four are on
+        each; enough threads for those blocks, but each with more vectors than the few at the ends, in a cluster a
+        dozen."""
         length, row, lanes = self.length, self.row, self.wider.lanes
         if not self.lanes < lanes <= length // 2:
             return
         model = self.model.shifted
         long = length > model.medium_chunks * model.medium * lanes
+        alone = row.weights and row.halves and self.kept >= model.alone_rows * self.machine.sm_count
 
         def cost(p: _Place) -> tuple:
+            if p.cluster == 1 and p.blocks == 1 and alone:
+                return p.idle, False, 1, p.tx != model.alone
             if p.cluster == 1:
                 few = row.single or p.blocks <= model.few_blocks
                 return p.idle, p.blocks < 2, 1, p.tx != (model.large if few else model.medium if long else model.small)
-            alone = p.blocks < model.cluster_blocks or p.cluster < model.cluster_blocks
+            waiting = p.blocks < model.cluster_blocks or p.cluster < model.cluster_blocks
             least = model.cluster_chunks_weighted if row.weights == 1 else model.cluster_chunks
-            return p.idle, alone, p.cluster, p.tx > model.medium, p.chunks < least, -p.tx
+            return p.idle, waiting, p.cluster, p.tx > model.medium, p.chunks < least, -p.tx
 
-        places = _shared_places(self.analysis, -(-(length + lanes - 1) // lanes), lanes, self.kept, self.machine)
+        threads = (*self.model.shared.threads, model.alone) if alone else self.model.shared.threads
+        vectors = -(-(length + lanes - 1) // lanes)
+        places = _shared_places(self.analysis, vectors, lanes, self.kept, self.machine, threads)
         for p in sorted((p for p in places if p.cluster == 1 or p.chunks >= self.model.shared.least_chunks), key=cost):
             whole = (length - lanes) // (p.tx * lanes * p.cluster)
             yield Params(
@@ -426,21 +432,26 @@ class _Place(NamedTuple):
     blocks: int
 
 
-def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, machine) -> tuple[_Place, ...]:
-    """The places whose shared memory holds rows of so many vectors."""
+def _shared_places(
+    analysis: Analysis, vectors: int, lanes: int, kept: int, machine, threads: tuple[int, ...]
+) -> tuple[_Place, ...]:
+    """The places whose shared memory holds rows of so many vectors, of so many ``threads``."""
     return _places_in_shared(
         vectors,
         lanes * analysis.once(row_of).row_bytes,
         analysis.once(accumulators_of),
         min(kept, machine.sm_count),
         machine,
+        threads,
     )
 
 
 @functools.lru_cache
-def _places_in_shared(vectors: int, vector_bytes: int, accumulators: int, kept: int, machine) -> tuple[_Place, ...]:
+def _places_in_shared(
+    vectors: int, vector_bytes: int, accumulators: int, kept: int, machine, threads: tuple[int, ...]
+) -> tuple[_Place, ...]:
     found = []
-    for tx in model_of(machine).rows.shared.threads:
+    for tx in threads:
         for cluster in machine.cluster_sizes:
             chunks = -(-vectors // (tx * cluster))
             nbytes = shared_bytes(tx, cluster, chunks, vector_bytes, accumulators)

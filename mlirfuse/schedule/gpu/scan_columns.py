@@ -76,7 +76,7 @@ class ScanColumns(GpuScheduler[Params]):
         columns, above, length = analysis.values(_extents, env)
         scans, count = model_of(machine).scans, machine.sm_count
         model, widest = scans.columns, analysis.once(widest_bytes)
-        usual = elements_of(analysis, model.rows)
+        usual = model.rows
         many, enough, few = model.under_way
 
         odd = access.lanes == 1 and length >= model.odd.least
@@ -88,7 +88,8 @@ class ScanColumns(GpuScheduler[Params]):
             lanes = min(access.lanes, max(1, (model.word if strip <= model.narrow else model.pair) // widest))
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
             alone = -(-columns // (tx * lanes)) * above < model.many * count  # blocks that hardly share multiprocessors
-            rows = min(rows, power_from(max(1, -(-length * tx // (model.threads if alone else WARP)))))
+            fewest = power_from(max(1, -(-length * tx // (model.threads if alone else WARP))))
+            rows = min(rows, fewest, _rows(analysis, rows, MOST_HELD // lanes))
             most = model.block if odd and under_way < few else MOST_THREADS
             down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
@@ -131,11 +132,12 @@ class ScanColumns(GpuScheduler[Params]):
         analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
     ) -> Params:
         """Blocks of a turn each, so many threads high as they are not wide."""
-        lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes else 1
+        several = analysis.once(numbers) > 1
+        lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes and not several else 1
         idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
         if idle > model.linked.idle * least:
             lanes = 1
-        rows, tx = elements_of(analysis, model.rows), min(WARP, power_from(-(-columns // lanes)))
+        rows, tx = _rows(analysis, model.rows, MOST_HELD // 2 // lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
         p = Params(vectors, tx, model.block // tx, rows, 1)
         tall = p._replace(rows=2 * rows)
@@ -146,7 +148,7 @@ class ScanColumns(GpuScheduler[Params]):
         """The same for few columns, whose only strip is one chain: high turns make few links of it."""
         tx = min(WARP, power_from(columns))
         most = max(1, model.linked.tall_bytes // (tx * analysis.once(widest_bytes)))
-        rows = elements_of(analysis, min(model.linked.tall, most))
+        rows = min(power_to(most), _rows(analysis, model.linked.tall, MOST_HELD))
         vectors, linked = narrowed(analysis, access, 1), 2 if tx == WARP else 1
         return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, linked))
 
@@ -207,6 +209,11 @@ class ScanColumns(GpuScheduler[Params]):
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
         require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
+
+
+def _rows(analysis: Analysis, most: int, held: int) -> int:
+    """Rows of a thread whose states have at most so many numbers."""
+    return min(most, power_to(max(1, held // analysis.once(numbers))))
 
 
 def _tall(analysis: Analysis, p: Params, columns: int, length: int, share: float, model: ColumnScans) -> bool:
