@@ -141,13 +141,14 @@ class Lowered:
             return
         kind = self._kind
         graph = kind.graph
-        self._above["fusion"] = graph.copy()
+        above = {"fusion": graph.copy()}
 
         def after(step, ir, seconds):
             if step.name == "fusion-group":
-                self._above["grouped"] = graph.copy()
+                above["grouped"] = graph.copy()
 
         self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, kind.schedules, kind.max_args)
+        self._above = above
 
     def _tensor_text(self, level: str, locations: bool) -> str:
         self._tensor_levels()

@@ -57,9 +57,8 @@ def combine(e: Emitter, op: Op, a: State, b: State) -> State:
             return (extreme_of(e, op.name.removeprefix("cum"), a[0], b[0]),)
         case "linear_recurrence":
             return e.mul(a[0], b[0]), _continued(e, a[1], b)
-    apart = e.sub(a[0], b[0])
-    smaller = share_of_larger(e, apart)
-    first = e.cmp("ge", apart, 0.0)
+    smaller = share_of_larger(e, a[0], b[0])
+    first = e.cmp("ge", a[0], b[0])
     scaled = e.select(first, e.fma(b[1], smaller, a[1]), e.fma(a[1], smaller, b[1]))
     return e.max(a[0], b[0]), scaled
 

@@ -230,6 +230,18 @@ def test_half_types_odd_rows_beside_weights_have_many_threads(length, dtype):
         assert first_choice(layer_norm, (140, length), (length,), (length,), dtype=dtype).cluster == 4
 
 
+def test_odd_rows_of_several_inputs_have_no_1024_threads():
+    """Whose registers would not hold what each computes."""
+
+    def backward(g, x, w):
+        centred = x - x.mean(-1, keepdims=True)
+        return g * w - centred * (g * w * centred).mean(-1, keepdims=True)
+
+    for length in (40_007, 50_257):
+        rows = (1000, length)
+        assert first_choice(backward, rows, rows, (length,), dtype=np.float16).tx <= 512
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("length", [100_000, 150_000, 200_000])
 def test_rows_that_threads_cannot_share_evenly_leave_room_for_other_blocks(length, dtype):

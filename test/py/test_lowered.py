@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.inspect.lowered import CPU_LEVELS, CUDA_LEVELS
 
@@ -104,6 +105,24 @@ def test_levels_that_are_not_there():
         mlirfuse.jit(softmax, target="cuda:sm_90").lower(X).as_text("llvm")
     with pytest.raises(ValueError, match="no level 'nvm'; this target's levels are fusion"):
         lowered.as_text("nvm")
+
+
+def test_a_schedule_that_does_not_fit_is_told_each_time():
+    lowered = mlirfuse.jit(lambda x: x * 2, target="cpu", schedule={7: {"split": 2}}).lower(np.ones(8))
+    for _ in range(2):
+        with pytest.raises(ScheduleError):
+            lowered.as_text()
+
+
+def test_levels_in_any_order():
+    """Texts are written when they are asked for: what was lowered meanwhile does not show in them."""
+    fn = lambda x: np.cumsum(np.exp(x - x.max(1, keepdims=True)), 1)  # noqa: E731
+    texts = []
+    for order in (CUDA_LEVELS, CUDA_LEVELS[::-1]):
+        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.ones((64, 100), np.float32))
+        found = {level: lowered.as_text(level) for level in order}
+        texts.append([found[level] for level in CUDA_LEVELS])
+    assert texts[0] == texts[1]
 
 
 def test_compile():

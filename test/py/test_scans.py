@@ -680,14 +680,23 @@ def test_gpu_rows_of_one_turn_take_the_vectors_that_they_have():
 
 
 def test_gpu_costly_scans_of_narrow_vectors_are_striped():
-    for columns, dtype, striped in ((770, f32, True), (2002, f16, True), (772, f32, False), (2004, f16, False)):
+    given = ((770, f32, True), (2002, f16, True), (772, f32, False), (2004, f16, False), (770, f64, False))
+    for columns, dtype, striped in given:
         params = chosen(lambda x: mnp.logcumsumexp(x, 1), 4096, columns, dtype=dtype)
         assert params.striped == striped
         assert not chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype).striped
 
 
+def sums_of(axis):
+    return lambda x: np.cumsum(x, axis)
+
+
 def recurrence_of(axis):
     return lambda x: mnp.linear_recurrence(x, x, axis)
+
+
+def logarithms_of(axis):
+    return lambda x: mnp.logcumsumexp(x, axis)
 
 
 @pytest.mark.parametrize("fn", [lambda x: mnp.logcumsumexp(x, 0), recurrence_of(0)])
@@ -751,13 +760,33 @@ def test_gpu_layouts():
 def test_nothing_spills(chip, shape):
     a = np.empty(shape, f32)
     h = np.empty(shape, f16)
-    work = [(lambda x: np.cumsum(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
-    work += [(lambda a, b: mnp.linear_recurrence(a, b, axis), [a, a]) for axis in (0, 1)]
-    work += [(lambda x: mnp.logcumsumexp(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
+    work = [(sums_of(axis), [x]) for axis in (0, 1) for x in (a, h)]
+    work += [(recurrence_of(axis), [a]) for axis in (0, 1)]
+    if chip != "sm_75":  # half types' rows: 8 bytes
+        work += [(logarithms_of(axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(REDUCED[name](1), [x]) for name in ("share", "nucleus") for x in (a, h)]
     for fn, args in work:
         for kernel in assembled(fn, *args, chip=chip).values():
             assert kernel.stack == kernel.spilled == 0, kernel
+
+
+@pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
+@pytest.mark.parametrize("fn, shape, dtype", [
+    (lambda x: np.cumsum(np.cumsum(x, 0), 0), (5000, 6144), f16),
+    (lambda x: mnp.linear_recurrence(x, mnp.logcumsumexp(x, 0), 0), (100_000, 128), f32),
+    (lambda x: (np.maximum.accumulate(x, 0), np.minimum.accumulate(x + 1, 0)), (300_000, 5), f64),
+    (lambda x: (np.maximum.accumulate(x, 0), np.minimum.accumulate(x + 1, 0)), (300_000, 5), f32),
+    (lambda x: (np.cumsum(x, 0), np.cumsum(x * x, 0)), (300_000, 5), np.int8),  # sums of 64 bits
+    (lambda x: mnp.logcumsumexp(x, 0), (2_000_000, 12), f64),
+    (lambda x: mnp.logcumsumexp(x, 1), (300, 50_257), f64),
+    (lambda x: (np.cumsum(x, 1), np.cumsum(x * x, 1)), (16, 100_000), f16),
+    (lambda x: tuple(np.cumsum(x * n, 1) for n in range(3)), (4000, 770), f64),
+    (lambda x: tuple(np.cumsum(f(x), 0) for f in (np.tanh, np.exp, np.sin)), (5000, 6144), f32),
+])  # fmt: skip
+def test_states_of_several_numbers_do_not_spill(fn, shape, dtype):
+    """Twice as high turns are for two numbers of 32 bits of scans that do not follow from each other."""
+    for kernel in assembled(fn, np.empty(shape, dtype), chip="sm_90").values():
+        assert kernel.stack == kernel.spilled == 0, kernel
 
 
 @pytest.mark.parametrize("dtype, columns", [(np.float64, 8193), (np.float64, 10_001), (np.int32, 8193), (f32, 8193)])

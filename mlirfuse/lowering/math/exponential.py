@@ -99,13 +99,13 @@ def rough_exp(e: Emitter, x: Val) -> Val:
 NO_POWER = -130.0  # the hardware's exponential is 0 from here on, and its corrections are finite
 
 
-def share_of_larger(e: Emitter, gap: Val) -> Val:
-    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1. Finite for NaN, which
-    is the gap of two infinities."""
-    below = e.neg(e.abs(gap))
-    if has_approximations(e, gap):
-        return rough_exp(e, clamp(e, below, NO_POWER, None))
-    return exp(e, e.select(e.isnan(gap), 0.0, below), negative=True)
+def share_of_larger(e: Emitter, a: Val, b: Val) -> Val:
+    """exp(-|a - b|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1. Finite for two
+    infinities and for NaN there."""
+    if has_approximations(e, a):
+        return rough_exp(e, clamp(e, e.neg(e.abs(e.sub(a, b))), NO_POWER, None))
+    apart = e.select(e.cmp("eq", a, b), 0.0, e.sub(a, b))
+    return exp(e, e.neg(e.abs(apart)), negative=True)
 
 
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:

@@ -124,8 +124,9 @@ class ShiftedRows:
     )
     few_blocks: int = 3  # blocks a multiprocessor up to which each has `large` threads
     large: int = 512
-    # Threads of half types' rows beside weights that a multiprocessor has one of at a time, and rows for each: layer
-    # norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of 140×70001 27 → 32.
+    # Threads of half types' rows beside one or two weights that a multiprocessor has one of at a time, and rows for
+    # each: layer norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of 140×70001
+    # 27 → 32. Their registers hold no more than that.
     alone: int = 1024
     alone_rows: int = 2
     medium: int = 256
@@ -550,7 +551,8 @@ class ScanModel:
     # logcumsumexp 8192×5120 bf16 142 → 122 µs; so shall that of scans whose states are several numbers.
     costly: int = 16
     costly_scan: int = 100
-    # Such a scan's vectors have so many elements at least, or those are striped: 4096×770 f32 16.1 → 13.4 µs.
+    # Such a scan's vectors have so many elements at least, but for whole ones of 16 bytes, or those are striped:
+    # 4096×770 f32 16.1 → 13.4 µs.
     lanes: int = 4
     # Bytes of an element, at most, to be short. Of such that take many instructions besides scans a thread has half as
     # many: softplus before a sum 8192×5120 bf16 101 → 91 µs. Of others it has all of `elements` in a long row's turns,

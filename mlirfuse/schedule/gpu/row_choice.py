@@ -311,15 +311,16 @@ class RowsOfSize:
 
     def shifted(self) -> Iterator[Params]:
         """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or one
-        that has many threads, where half types are beside weights, or clusters of at least four of which four are on
-        each; enough threads for those blocks, but each with more vectors than the few at the ends, in a cluster a
-        dozen."""
+        that has many threads, where one input of half types is beside weights, or clusters of at least four of which
+        four are on each; enough threads for those blocks, but each with more vectors than the few at the ends, in a
+        cluster a dozen."""
         length, row, lanes = self.length, self.row, self.wider.lanes
         if not self.lanes < lanes <= length // 2:
             return
         model = self.model.shifted
         long = length > model.medium_chunks * model.medium * lanes
-        alone = row.weights and row.halves and self.kept >= model.alone_rows * self.machine.sm_count
+        plain = row.halves and row.inputs == 1 and 0 < row.weights <= 2 and not row.wider_weights
+        alone = plain and self.kept >= model.alone_rows * self.machine.sm_count
 
         def cost(p: _Place) -> tuple:
             if p.cluster == 1 and p.blocks == 1 and alone:

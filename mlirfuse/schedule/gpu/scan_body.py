@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, apart
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
@@ -64,6 +64,13 @@ class ScanBody(GpuBody):
 def numbers(analysis: Analysis) -> int:
     """How many numbers the states of a segment's scans have for an element."""
     return sum(len(sc.state_types(op)) for op in analysis.scans)
+
+
+def pairs(analysis: Analysis) -> bool:
+    """Whether an element's states are two numbers of 32 bits, of scans that do not follow from each other: a thread's
+    registers hold them for as many elements as one number."""
+    held = [dtype.compute.bytes for op in analysis.scans for dtype in sc.state_types(op)]
+    return len(held) == 2 and max(held) <= 4 and analysis.once(apart)
 
 
 def widest_bytes(analysis: Analysis) -> int:

@@ -30,7 +30,7 @@ from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.models import ColumnScans, ScanModel, model_of
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, power_to, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -89,7 +89,7 @@ class ScanColumns(GpuScheduler[Params]):
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
             alone = -(-columns // (tx * lanes)) * above < model.many * count  # blocks that hardly share multiprocessors
             fewest = power_from(max(1, -(-length * tx // (model.threads if alone else WARP))))
-            rows = min(rows, fewest, _rows(analysis, rows, MOST_HELD // lanes))
+            rows = min(_rows(analysis, rows, lanes), fewest)
             most = model.block if odd and under_way < few else MOST_THREADS
             down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
@@ -132,12 +132,12 @@ class ScanColumns(GpuScheduler[Params]):
         analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
     ) -> Params:
         """Blocks of a turn each, so many threads high as they are not wide."""
-        several = analysis.once(numbers) > 1
-        lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes and not several else 1
+        wide = columns >= WARP * model.linked.lanes and not analysis.once(pairs)
+        lanes = min(access.lanes, model.linked.lanes) if wide else 1
         idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
         if idle > model.linked.idle * least:
             lanes = 1
-        rows, tx = _rows(analysis, model.rows, MOST_HELD // 2 // lanes), min(WARP, power_from(-(-columns // lanes)))
+        rows, tx = _rows(analysis, model.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
         p = Params(vectors, tx, model.block // tx, rows, 1)
         tall = p._replace(rows=2 * rows)
@@ -148,7 +148,7 @@ class ScanColumns(GpuScheduler[Params]):
         """The same for few columns, whose only strip is one chain: high turns make few links of it."""
         tx = min(WARP, power_from(columns))
         most = max(1, model.linked.tall_bytes // (tx * analysis.once(widest_bytes)))
-        rows = min(power_to(most), _rows(analysis, model.linked.tall, MOST_HELD))
+        rows = _rows(analysis, power_to(min(model.linked.tall, most)), 1)
         vectors, linked = narrowed(analysis, access, 1), 2 if tx == WARP else 1
         return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, linked))
 
@@ -211,9 +211,11 @@ class ScanColumns(GpuScheduler[Params]):
         require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
 
 
-def _rows(analysis: Analysis, most: int, held: int) -> int:
-    """Rows of a thread whose states have at most so many numbers."""
-    return min(most, power_to(max(1, held // analysis.once(numbers))))
+def _rows(analysis: Analysis, most: int, lanes: int) -> int:
+    """Rows of a thread that has so many columns: ``most``, or fewer where their states are of several numbers."""
+    if analysis.once(pairs):
+        return min(most, MOST_HELD // (2 * lanes))
+    return elements_of(analysis, most)
 
 
 def _tall(analysis: Analysis, p: Params, columns: int, length: int, share: float, model: ColumnScans) -> bool:

@@ -39,7 +39,7 @@ from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -82,8 +82,9 @@ class ScanRows(GpuScheduler[Params]):
         kept, length = analysis.values(extents, env)
         model = model_of(machine).scans
         besides, scan = analysis.once(_costs)
-        narrow = access.lanes < model.lanes and scan >= model.costly_scan
-        if access.lanes == 1 or access.lanes * analysis.once(widest_bytes) < model.vector or narrow:
+        widest = analysis.once(widest_bytes)
+        narrow = access.lanes < min(model.lanes, 16 // widest) and scan >= model.costly_scan
+        if access.lanes == 1 or access.lanes * widest < model.vector or narrow:
             yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, machine)
         needed = -(-length // access.lanes)  # vectors of a row
 
@@ -95,7 +96,7 @@ class ScanRows(GpuScheduler[Params]):
             ty = max(1, min(model.short_block // tx, power_from(kept))) if tx <= WARP else 1
             return Params(access, tx, ty, vectors, needed > tx * vectors)
 
-        short = analysis.once(widest_bytes) <= model.short
+        short = widest <= model.short
         costly = short and besides >= model.costly
         usual = max(1, elements_of(analysis, model.elements) // (2 if costly else 1) // access.lanes)
         block = model.alone if kept < model.few * machine.sm_count else model.block
@@ -244,6 +245,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     env: Env = {}
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
+    # Short rows take 2% less time without a branch for each store. Where registers are few ptxas spills more.
+    predicated = not p.linked and (analysis.once(pairs) or analysis.once(numbers) == 1)
     exchange = _Exchange(body, lane, width, warp, warps, p.linked)
     stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
 
@@ -278,7 +281,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     def store(places: list[tuple[Env, Val]]) -> None:
         for here, inside in places:
             valid = inside if row_inside is None else e.and_(row_inside, inside)
-            body.store_at(body.full, here, analysis.domain, valid, predicated=True)  # short rows take 2% less time
+            body.store_at(body.full, here, analysis.domain, valid, predicated)
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
         places = loaded(start)
