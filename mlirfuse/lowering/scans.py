@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.math import log_of_sum, share_of_larger
+from mlirfuse.lowering.math import gap_between, log_of_sum, share_of_larger
 from mlirfuse.lowering.reductions import extreme, extreme_of
 
 State = tuple[Val, ...]
@@ -57,8 +57,9 @@ def combine(e: Emitter, op: Op, a: State, b: State) -> State:
             return (extreme_of(e, op.name.removeprefix("cum"), a[0], b[0]),)
         case "linear_recurrence":
             return e.mul(a[0], b[0]), _continued(e, a[1], b)
-    smaller = share_of_larger(e, a[0], b[0])
-    first = e.cmp("ge", a[0], b[0])
+    gap = gap_between(e, a[0], b[0])
+    smaller = share_of_larger(e, gap)
+    first = e.cmp("ge", gap, 0.0)
     scaled = e.select(first, e.fma(b[1], smaller, a[1]), e.fma(a[1], smaller, b[1]))
     return e.max(a[0], b[0]), scaled
 

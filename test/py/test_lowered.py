@@ -117,12 +117,13 @@ def test_a_schedule_that_does_not_fit_is_told_each_time():
 def test_levels_in_any_order():
     """Texts are written when they are asked for: what was lowered meanwhile does not show in them."""
     fn = lambda x: np.cumsum(np.exp(x - x.max(1, keepdims=True)), 1)  # noqa: E731
-    texts = []
+    x, texts = np.ones((64, 100), np.float32), []
     for order in (CUDA_LEVELS, CUDA_LEVELS[::-1]):
-        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.ones((64, 100), np.float32))
+        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(x)
         found = {level: lowered.as_text(level) for level in order}
         texts.append([found[level] for level in CUDA_LEVELS])
-    assert texts[0] == texts[1]
+    for level, one, other in zip(CUDA_LEVELS, *texts, strict=True):
+        assert one == other, level
 
 
 def test_compile():

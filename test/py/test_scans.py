@@ -762,7 +762,7 @@ def test_nothing_spills(chip, shape):
     h = np.empty(shape, f16)
     work = [(sums_of(axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(recurrence_of(axis), [a]) for axis in (0, 1)]
-    if chip != "sm_75":  # half types' rows: 8 bytes
+    if chip != "sm_75":  # up to 16 bytes there
         work += [(logarithms_of(axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(REDUCED[name](1), [x]) for name in ("share", "nucleus") for x in (a, h)]
     for fn, args in work:

@@ -31,7 +31,7 @@ from mlirfuse.lowering.math.division import (
 )
 from mlirfuse.lowering.math.error_function import erf, erfc, erfcinv, erfinv
 from mlirfuse.lowering.math.exact import fmod, ldexp, nextafter, nextafter_of
-from mlirfuse.lowering.math.exponential import exp, exp2, expm1, rough_exp, share_of_larger, sum_of_exp
+from mlirfuse.lowering.math.exponential import exp, exp2, expm1, gap_between, rough_exp, share_of_larger, sum_of_exp
 from mlirfuse.lowering.math.gamma import lgamma
 from mlirfuse.lowering.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10, log_of_sum, log_positive, logaddexp, logaddexp2
@@ -49,9 +49,9 @@ from mlirfuse.lowering.math.trigonometric import acos, asin, atan, atan2, cos, s
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "corrected_reciprocal", "cos", "cosh", "erf",
-    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "half_quotient_by", "hypot", "inverse", "ldexp",
-    "lgamma", "log", "log1p", "log2", "log10", "log_of_sum", "log_positive", "logaddexp", "logaddexp2", "nextafter",
-    "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32", "pow", "quotient_by_inverse",
+    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "gap_between", "half_quotient_by", "hypot", "inverse",
+    "ldexp", "lgamma", "log", "log1p", "log2", "log10", "log_of_sum", "log_positive", "logaddexp", "logaddexp2",
+    "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32", "pow", "quotient_by_inverse",
     "quotient_by_size", "quotient_of_share", "reciprocal", "rough_exp", "rough_quotient", "rough_sigmoid",
     "rounded_reciprocal", "rsqrt", "share_of_larger", "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp",
     "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",

@@ -99,13 +99,18 @@ def rough_exp(e: Emitter, x: Val) -> Val:
 NO_POWER = -130.0  # the hardware's exponential is 0 from here on, and its corrections are finite
 
 
-def share_of_larger(e: Emitter, a: Val, b: Val) -> Val:
-    """exp(-|a - b|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1. Finite for two
-    infinities and for NaN there."""
-    if has_approximations(e, a):
-        return rough_exp(e, clamp(e, e.neg(e.abs(e.sub(a, b))), NO_POWER, None))
-    apart = e.select(e.cmp("eq", a, b), 0.0, e.sub(a, b))
-    return exp(e, e.neg(e.abs(apart)), negative=True)
+def gap_between(e: Emitter, a: Val, b: Val) -> Val:
+    """``a - b``; of two equal infinities 0, or NaN on a GPU in float32, where :func:`share_of_larger` takes that."""
+    gap = e.sub(a, b)
+    return gap if has_approximations(e, a) else e.select(e.cmp("eq", a, b), 0.0, gap)
+
+
+def share_of_larger(e: Emitter, gap: Val) -> Val:
+    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1, and 0 for NaN."""
+    below = e.neg(e.abs(gap))
+    if has_approximations(e, gap):
+        return rough_exp(e, clamp(e, below, NO_POWER, None))
+    return exp(e, below, negative=True)
 
 
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
