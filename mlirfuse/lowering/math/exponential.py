@@ -106,7 +106,7 @@ def gap_between(e: Emitter, a: Val, b: Val) -> Val:
 
 
 def share_of_larger(e: Emitter, gap: Val) -> Val:
-    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within half an ulp of 1, and 0 for NaN."""
+    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within an ulp of 1, and 0 for NaN."""
     below = e.neg(e.abs(gap))
     if has_approximations(e, gap):
         return rough_exp(e, clamp(e, below, NO_POWER, None))

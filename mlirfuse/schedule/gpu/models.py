@@ -126,7 +126,7 @@ class ShiftedRows:
     large: int = 512
     # Threads of half types' rows beside one or two weights that a multiprocessor has one of at a time, and rows for
     # each: layer norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of 140×70001
-    # 27 → 32. Their registers hold no more than that.
+    # clusters take 27, others 33 and more. Their registers hold no more than that.
     alone: int = 1024
     alone_rows: int = 2
     medium: int = 256
@@ -477,15 +477,15 @@ class LinkedColumns:
     """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 13
     sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
 
-    # Columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64, or states are of several numbers.
+    # Columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64, or states are pairs.
     lanes: int = 2
     idle: float = 1.1  # times the threads that vectors of one column leave idle, at most: 262144×96 bf16 61 → 55 µs
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
     # Elements of a thread's turn where few columns, at least so many, are one chain of at least so many blocks for each
     # multiprocessor: 2500000×12 f32 138 → 114 µs, 2000000×24 f16 224 → 124, 1000000×31 f32 125 → 106, 131072×32 bf16
-    # 22 → 16; of states of two numbers twice those: a recurrence of 400000×24 f32 83 → 66. Sums by 64 take 270 ms to
-    # compile. No more bytes of a row of threads.
+    # 22 → 16; of pairs as well, a recurrence of 400000×24 f32 83 → 66. Sums by 64 take 270 ms to compile. No more bytes
+    # of a row of threads.
     tall: int = 32
     tall_bytes: int = 4 << 10
     tall_columns: int = 5
@@ -526,9 +526,9 @@ class ColumnScans:
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8
-    # Elements of a thread's turn for each column, half of odd rows, as long as their states are of few numbers. Of
-    # logcumsumexp, which has two, twice as many as before take 5000×6144 f32 144 → 110 µs, 100000×128 bf16 69 → 48; of
-    # a recurrence 5000×6144 f32 156 → 137, 100000×128 bf16 70 → 56, 1024×8192 31 → 26.
+    # Elements of a thread's turn for each column, half of odd rows, whose states are a number or a pair of 32 bits.
+    # Pairs, twice as many as before: logcumsumexp 5000×6144 f32 144 → 110 µs, 100000×128 bf16 69 → 48, a recurrence
+    # 5000×6144 f32 156 → 137, 100000×128 bf16 70 → 56, 1024×8192 31 → 26.
     rows: int = 16
     threads: int = 256  # of blocks of short columns of which there are few
     block: int = 512  # threads of linked blocks, and of odd rows at most
@@ -556,7 +556,7 @@ class ScanModel:
     lanes: int = 4
     # Bytes of an element, at most, to be short. Of such that take many instructions besides scans a thread has half as
     # many: softplus before a sum 8192×5120 bf16 101 → 91 µs. Of others it has all of `elements` in a long row's turns,
-    # whatever their states: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
+    # pairs as well: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
     short: int = 2
     striped: StripedScans = field(default_factory=StripedScans)
     linked: LinkedScans = field(default_factory=LinkedScans)
