@@ -556,7 +556,7 @@ class ScanModel:
     lanes: int = 4
     # Bytes of an element, at most, to be short. Of such that take many instructions besides scans a thread has half as
     # many: softplus before a sum 8192×5120 bf16 101 → 91 µs. Of others it has all of `elements` in a long row's turns,
-    # pairs as well: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
+    # whatever their states: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
     short: int = 2
     striped: StripedScans = field(default_factory=StripedScans)
     linked: LinkedScans = field(default_factory=LinkedScans)

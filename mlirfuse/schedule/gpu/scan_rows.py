@@ -101,7 +101,7 @@ class ScanRows(GpuScheduler[Params]):
         usual = max(1, elements_of(analysis, model.elements) // (2 if costly else 1) // access.lanes)
         block = model.alone if kept < model.few * machine.sm_count else model.block
         first = params(block, usual)
-        if first.looped and short and not costly and analysis.once(numbers) <= 2:
+        if first.looped and short and not costly:
             usual = max(usual, model.elements // access.lanes)
             first = params(block, usual)
         if first.looped and (costly or scan >= model.costly_scan or analysis.once(numbers) > 1):
