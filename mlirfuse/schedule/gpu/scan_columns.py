@@ -29,8 +29,9 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.models import ColumnScans, ScanModel, model_of
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
+from mlirfuse.schedule.gpu.scan_models import ColumnScans, ScanModel
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
