@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.jit import Jitted
@@ -61,7 +62,7 @@ def jit(
     "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
     warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). ``max_args``: inputs and outputs,
     together, that a group has at most; None: as :data:`mlirfuse.config.max_args` says. Usable as a decorator with and
-    without arguments.
+    without arguments, above ``@classmethod``, ``@staticmethod`` and ``@property`` too.
 
     ``schedule``: parameters of some segments' schedules, instead of those that the model chooses: a dict by a segment's
     number in ``explain``, or by its kind where it is the only one, of what stands as its ``schedule`` in
@@ -79,9 +80,19 @@ def jit(
     way = _way_down(pipeline) if lowering or pipeline else None
     if way and schedule:
         raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
-    if fn is None:
-        return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule, max_args)
-    return Jitted(fn, static_argnames, target, fallback, way, schedule, max_args)
+    options = (static_argnames, target, fallback, way, schedule, max_args)
+    return (lambda f: _jitted(f, options)) if fn is None else _jitted(fn, options)
+
+
+def _jitted(fn: Any, options: tuple) -> Any:
+    """``fn`` compiled; of a method's descriptor, a descriptor of the function in it."""
+    if isinstance(fn, (classmethod, staticmethod)):
+        return type(fn)(_jitted(fn.__func__, options))
+    if isinstance(fn, property):
+        return type(fn)(_jitted(fn.fget, options), fn.fset, fn.fdel, fn.__doc__)
+    if isinstance(fn, functools.cached_property):
+        return type(fn)(_jitted(fn.func, options))
+    return Jitted(fn, *options)
 
 
 def synchronize() -> None:

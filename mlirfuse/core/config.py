@@ -1,7 +1,8 @@
 """Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a
 while.
 
-- ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU; off: functions run op by op
+- ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU; off: functions on NumPy arrays run as the Python that they
+  are, loops too, so that breakpoints and line tracing work; those on torch's run op by op
 - ``fuse_gpu`` (``MLIRFUSE_FUSE_GPU``): compile for GPUs; off: functions run op by op
 - ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the
   framework or the reference

@@ -12,6 +12,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.signature import ArgSpec, Static, alignment
 
 _torch_dtypes: dict = {}
+_DLPACK_CPU = 1
 
 
 def framework(value) -> str | None:
@@ -64,9 +65,9 @@ def address_of(value) -> int:
     return value.data_ptr() if kind == "torch" else value.__cuda_array_interface__["data"][0]
 
 
-def describe(value) -> ArgSpec | Static:
+def describe(value, name: str = "x") -> ArgSpec | Static:
     """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises
-    :class:`UnsupportedError`."""
+    :class:`UnsupportedError`, with the remedy in terms of the argument's ``name``."""
     kind = framework(value)
     if kind == "torch":
         if value.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -103,13 +104,61 @@ def describe(value) -> ArgSpec | Static:
             device="cuda",
             writable=not read_only,
         )
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())  # np.ma alone would import it: 20 ms
-    if isinstance(value, (masked, np.matrix)):
-        raise UnsupportedError(
-            f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), "
-            "np.asarray(x))"
-        )
-    return ArgSpec.of(value)
+    if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+        remedy = _plain_array(value, name)
+        raise UnsupportedError(f"{_named(value)}, an array with rules of its own: pass the plain array, {remedy}")
+    spec = ArgSpec.of(value)
+    if isinstance(spec, Static):
+        _check_constant(value, name)
+    return spec
+
+
+def _named(value) -> str:
+    """An object's type as its users write it, with an article: "a pandas.Series"."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    public = package != "builtins" and getattr(sys.modules.get(package), kind.__name__, None) is kind
+    name = f"{package}.{kind.__name__}" if public and package != "__main__" else kind.__qualname__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+# Attributes of other libraries' arrays, and how users get the plain array by them.
+_REMEDIES = {"to_numpy": "to_numpy()", "compute": "compute()", "magnitude": "magnitude", "value": "value"}
+
+
+def _plain_array(value, name: str) -> str:
+    """How the user gets the plain array in an object of another library."""
+    if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):  # importing it takes 20 ms
+        return f"np.ma.getdata({name})"
+    ways = [f"{name}.{way}" for attribute, way in _REMEDIES.items() if hasattr(type(value), attribute)]
+    return ways[0] if ways else f"np.asarray({name})"
+
+
+_ARRAY_PROTOCOLS = ("__array_ufunc__", "__array_function__", "__dlpack__", "to_numpy")
+
+
+def _check_constant(value, name: str) -> None:
+    """Raises UnsupportedError for an object that cannot be a constant of compiled code: an array or a table of another
+    library, or what may change and has no hash."""
+    kind = type(value)
+    if issubclass(kind, (type, str, np.generic, np.dtype)):
+        return
+    if any(hasattr(kind, protocol) for protocol in _ARRAY_PROTOCOLS):
+        raise UnsupportedError(f"{_named(value)}, which has rules of its own: pass {_plain_array(value, name)}")
+    if hasattr(kind, "__dataclass_fields__"):  # what the function reads of it is compared at each call
+        return
+    try:
+        hash(value)
+    except TypeError:
+        remedy = "pass its arrays and numbers, or a list, a tuple or a dict of them"
+        raise UnsupportedError(f"{_named(value)}, no array or number, and without a hash: {remedy}") from None
+
+
+def host_array(value):
+    """``value``; as a view of NumPy's where it is an array in the host's memory that speaks DLPack (jax's)."""
+    if framework(value) is None and hasattr(type(value), "__dlpack__") and value.__dlpack_device__()[0] == _DLPACK_CPU:
+        return np.from_dlpack(value)
+    return value
 
 
 def spec_of(array) -> ArgSpec:

@@ -301,7 +301,7 @@ def test_objects_as_arguments():
     one.scale = 7.0
     close(compiled(x, one), one(x) + 1)
     close(compiled(x, two), two(x) + 1)
-    with pytest.raises(TypeError, match="argument leaf 1 of type 'set'.*pass an array, a number or a hashable value"):
+    with pytest.raises(UnsupportedError, match="argument .how. is a set.*pass its arrays and numbers"):
         compiled(x, {1, 2})
 
 
@@ -549,8 +549,6 @@ def test_data_classes_that_hold_arrays(made):
     layer = Layer(1.0, np.ones(4))
     for wanted in (2.0, 3.0, 4.0):
         assert np.array_equal(mlirfuse.jit(counted)(layer, x), x * wanted) and layer.scale == wanted
-    with pytest.raises(TypeError, match="cannot be hashed"):
-        mlirfuse.jit(lambda given, x: x * len(given))({1, 2}, x)
 
 
 def test_arrays_of_classes():
@@ -1051,7 +1049,7 @@ def test_what_cannot_be_traced(fn, words):
 def test_arrays_that_are_not_supported(array):
     """The argument is named, and what to do."""
     compiled = strict(lambda first, second: first)
-    with pytest.raises(UnsupportedError, match=r"argument 'second' of .*(convert|pass)"):
+    with pytest.raises(UnsupportedError, match=r"argument 'second'( is|:) .*(convert|pass)"):
         compiled(floats(2), array)
     close(compiled(floats(2), floats(2)), floats(2))
 

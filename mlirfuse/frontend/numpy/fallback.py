@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlirfuse.core.errors import located, warn
+from mlirfuse.core import config
+from mlirfuse.core.errors import MlirfuseError, located, warn
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
@@ -93,7 +94,10 @@ class Plain:
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
         """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
-        type too, the trace's is raised, which has the line and the remedy."""
+        type too and the trace's is ours, that is raised, which has the line and the remedy. With ``fuse_cpu`` off the
+        user's own function runs, loops too: breakpoints and tracers see each line."""
+        if not config.fuse_cpu:
+            return self.original(*args, **kwargs)
         if refused is None:
             result = self.fn(*args, **kwargs)
             found = self._lifted
@@ -105,7 +109,7 @@ class Plain:
         try:
             result = self.fn(*args, **kwargs)
         except Exception as error:
-            if isinstance(refused, type(error)):
+            if isinstance(refused, type(error)) and is_ours(refused):
                 raise refused from error
             raise
         if self._lifted is not None and any(loop.ran for loop in self._lifted.loops):
@@ -125,6 +129,12 @@ class Plain:
             if loop.refused is not None and not loop.ran:
                 where = (self.original.__code__.co_filename, loop.node.lineno)
                 self.tell(located(f"a loop of it runs as Python, because of {loop.refused}", where))
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an error of a trace was raised by mlirfuse, not by the user's code: that of the user may show
+    stand-ins."""
+    return isinstance(error, MlirfuseError) or bool(getattr(error, "_located", False))
 
 
 def types_of(leaves: Sequence) -> tuple:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mlirfuse import _native
 from mlirfuse.core import config, threads
 from mlirfuse.core.errors import TraceError, UnsupportedError
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
+_USUAL = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaves that are what they seem
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
 _AS_IT_IS = object()  # begins the keys of calls with what has no type here: strings, dates, objects, records
 _MOST_OPS = 2000  # of a trace, where the function may run as it is instead
@@ -89,16 +92,17 @@ class Entry(Source):
         count = self.tree.leaves
         if len(leaves) < count + len(self.captured):  # the call was made plain before a trace found them
             return None
+        leaves = [arrays.host_array(leaf) for leaf in leaves]
         try:
             specs = [self._spec(leaf, k) for k, leaf in enumerate(leaves)]
         except UnsupportedError as error:
             if not (self.may_fall_back() and _all_numpy(leaves)):
                 raise
-            return Call(list(leaves), [], (_AS_IT_IS, types_of(leaves)), "cpu", refused=error)
+            return Call(leaves, [], (_AS_IT_IS, types_of(leaves)), "cpu", refused=error)
         self._check_one_device(leaves)
         key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
         device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
-        return Call(list(leaves), specs, key, device, overlap.aliases(leaves[:count]))
+        return Call(leaves, specs, key, device, overlap.aliases(leaves[:count]))
 
     def _check_one_device(self, leaves: Sequence) -> None:
         apart = overlap.on_two_devices(leaves)
@@ -114,12 +118,14 @@ class Entry(Source):
         )
 
     def _spec(self, leaf: Any, position: int) -> ArgSpec | Static:
+        names = self._argument_names
+        name = names[position] if position < len(names) else None
         try:
-            spec = arrays.describe(leaf)
+            spec = arrays.describe(leaf, name or "x")
         except (TypeError, UnsupportedError) as error:
-            names = self.argument_names()
-            which = f"argument '{names[position]}'" if position < len(names) else "an array from around the function"
-            raise UnsupportedError(f"{which} of {self.name}: {error}") from None
+            which = f"argument '{name}'" if name else "an array from around the function"
+            link = " is" if str(error).startswith(("a ", "an ")) else ":"
+            raise UnsupportedError(f"{self.name}: {which}{link} {error}") from None
         if isinstance(spec, ArgSpec) and spec.scalar and position in self.statics:
             return Static(leaf)
         return spec
@@ -335,6 +341,10 @@ class Entry(Source):
         return sum(len(entry.kinds) for entry in list(self.owner._entries.values())) >= config.max_kinds
 
     def argument_names(self) -> list[str]:
+        return self._argument_names
+
+    @functools.cached_property
+    def _argument_names(self) -> list[str]:
         return tracing.argument_names(self.owner.fn, self.tree)
 
 
@@ -396,8 +406,14 @@ class Jitted(_native.Function):
     def _call(self, args, kwargs):
         """Any call; those that :meth:`_set_plain` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
-        if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
-            return as_traced(self.fn)(*args, **kwargs)
+        for k, leaf in enumerate(leaves):
+            if leaf.__class__ in _USUAL:
+                continue
+            if isinstance(leaf, _TRACED):  # called by a function that is being traced: a part of it
+                return as_traced(self.fn)(*args, **kwargs)
+            leaves[k] = arrays.host_array(leaf)
+            if leaves[k] is not leaf:
+                args, kwargs = tree.unflatten(leaves)
         entry = self._entry(tree)
         if entry.only_leaves:
             self._set_plain(

@@ -150,7 +150,9 @@ bool surely_leaf(PyObject* object) {
   if (PyArray_Check(object) || type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type ||
       type == &PyComplex_Type || type == &PyUnicode_Type || object == Py_None || PyArray_IsScalar(object, Generic))
     return true;
-  return !PyTuple_Check(object) && !PyDict_Check(object) && array_type(type);
+  if (PyTuple_Check(object) || PyDict_Check(object)) return false;
+  const ArrayType* found = array_type(type);
+  return found && (found->api || found->has_cuda_interface);  // of DLPack's others the front end makes NumPy's
 }
 
 bool cupy_current_stream(void** stream) {

@@ -35,11 +35,9 @@ bool floating_bits(PyObject* object, double parts[2]) {
   return true;
 }
 
-// Whether an object that has no hash is told apart by what it is, as other objects with attributes are: a data class
-// that may change, or that holds an array. What the function reads of it is compared at each call.
-bool by_identity(PyObject* object) {
-  return PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__dataclass_fields__") != 0;
-}
+// An object that has no hash is known by its identity: a data class, a set, another library's array. Whether it can be
+// an argument of compiled code, the front end decides.
+bool hashable(PyObject* object) { return Py_TYPE(object)->tp_hash != PyObject_HashNotImplemented; }
 
 // A hash that agrees with `same_value`.
 bool hash_value(PyObject* object, int64_t* hash) {
@@ -64,10 +62,6 @@ bool hash_value(PyObject* object, int64_t* hash) {
   if (*hash != -1 || !PyErr_Occurred()) return true;
   if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
   PyErr_Clear();
-  if (!by_identity(object)) {
-    PyErr_SetNone(PyExc_TypeError);  // whose text the caller has
-    return false;
-  }
   *hash = static_cast<int64_t>(mix(reinterpret_cast<uintptr_t>(object), 0));
   return true;
 }
@@ -156,24 +150,16 @@ int same_value(PyObject* a, PyObject* b) {
     }
     return 1;
   }
-  if (Py_TYPE(a)->tp_hash == PyObject_HashNotImplemented && by_identity(a)) return 0;
+  if (!hashable(a)) return 0;
   return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
 bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
   words.clear();
   objects.clear();
-  const auto add_value = [this](PyObject* object, size_t position) {
+  const auto add_value = [this](PyObject* object) {
     int64_t value_hash = 0;
-    if (!hash_value(object, &value_hash)) {
-      if (PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Format(
-            PyExc_TypeError,
-            "argument leaf %zu of type '%s' is neither an array nor a number, and as a constant it cannot be hashed; "
-            "pass an array, a number or a hashable value",
-            position, Py_TYPE(object)->tp_name);
-      return false;
-    }
+    if (!hash_value(object, &value_hash)) return false;
     int64_t* out = words.extend(3);
     if (!out) return false;
     out[0] = kValueTag;
@@ -187,7 +173,7 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
     const Leaf& leaf = leaves[i];
     if (leaf.kind != LeafKind::Array) {
       if (leaf.kind == LeafKind::Value || options.static_at(i) || too_wide(leaf)) {
-        if (!add_value(leaf.object, i)) return false;
+        if (!add_value(leaf.object)) return false;
         continue;
       }
       int64_t* out = words.extend(2);
@@ -213,7 +199,7 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
     // A dtype with a part that its number does not say (fields, a unit of time) counts as a value.
     if (leaf.framework == Framework::NumPy && !PyTypeNum_ISNUMBER(PyArray_TYPE(leaf.numpy())) &&
         PyArray_TYPE(leaf.numpy()) < NPY_USERDEF && PyArray_TYPE(leaf.numpy()) != NPY_BOOL)
-      if (!add_value(reinterpret_cast<PyObject*>(PyArray_DESCR(leaf.numpy())), i)) return false;
+      if (!add_value(reinterpret_cast<PyObject*>(PyArray_DESCR(leaf.numpy())))) return false;
     // A static 0-d array on the host is known by its value's bits.
     if (options.static_at(i) && leaf.ndim == 0 && leaf.device_type == dlpack::kCPU && leaf.item_bytes <= 16) {
       int64_t* bits = words.extend(2);
