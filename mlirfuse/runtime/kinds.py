@@ -107,7 +107,8 @@ class Kind:
 
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
     leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those
-    of the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why;
+    of the call that it was made for; ``identical``: of how many leaves the function asks which are one
+    array, and the pairs that are. ``executor`` is None where nothing is compiled, and ``problem`` says why;
     ``failure``: what is told of a compilation that failed, of the whole or of a part. ``schedules``: what is decided
     about some segments.
     """
@@ -118,6 +119,7 @@ class Kind:
     mutated: frozenset[int] = frozenset()
     own: tuple[int, ...] = ()
     aliases: dict[int, int] = field(default_factory=dict)
+    identical: tuple[int, frozenset[tuple[int, int]]] | None = None
     recallable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
     max_args: int | None = None  # of a group; None: as the switch says
     executor: Executor | None = None
@@ -137,6 +139,8 @@ class Kind:
     def matches(self, call: Call) -> bool:
         """Whether the graph is right for a call with the key of its own."""
         if self.mutated and self.aliases != call.aliases:
+            return False
+        if self.identical is not None and self.identical[1] != overlap.identical(call.leaves, self.identical[0]):
             return False
         return not config.guards or self.assumes.hold(call.leaves, self.env(call))
 
@@ -300,7 +304,7 @@ class Kinds:
             return None
         for leaf in kind.assumes.values:
             self.dispatch.set_static(leaf)
-        if kind.mutated:
+        if kind.mutated or kind.identical is not None:
             self.dispatch.set_alias_sensitive(True)
         if full:
             kind.problem = "too many kinds"
@@ -342,7 +346,7 @@ class Kinds:
         env = kind.env(call)
         if not kind.mutated:
             answer = self._run(kind, call, env)
-            if kind.recallable:
+            if kind.recallable and kind.identical is None:
                 self.recall.add(kind, tuple(call.leaves))
             return answer
         found = overlap.of_written(kind.mutated, kind.aliases, kind.leaf_of_arg, call.leaves)

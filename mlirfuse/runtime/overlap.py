@@ -41,6 +41,15 @@ def aliases(leaves: Sequence) -> dict[int, int]:
     return out
 
 
+def identical(leaves: Sequence, count: int) -> frozenset[tuple[int, int]]:
+    """The pairs of the first ``count`` leaves that are one array."""
+    where: dict[int, list[int]] = {}
+    for position, leaf in enumerate(leaves[:count]):
+        if arrays.framework(leaf) is not None:
+            where.setdefault(id(leaf), []).append(position)
+    return frozenset((first, other) for first, *others in where.values() for other in others)
+
+
 @dataclass(frozen=True)
 class Overlap:
     """Two leaves, the first of which is written, that lie over each other; ``shared``: they (may) share elements."""

@@ -101,7 +101,8 @@ def key_of(spec: ArgSpec | Static) -> tuple:
         return "static", type(spec.value).__name__, repr(spec.value)
     extents = tuple(n if n in (0, 1) else -1 for n in spec.shape)
     layout = layout_of(spec.shape, spec.strides)
-    return spec.dtype.name, extents, layout, spec.scalar, spec.weak, spec.device, spec.writable
+    python = spec.weak or spec.value.__class__ is bool  # which np.bool_ is not, though both promote alike
+    return spec.dtype.name, extents, layout, spec.scalar, python, spec.device, spec.writable
 
 
 @dataclass(frozen=True)

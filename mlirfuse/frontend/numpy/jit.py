@@ -243,7 +243,7 @@ class Entry(Source):
         checks = on_cpu or config.check_indices
 
         def trace(aliases: dict[int, int]) -> Traced:
-            return tracing.trace(self.owner.fn, specs, self.tree, None, aliases, most_ops, checks)
+            return tracing.trace(self.owner.fn, specs, self.tree, None, aliases, most_ops, checks, call.leaves[:count])
 
         traced = trace(call.aliases)
         if call.aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
@@ -284,6 +284,7 @@ class Entry(Source):
             captured_at=captured_at,
             writes_late=late,
             captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
+            identical=(count, overlap.identical(call.leaves, count)) if traced.compares else None,
         )
 
     def _place(self, captured: Captured) -> int:

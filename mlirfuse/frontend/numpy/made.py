@@ -52,8 +52,6 @@ class MadeArray(TracedArray):
         known = self.known()
         return super().__iter__() if known is None or known.ndim != 1 else iter(known.copy())
 
-    __hash__ = None
-
 
 def _of_known(name: str, convert):
     general = getattr(TracedArray, name)
@@ -73,6 +71,8 @@ for _name, _convert in (
     ("__index__", operator.index),
     ("item", np.ndarray.item),
     ("tolist", np.ndarray.tolist),
+    ("_text", lambda known, how: how(known)),
+    ("__bytes__", bytes),
 ):
     _of_known(_name, _convert)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.registry import UFUNCS
@@ -138,11 +139,20 @@ def _comparison_method(ufunc, function):
     arithmetic = _binary_method(ufunc, function, False)
 
     def method(self, other):
-        if other is None or isinstance(other, (str, type, np.dtype)):
+        equality = ufunc in (np.equal, np.not_equal)
+        if other is None or isinstance(other, (str, bytes, type, np.dtype)):
             if isinstance(self, TracedScalar):
-                return function(self.concrete(), other) if ufunc in (np.equal, np.not_equal) else NotImplemented
-            return NotImplemented
-        return arithmetic(self, other)
+                return function(self.concrete(), other) if equality else NotImplemented
+            if not equality:
+                return NotImplemented
+            answer = ufunc is np.not_equal
+            if self.ndim:
+                return np.full_like(self, answer, dtype=bool)
+            return answer if self._scalar and other is None else np.bool_(answer)
+        result = arithmetic(self, other)
+        if result is NotImplemented and equality:  # else Python would compare the objects' identity
+            give_up(f"a comparison with a {type(other).__name__}")
+        return result
 
     return method
 
@@ -182,9 +192,6 @@ for _name, (_u, _f) in _COMPARE_OPERATORS.items():
 
 for _name, (_u, _f) in _UNARY_OPERATORS.items():
     setattr(TracedArray, f"__{_name}__", _unary_method(_u, _f))
-
-
-TracedArray.__hash__ = None  # type: ignore[assignment, method-assign]  # not hashable, == being elementwise
 
 
 TracedArray.__divmod__ = lambda self, other: (self // other, self % other)

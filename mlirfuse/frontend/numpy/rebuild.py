@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
 from mlirfuse.frontend.numpy.pieces.calls import lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
-from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 
@@ -92,9 +92,13 @@ class StandIns:
         self.builtins = dict(vars(builtins)) | {
             name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
         }
-        self.builtins |= {"len": _len, "isinstance": _isinstance, "type": _Type}
+        self.builtins |= {
+            "len": intro.length, "isinstance": intro.is_instance, "type": intro.Type, "hasattr": intro.has_attribute,
+            "getattr": intro.attribute, "id": intro.identity,
+        }  # fmt: skip
         self.builtins |= {_called(kind.__name__): lazy(kind) for kind in _NUMBERS}
-        self.builtins["__import__"] = lambda *args, **kwargs: self.of(builtins.__import__(*args, **kwargs))
+        self.builtins |= {_called(name): intro.of_memory(name) for name in _MEMORY}
+        self.builtins["__import__"] = self._import
 
     def of(self, value):
         """What stands for ``value`` in the trace: mostly itself."""
@@ -109,6 +113,14 @@ class StandIns:
             self._memo[id(value)] = (value, value)  # of what refers to itself
             found = self._memo[id(value)] = (value, self._make(value))
         return found[1]
+
+    def _import(self, name, *args, **kwargs):
+        """``import``; and ``is``, which is compiled to it (:func:`with_our_names`): the operands are the last two."""
+        if name not in _IDENTITY:
+            return self.of(builtins.__import__(name, *args, **kwargs))
+        right, left = args[-2:]
+        one = intro.are_one(left, right) or self.original(left) is self.original(right)
+        return one == (name == _IDENTITY[0])
 
     def original(self, value):
         """What ``value`` stands for, which may be itself."""
@@ -139,14 +151,26 @@ class StandIns:
         except TypeError:  # not hashable
             ours = None
         if ours is None:
+            if getattr(value, "__module__", None) == "json" and callable(value) and not isinstance(value, type):
+                return intro.without_stand_ins(value)
+            name = getattr(value, "__name__", "")
+            if _is_librarys(value) and name in _NAMESPACES:
+                return self._namespace
+            if _is_librarys(value) and name.startswith("is_") and name.endswith("_array"):  # is_numpy_array
+                return intro.of_class(value)
             return library_function(value, self.original) if _is_librarys(value) else value
         return creation_stand_in(value, ours)
+
+    def _namespace(self, *arrays, **options):
+        """``array_namespace`` of array-api-compat and its copies in other libraries."""
+        found = [x for x in arrays if isinstance(x, TracedArray)]
+        return found[0].__array_namespace__() if found else self.of(np)
 
     def _function(self, fn: types.FunctionType):
         cells = tuple(self._cell(cell) for cell in fn.__closure__ or ())
         scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
         # code of its own: the interpreter adapts code to the globals that it runs over
-        code = with_lazy_numbers(fn.__code__.replace(), fn.__globals__)
+        code = with_our_names(fn.__code__.replace(), fn.__globals__)
         made = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, cells)
         made.__kwdefaults__ = fn.__kwdefaults__
         made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
@@ -188,65 +212,41 @@ class StandIns:
         return None
 
 
+_NAMESPACES = ("array_namespace", "get_namespace")  # of array-api-compat; get_namespace is the older name
 _NUMBERS = (bool, int, float, complex)
+_MEMORY = ("bytes", "bytearray", "memoryview")
+_IDENTITY = ("mlirfuse is", "mlirfuse is not")
 
 
 def _called(name: str) -> str:
     return f"mlirfuse {name}"
 
 
+_CALLED = {kind.__name__ for kind in _NUMBERS} | set(_MEMORY)
 _LOAD_GLOBAL, _EXTENDED = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
+_IS, _IMPORT = dis.opmap["IS_OP"], dis.opmap["IMPORT_NAME"]
 
 
-def with_lazy_numbers(code: types.CodeType, own: Collection[str]) -> types.CodeType:
+def with_our_names(code: types.CodeType, own: Collection[str]) -> types.CodeType:
     """The code with calls ``float(x)`` and the like of another name, which is ours: as types (``dtype=float``) they are
-    what they were. ``own``: names that the user has given another meaning."""
+    what they were. And with ``a is b`` as an import, which takes two operands and gives one as well, and which Python
+    leaves to ``__import__``. ``own``: names that the user has given another meaning."""
     names, steps = list(code.co_names), bytearray(code.co_code)
+
+    def place(name: str) -> int:
+        if name not in names:
+            names.append(name)
+        return names.index(name)
+
     for k in range(0, len(steps), 2):
         if steps[k] == _LOAD_GLOBAL and steps[k + 1] & 1 and (k == 0 or steps[k - 2] != _EXTENDED):  # it is called
             name = code.co_names[steps[k + 1] >> 1]
-            if name in {kind.__name__ for kind in _NUMBERS} - set(own):
-                if _called(name) not in names:
-                    names.append(_called(name))
-                at = names.index(_called(name))
-                if at < 128:
-                    steps[k + 1] = at << 1 | 1
-    constants = tuple(with_lazy_numbers(c, own) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+            if name in _CALLED - set(own) and (at := place(_called(name))) < 128:
+                steps[k + 1] = at << 1 | 1
+        elif steps[k] == _IS and (at := place(_IDENTITY[steps[k + 1]])) < 256:
+            steps[k], steps[k + 1] = _IMPORT, at
+    constants = tuple(with_our_names(c, own) if isinstance(c, types.CodeType) else c for c in code.co_consts)
     return code.replace(co_names=tuple(names), co_code=bytes(steps), co_consts=constants)
-
-
-def type_of(x) -> type:
-    """What ``type`` gives for what a stand-in stands for."""
-    if isinstance(x, TracedArray):
-        weak = getattr(x, "_weak", None)
-        return weak or (x.dtype.type if x._scalar else np.ndarray)
-    return int if isinstance(x, SymInt) else type(x)
-
-
-class _TypeMeta(type):
-    def __call__(cls, *args, **kwargs):
-        return type_of(args[0]) if len(args) == 1 and not kwargs else type(*args, **kwargs)
-
-    def __instancecheck__(cls, x):
-        return isinstance(x, type)
-
-    def __subclasscheck__(cls, kind):
-        return issubclass(kind, type)
-
-
-class _Type(type, metaclass=_TypeMeta):
-    """``type``, which knows stand-ins."""
-
-
-def _isinstance(x, kinds):
-    if not isinstance(x, (TracedArray, SymInt)):
-        return isinstance(x, kinds)
-    return issubclass(type_of(x), kinds) or isinstance(x, kinds)
-
-
-def _len(x):
-    """``len``, of a traced array a size."""
-    return x.shape[0] if isinstance(x, TracedArray) and x.ndim else len(x)
 
 
 def as_traced(fn):
@@ -261,6 +261,7 @@ _REPLACED_MODULES = {
     "numpy.random",
     "datetime",
     "glob",
+    "json",
     "logging",
     "os",
     "random",

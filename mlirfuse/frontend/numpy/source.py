@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from types import FrameType
 from typing import NoReturn
 
 import numpy as np
 
 from mlirfuse.core import errors
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import TraceError, UnsupportedError
 
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -62,6 +63,19 @@ def located_error(error: Exception) -> Exception:
     return made
 
 
-def fail(kind: type[Exception], message: str) -> NoReturn:
-    """Raises ``kind`` with the user's line."""
-    raise located_error(kind(message))
+class _Refusals(threading.local):
+    """``last``: the last error of this thread that NumPy would not have raised. The user's code may have caught it."""
+
+    last: Exception | None = None
+
+
+refusals = _Refusals()
+
+
+def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
+    """Raises ``kind`` with the user's line. ``kept``: a handler of the user's that catches what is no error in NumPy
+    does not hide it."""
+    error = located_error(kind(message))
+    if kept and isinstance(error, (TraceError, UnsupportedError)):
+        refusals.last = error
+    raise error

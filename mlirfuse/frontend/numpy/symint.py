@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlirfuse.frontend.numpy.operator_types import Operators
+from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Expr, Size
 from mlirfuse.runtime.signature import COMPARE
@@ -44,14 +46,31 @@ class SymInt(Operators):
     def __bool__(self) -> bool:
         return self.trace.decide(self.size, "!=", 0)
 
-    def __repr__(self) -> str:
-        return f"SymInt({self.size})"
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """To the user's code, and libraries other than NumPy, the class of what it stands for."""
+        return type(self) if is_internal(sys._getframe(1).f_code.co_filename) else int
 
-    def __str__(self) -> str:
-        return str(int(self))
+    def __repr__(self) -> str:
+        return repr(int(self)) if self.trace.running else f"SymInt({self.size})"
 
     def __format__(self, spec: str) -> str:
         return format(int(self), spec)
+
+    def __bytes__(self) -> bytes:
+        return bytes(int(self))
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce_ex__(self, protocol):
+        return int, (int(self),)
+
+    def __dir__(self) -> list[str]:
+        return dir(int)
 
     def __array__(self, dtype=None, copy=None):
         return np.asarray(int(self), dtype)

@@ -40,10 +40,14 @@ def in_progress(trace: Trace | None):
     """Makes ``trace`` the one that :func:`current` gives."""
     outer = current()
     _current.trace = trace
+    if trace is not None:
+        trace.running = True
     try:
         yield
     finally:
         _current.trace = outer
+        if trace is not None:
+            trace.running = False
 
 
 class Trace:
@@ -78,6 +82,10 @@ class Trace:
         self.roots: list = []
         self.session: Any = None  # the mlirfuse.frontend.numpy.pieces.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
+        self.running = False  # the user's function, which sees no stand-in as text
+        self.leaf_objects: list = []  # the call's own arguments
+        self.leaf_of: dict[int, int] = {}  # by a stand-in's id, the argument that it stands for
+        self.compares = False  # whether two arguments are one object
         self.words: set[str] = set()  # the names and strings in the code that is traced
         self._counts = {"s": 0, "t": 0}
 

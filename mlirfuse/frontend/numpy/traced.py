@@ -79,6 +79,7 @@ class Traced:
     position to the graph's result with its new value. ``scope``: (dict or cell, key, value) for the numbers and strings
     that the function reads from around it, which are constants in the trace, and for arrays that others were computed
     from before they met a traced one; :meth:`scope_holds` checks it. ``warnings``: RuntimeWarnings of each call.
+    ``compares``: the function asks whether two of its arguments are one object.
     """
 
     graph: Graph
@@ -95,6 +96,7 @@ class Traced:
     index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
     scope: list[tuple[Any, str, Any]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
+    compares: bool = False
 
     def scope_holds(self) -> bool:
         """Whether what the function read from around it is there still."""

@@ -8,6 +8,7 @@ through one view is seen through all the others, as in NumPy.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
-from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail
+from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
 from mlirfuse.frontend.numpy.views import Permute, Whole, reshapes_are_views
 from mlirfuse.ir.graph import Value
 
@@ -234,8 +236,34 @@ class TracedArray(Operators):
             raise TypeError("iteration over a 0-d array")
         return (self[k] for k in range(len(self)))
 
-    def __repr__(self) -> str:
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The array API standard's functions: NumPy's, as they are traced."""
+        return self._trace.stand_ins.of(np)
+
+    @property
+    def device(self) -> str:
+        """Where the standard says that the array lies."""
+        return self._trace.device
+
+    def to_device(self, device: str, /, *, stream: Any = None) -> TracedArray:
+        """The array itself, on its own device. Raises ValueError for another one."""
+        if device != self._trace.device:
+            fail(ValueError, f"Unsupported device: {device!r}. Only {self._trace.device!r} is allowed.")
+        return self
+
+    def _described(self) -> str:
+        """What messages of ours call it."""
         return f"TracedArray({self._value.dtype}[{', '.join(map(str, self._trace.shape(self._value)))}])"
+
+    @property
+    def _stands_for(self) -> type:
+        """The class of what the user's code has in NumPy."""
+        return self._weak or (self.dtype.type if self._scalar else np.ndarray)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """To the user's code, and libraries other than NumPy, the class of what it stands for."""
+        return type(self) if is_internal(sys._getframe(1).f_code.co_filename) else self._stands_for
 
     def __getattr__(self, name: str):
         if not name.startswith("_") and hasattr(np.ndarray, name):
@@ -244,8 +272,14 @@ class TracedArray(Operators):
             fail(
                 UnsupportedAttribute,
                 f"the array method or attribute '{name}' is not supported in a compiled function{suggestion(name)}",
+                kept=not is_internal(sys._getframe(1).f_code.co_filename),
             )
-        raise AttributeError(f"'TracedArray' object has no attribute '{name}'")
+        kind = self._stands_for
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        raise AttributeError(f"'{module}{kind.__name__}' object has no attribute '{name}'")
+
+    def __dir__(self) -> list[str]:
+        return dir(self._stands_for)
 
     # ---- what a traced array cannot be
 
@@ -254,7 +288,7 @@ class TracedArray(Operators):
             return self._trace.session.read(self, bool)
         fail(
             TraceError,
-            f"the truth of a traced array ({self!r}) is not known while the function is compiled: it "
+            f"the truth of a traced array ({self._described()}) is not known while the function is compiled: it "
             "cannot decide an 'if', "
             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
         )
@@ -268,18 +302,31 @@ class TracedArray(Operators):
     def _no_number(self, what: str) -> NoReturn:
         fail(
             TraceError,
-            f"{what} needs a number, and the value of a traced array ({self!r}) is not known while "
+            f"{what} needs a number, and the value of a traced array ({self._described()}) is not known while "
             "the function is compiled. "
             "Keep it as an array, or compute the number outside the function and pass it as an argument",
         )
 
+    def _text(self, how: Callable[[Any], str]) -> str:
+        """``how(x)``, the text that the user's code gets of it."""
+        if not self._trace.running:
+            return self._described()
+        return self._number(how, "the text of an array")
+
     def __format__(self, spec: str) -> str:
-        if self._trace.session is not None:
-            return self._trace.session.read(self, Formatted(spec))
-        return super().__format__(spec)
+        return self._text(Formatted(spec))
 
     def __str__(self) -> str:
-        return repr(self) if self._trace.session is None else self._trace.session.read(self, str)
+        return self._text(str)
+
+    def __repr__(self) -> str:
+        return self._text(repr)
+
+    def __bytes__(self) -> bytes:
+        return self._number(bytes, "bytes()")
+
+    def __reduce_ex__(self, protocol):
+        give_up("the pickled array")
 
     def __float__(self):
         return self._number(float, "float()")
@@ -299,14 +346,17 @@ class TracedArray(Operators):
     def tolist(self):
         return self._number(_tolist, "tolist()")
 
-    __hash__ = None  # type: ignore[assignment]  # Python's way to say that == is elementwise
+    def __hash__(self) -> int:
+        if not self._scalar:
+            raise TypeError("unhashable type: 'numpy.ndarray'")
+        give_up("the hash of a number that is computed")
 
     def __array__(self, dtype=None, copy=None):
         if self._trace.session is not None:
             self._trace.session.abort("a function that is not traced reads an array")
         fail(
             TraceError,
-            f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. "
+            f"a traced array ({self._described()}) cannot become a NumPy array while the function is compiled. "
             "np.array and np.asarray "
             "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a "
             "function of another library: call it "

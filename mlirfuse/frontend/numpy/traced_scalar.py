@@ -75,11 +75,17 @@ class TracedScalar(TracedArray):
     def __hash__(self) -> int:  # type: ignore[override]  # it compares as a number does
         return hash(self.concrete())
 
-    def __str__(self) -> str:
-        return str(self.concrete())
+    def _text(self, how: Callable[[Any], str]) -> str:
+        return how(self.concrete()) if self._trace.running else self._described()
 
-    def __format__(self, spec: str) -> str:
-        return format(self.concrete(), spec)
+    def __bytes__(self) -> bytes:
+        return bytes(self.concrete())
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
 
     def __round__(self, digits=None):
         return round(self.concrete(), digits)
@@ -150,7 +156,7 @@ def _or_concrete(name: str, convert):
 
     def method(self, *args):
         value = self.concrete()
-        return general(self) if value is None else convert(value)
+        return general(self, *args) if value is None else convert(value)
 
     setattr(LeafArray, name, method)
 

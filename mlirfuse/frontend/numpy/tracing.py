@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +23,12 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
 from mlirfuse.frontend.numpy.captures import Captured, ways_to
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
+from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
 from mlirfuse.frontend.numpy.real_views import Position
 from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import roots_of, scope_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, refusals
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
@@ -46,21 +48,25 @@ def trace(
     aliases: dict[int, int] | None = None,
     most_ops: int | None = None,
     checks_positions: bool = True,
+    objects: Sequence = (),
 ) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
     ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. ``checks_positions``: kernels
-    are to check those that arrays are read and written at. Raises TraceError, ShapeError,
+    are to check those that arrays are read and written at. ``objects``: the leaves themselves, of which the function
+    may ask whether two are one. Raises TraceError, ShapeError,
     UnsupportedError, :class:`TooLong` for more than ``most_ops``, or what the function itself raises.
     """
     t = Trace(most_ops)
     t.checks_positions = checks_positions
+    t.leaf_objects = list(objects)
     given = stand_ins_for(t, fn, leaves, tree, aliases)
     replaced, stand_ins, arg_leaves, arrays = t.stand_ins, given.stand_ins, given.leaves, given.arrays
-    device, objects = t.device, given.objects
+    device, attributed = t.device, given.objects
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     out_leaves, out_tree = trees.flatten(run(fn, t, replaced, args, kwargs))
+    out_tree = concrete_keys(out_tree)
     returns: list[Value] = []
     where: dict[int, int] = {}
     identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
@@ -109,7 +115,7 @@ def trace(
                 else Out("size", value=size, scalar=int)
             )
         else:
-            outs.append(constant_of(t, replaced.original(x), objects))
+            outs.append(constant_of(t, replaced.original(x), attributed))
     graph_aliases, mutated = {}, {}
     for leaf, array in arrays.items():
         buffer = array._buffer
@@ -143,6 +149,7 @@ def trace(
         t.index_ranges,
         scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
         tuple(t.warnings),
+        t.compares,
     )
 
 
@@ -208,6 +215,7 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
         if not isinstance(value, PLAIN_TYPES) or (isinstance(value, type) and namespace_of(value) is not None)
     ]
     t.roots, t.words = roots_of(fn, objects)
+    t.leaf_of = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
     return Arguments(stand_ins, arg_leaves, arrays, objects)
 
 
@@ -219,6 +227,7 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     codes = [f.__code__ for f in (getattr(fn, "__func__", fn), *functions_read) if isinstance(f, types.FunctionType)]
     before = Snapshot([(name, value) for name, _, _, value in t.roots], codes)
     failure, problem, result = None, None, None
+    outer, refusals.last = refusals.last, None
     try:
         with in_progress(t):
             result = replaced.of(fn)(*args, **kwargs)
@@ -226,6 +235,9 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
         problem = str(stopped)
     except BaseException as error:
         failure = error
+    if problem is None and refusals.last is not None and (failure is None or isinstance(failure, Exception)):
+        failure = refusals.last  # which the function may have caught
+    refusals.last = outer
     written, changed = replaced.written(), before.restore()
     if failure is not None and not isinstance(failure, Exception):  # an interrupt, which may come midway in a copy
         raise failure

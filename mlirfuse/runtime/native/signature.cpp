@@ -108,7 +108,8 @@ bool same_layout(const Leaf& a, const Leaf& b) {
          std::equal(a.strides, a.strides + a.ndim, b.strides);
 }
 
-// Two bits a pair of arrays: 0 disjoint, 1 the same elements in the same places, 2 overlapping in another way.
+// Two bits a pair of arrays: 0 disjoint, 1 the same elements in the same places, 2 overlapping in another way, 3 one
+// object.
 bool add_overlaps(const Leaves& leaves, SmallBuffer<int64_t, 192>* words) {
   int64_t word = 0;
   int shift = 0;
@@ -121,7 +122,8 @@ bool add_overlaps(const Leaves& leaves, SmallBuffer<int64_t, 192>* words) {
       if (a.kind != LeafKind::Array) continue;
       const Extent ea = extent_of(a);
       const bool overlap = ea.begin < eb.end && eb.begin < ea.end && ea.begin != ea.end && eb.begin != eb.end;
-      if (overlap) word |= int64_t(same_layout(a, b) ? 1 : 2) << shift;
+      const int64_t how = a.object == b.object ? 3 : !overlap ? 0 : same_layout(a, b) ? 1 : 2;
+      word |= how << shift;
       shift += 2;
       if (shift == 62) {
         if (!words->push(word)) return false;

@@ -7,6 +7,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.functions.elementwise import isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, trace_of
+from mlirfuse.frontend.numpy.pieces.calls import python_bool
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
@@ -27,7 +28,7 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 @implements(np.allclose)
 def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return all_(isclose(a, b, rtol, atol, equal_nan))
+    return python_bool(all_(isclose(a, b, rtol, atol, equal_nan)))
 
 
 @implements(np.array_equal)
@@ -38,4 +39,4 @@ def array_equal(a1, a2, equal_nan=False):
     same = a == b
     if equal_nan and a._value.dtype.is_inexact and b._value.dtype.is_inexact:
         same = same | (isnan_(a) & isnan_(b))
-    return all_(same)
+    return python_bool(all_(same))

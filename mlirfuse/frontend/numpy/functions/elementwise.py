@@ -75,7 +75,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
     for row, bound in zip(("maximum", "minimum"), bounds):
         if bound is not None:
             value = t.emit(row, *aligned(t, [value, value_of(t, bound, to)]))
-    if bounds == [None, None]:
+    if all(bound is None for bound in bounds):
         value = fresh(t, value)
     return into_out(wrap(t, value), out, "clip", True)
 

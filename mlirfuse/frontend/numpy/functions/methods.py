@@ -94,10 +94,10 @@ def _conjugate(self):
 TracedArray.conj = _conjugate
 
 
-TracedArray.__copy__ = lambda self: copy(self)
+TracedArray.__copy__ = lambda self: self if self._scalar else copy(self)
 
 
-TracedArray.__deepcopy__ = lambda self, memo: copy(self)
+TracedArray.__deepcopy__ = lambda self, memo: self.__copy__()
 
 
 @_method("reshape")

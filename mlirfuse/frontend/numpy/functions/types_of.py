@@ -1,4 +1,4 @@
-"""Questions about element types."""
+"""Questions about types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
 from mlirfuse.frontend.numpy.promotion import kind_of, result_type_of
-from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.registry import creates, implements
+from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 
 
@@ -28,6 +29,18 @@ def result_type(*arrays_and_dtypes):
 def common_type(*arrays):
     kinds = tuple(asarray(a).dtype if asarray(a)._value.dtype.is_inexact else np.dtype("f8") for a in arrays)
     return result_type_of(kinds).numpy.type
+
+
+@creates(np.isscalar)
+def isscalar(element):
+    if isinstance(element, TracedArray):
+        return element._stands_for is not np.ndarray
+    return isinstance(element, SymInt) or np.isscalar(element)
+
+
+@creates(np.iterable)
+def iterable(y):
+    return y.ndim > 0 if isinstance(y, TracedArray) else np.iterable(y)
 
 
 @implements(np.min_scalar_type)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.source import refusals
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -94,6 +95,7 @@ def or_called(ours: Callable, function: Callable, args: tuple, kwargs: dict[str,
     try:
         return ours(*args, **kwargs)
     except (UnsupportedError, TraceError):
+        refusals.last = None
         writes = kwargs.get("out") is not None or not pure(function)
         return session.call(function, args, kwargs, not writes)
 
@@ -112,8 +114,18 @@ def _lazily(x: Any, kind: type) -> Any:
         return kind(x)  # NaN and infinity are errors
     if kind is float and dtype.kind == "c":
         return kind(x)
-    t, to = x._trace, {int: np.int64, float: np.float64, complex: np.complex128}[kind]
+    to = {int: np.int64, float: np.float64, complex: np.complex128}[kind]
     if getattr(x, "known", lambda: None)() is not None:
         return kind(x)
-    number = TracedArray(t, x.astype(to).value, scalar=True)
-    return TracedScalar(t, number.value, kind, lambda: kind(number), later=True)
+    return _later(x, kind, x.astype(to))
+
+
+def _later(x: TracedArray, kind: type, converted: TracedArray) -> TracedScalar:
+    """A Python number that a kernel computes."""
+    number = TracedArray(x._trace, converted.value, scalar=True)
+    return TracedScalar(x._trace, number.value, kind, lambda: kind(number), later=True)
+
+
+def python_bool(x: Any) -> Any:
+    """``bool(x)`` of what is true or false, which is not read before the function decides by it."""
+    return _later(x, bool, x) if isinstance(x, TracedArray) and not isinstance(x, TracedScalar) else bool(x)

@@ -14,6 +14,7 @@ import numpy as np
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.pieces.tree import Call, Holds, Piece, Read, Return, SizeOf, State, Step, Tree
 from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, Repeated, RunTime, on_host
@@ -30,6 +31,9 @@ from mlirfuse.runtime.signature import ArgSpec
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
+
+
+_MOST_TEXTS = 8  # different ones of a value that is read as text: a trace each
 
 
 class NotInPieces(BaseException):
@@ -262,8 +266,11 @@ class Session:
     def read(self, x: TracedArray, how: Callable[[Any], Any]) -> Any:
         """``how(x)`` of the real array or number."""
         place = self._place_of(x)
-        self._step(lambda: Read(place, how), lambda s: isinstance(s, Read) and (s.place, s.how) == (place, how))
-        return how(on_host(place, self.state))
+        step = self._step(lambda: Read(place, how), lambda s: isinstance(s, Read) and (s.place, s.how) == (place, how))
+        value = how(on_host(place, self.state))
+        if isinstance(value, (str, bytes)) and self.key not in step.after and len(step.after) >= _MOST_TEXTS:
+            self.abort("the text of an array or number differs from call to call")
+        return value
 
     def size(self, x: TracedArray) -> Any:
         """A number as a size: another one compiles nothing."""
@@ -369,6 +376,7 @@ class Session:
     def end(self, result: Any, constant: Callable[[Any], Any]) -> Any:
         """The function has returned: the call's result."""
         leaves, tree = trees.flatten(result)
+        tree = concrete_keys(tree)
         self._ended = True
         self.cut()
         spelled: list = []

@@ -1,0 +1,165 @@
+"""What the user's code asks of objects themselves and not of their elements: their class, identity, attributes, bytes.
+In a rebuilt function these see what stand-ins stand for."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.effects import give_up
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+
+
+def is_stand_in(x: Any) -> bool:
+    """Whether ``x`` stands for an array or a number."""
+    return isinstance(x, (TracedArray, SymInt))
+
+
+def type_of(x: Any) -> type:
+    """What ``type`` gives for what a stand-in stands for."""
+    if isinstance(x, TracedArray):
+        return x._stands_for
+    return int if isinstance(x, SymInt) else type(x)
+
+
+class _TypeMeta(type):
+    def __call__(cls, *args, **kwargs):
+        return type_of(args[0]) if len(args) == 1 and not kwargs else type(*args, **kwargs)
+
+    def __instancecheck__(cls, x):
+        return isinstance(x, type)
+
+    def __subclasscheck__(cls, kind):
+        return issubclass(kind, type)
+
+
+class Type(type, metaclass=_TypeMeta):
+    """``type``, which knows stand-ins."""
+
+
+def is_instance(x, kinds):
+    """``isinstance``, which knows stand-ins."""
+    return issubclass(type_of(x), kinds) if is_stand_in(x) else isinstance(x, kinds)
+
+
+def has_attribute(x, name):
+    """``hasattr``, which knows stand-ins."""
+    return hasattr(type_of(x), name) if is_stand_in(x) else hasattr(x, name)
+
+
+def attribute(x, name, *default):
+    """``getattr``, which takes no default for what stand-ins alone do not have."""
+    if not (default and is_stand_in(x)):
+        return getattr(x, name, *default)
+    if not hasattr(type_of(x), name):
+        return default[0]
+    try:
+        return getattr(x, name)
+    except AttributeError as error:
+        fail(TraceError, str(error))
+
+
+def length(x):
+    """``len``, of a traced array a size."""
+    return x.shape[0] if isinstance(x, TracedArray) and x.ndim else len(x)
+
+
+def identity(x):
+    """``id``."""
+    return give_up("the identity of an array or number") if is_stand_in(x) else id(x)
+
+
+def of_memory(name: str):
+    """``bytes``, ``bytearray`` or ``memoryview`` as it is called: of an array, its memory."""
+    kind = getattr(builtins, name)
+
+    def call(*args, **kwargs):
+        if args and is_stand_in(args[0]) and type_of(args[0]) is not int:
+            give_up("the memory of an array")
+        return kind(*args, **kwargs)
+
+    return call
+
+
+def of_class(function):
+    """A library's question about the class of its only argument, as it is traced."""
+    return lambda x: function(np.empty(0) if is_stand_in(x) and type_of(x) is np.ndarray else x)
+
+
+def without_stand_ins(function):
+    """A function of the standard library that looks into its arguments in C, as it is traced."""
+
+    def call(*args, **kwargs):
+        leaves, _ = trees.flatten((args, kwargs))
+        if any(map(is_stand_in, leaves)):
+            give_up(f"{function.__module__}.{function.__name__} of an array or number")
+        return function(*args, **kwargs)
+
+    return call
+
+
+_SINGLE_INTS = range(-5, 257)  # of which Python has one object each
+
+
+def are_one(a: Any, b: Any) -> bool:
+    """``a is b``, of what stand-ins stand for. Two arguments that are one object are a specialization of their own."""
+    if a is b:
+        return True
+    if not is_stand_in(a):
+        a, b = b, a
+    if not is_stand_in(a) or type_of(a) is not type_of(b):
+        return False
+    if type_of(a) is not np.ndarray:
+        return _one_number(a, b)
+    t = a._trace
+    first, second = t.leaf_of.get(id(a)), t.leaf_of.get(id(b))
+    if first is None:  # a new array of the function's
+        return False
+    if second is None:
+        return False if is_stand_in(b) else give_up("the identity of an array from around the function")
+    t.compares = True
+    return t.leaf_objects[first] is t.leaf_objects[second]
+
+
+def _one_number(a: Any, b: Any) -> bool:
+    """Whether two numbers of a type are one object: of booleans and small integers, those that are equal."""
+    kind = type_of(a)
+    if kind in (bool, np.bool_):
+        return bool(a) == bool(b)
+    if kind is int:
+        left, right = int(a), int(b)
+        if left != right or left in _SINGLE_INTS:
+            return left == right
+    elif not _is_given(a) or not (_is_given(b) or not is_stand_in(b)):  # a new object
+        return False
+    _unknown()
+
+
+def _is_given(x: Any) -> bool:
+    return isinstance(x, TracedArray) and id(x) in x._trace.leaf_of
+
+
+def _unknown() -> NoReturn:
+    give_up("the identity of a number")
+
+
+def concrete_keys(tree: trees.Tree) -> trees.Tree:
+    """The structure of a result, with numbers for the stand-ins among the keys of its dicts."""
+
+    def number(key: Any) -> Any:
+        if isinstance(key, tuple) and type(key) is tuple:
+            return tuple(map(number, key))
+        return key.concrete() if isinstance(key, TracedScalar) else int(key) if isinstance(key, SymInt) else key
+
+    if not any(kind == "dict" for kind, _, _ in tree.nodes):
+        return tree
+    return trees.Tree(
+        tuple((kind, count, tuple(map(number, keys)) if kind == "dict" else keys) for kind, count, keys in tree.nodes)
+    )
