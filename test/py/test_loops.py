@@ -1196,3 +1196,133 @@ def test_a_function_with_loops_that_calls_itself():
         moves, others = np.zeros(1), np.zeros(1)
         assert mlirfuse.jit(towers_of_hanoi)(n, moves) == towers_of_hanoi(n, others)
         assert moves == others == 2**n - 1
+
+
+# ---- attributes, helpers, positions of a loop, and where an error was
+
+
+class Filter:
+    k = 0.5
+
+    def __init__(self, gain, weights):
+        self.gain, self.weights = gain, weights
+
+    @property
+    def slow(self):
+        return self.gain * 2
+
+
+def test_attributes_of_objects_are_read_once():
+    """Numbers and arrays that they hold, as they are at each call; one code for all objects of a class."""
+
+    def smooth(self, a):
+        for i in range(1, len(a)):
+            a[i] = a[i - 1] * self.k + a[i] * self.gain + self.weights[i % len(self.weights)]
+        return a
+
+    compiled, a = mlirfuse.jit(smooth), np.random.default_rng(0).random(300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for gain in (1.0, 2.0, 3):
+            made = Filter(gain, np.full(4, gain))
+            for k in (0.5, 0.25, 0.25):
+                made.k = k
+                assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
+            made.weights[1] = 7.0
+            assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
+
+
+def test_an_attribute_that_runs_code_names_the_remedy():
+    def f(self, a):
+        for i in range(1, len(a)):
+            a[i] = a[i - 1] * self.slow
+        return a
+
+    made = Filter(0.25, None)
+    with pytest.warns(UserWarning, match="self.slow of an object: read it into a variable before the loop"):
+        got = mlirfuse.jit(f)(made, np.ones(300))
+    assert np.array_equal(got, f(made, np.ones(300)))
+
+
+def test_loops_that_call_helpers_for_what_they_write():
+    def walls(u, low):
+        u[0, :] = low
+        u[-1, :] = 1
+        if low > 100:
+            return
+        u[:, 0] = u[:, 1]
+
+    def scaled(u, by):
+        for j in range(u.shape[1]):
+            u[1, j] = u[1, j] * by
+
+    def flow(u, n):
+        for k in range(n):
+            before = u.copy()
+            walls(u, k * 60.0)
+            scaled(u, 0.5)
+            u[1:-1] = before[1:-1] + 0.1 * (before[2:] - before[:-2])
+        return u
+
+    u, compiled = np.random.default_rng(0).random((9, 9)), mlirfuse.jit(flow)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (3, 60):
+            assert np.allclose(compiled(u.copy(), n), flow(u.copy(), n))
+
+
+def test_a_loop_over_the_elements_of_an_array():
+    """With a loop inside; over a list, it runs as Python."""
+
+    def crc(data):
+        crc = 0xFFFFFFFF
+        for byte in data:
+            crc ^= int(byte)
+            for _ in range(8):
+                if crc & 1:
+                    crc = crc >> 1 ^ 0xEDB88320
+                else:
+                    crc >>= 1
+        return crc ^ 0xFFFFFFFF
+
+    def sums(rows):
+        total = 0.0
+        for row in rows:
+            for k in range(len(row)):
+                total += row[k] * k
+        return total
+
+    data = np.random.default_rng(0).integers(0, 256, 500, dtype=np.uint8)
+    compiled = mlirfuse.jit(crc)
+    assert compiled(data) == compiled(data) == crc(data) and type(compiled(data)) is int
+    assert compiled(data[:0]) == crc(data[:0])
+    rows = np.arange(12.0).reshape(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert mlirfuse.jit(sums)(rows) == sums(rows) and mlirfuse.jit(sums)(list(rows)) == sums(rows)
+        assert mlirfuse.jit(crc)([1, 2, 3]) == crc([1, 2, 3])
+
+
+def test_an_error_names_its_statement():
+    def lp(a):
+        for i in range(len(a)):
+            b = a[i] * 2
+            a[i] = b
+            a[i + 1] = b  # past the end, at last
+        return a
+
+    with pytest.raises(IndexError, match="index 50 is out of bounds") as error:
+        mlirfuse.jit(lp)(np.arange(50.0))
+    (note,) = error.value.__notes__
+    assert f"test_loops.py:{lp.__code__.co_firstlineno + 4}: a[i + 1] = b" in note
+
+
+def test_loops_without_source_say_so():
+    names = {"np": np}
+    exec(
+        "def f(a):\n    s = np.zeros_like(a)\n    for i in range(1, len(a)):\n        s[i] = s[i - 1] + a[i]\n    return s",
+        names,
+    )
+    with pytest.warns(UserWarning, match="source cannot be read"):
+        got = mlirfuse.jit(names["f"])(np.ones(3000))
+    assert got[-1] == 2999

@@ -17,6 +17,7 @@ import numpy as np
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import MlirfuseError, located, warn
+from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
@@ -43,6 +44,7 @@ class Plain:
     def __init__(self, fn: Callable, name: str):
         self.original, self.name = fn, name
         self._told = False
+        self._without_source = False  # it has loops, which could run natively if its source could be read
         self.given_up = False  # loops were tried natively, and none of them ran so: a trace is the better way
 
     @functools.cached_property
@@ -54,11 +56,16 @@ class Plain:
     @functools.cached_property
     def _lifted(self) -> Lifted | None:
         fn = self.original
-        if not (isinstance(fn, types.FunctionType) and self.jumps_back):
+        if not self.jumps_back:
             return None
+        assert isinstance(fn, types.FunctionType)
         from mlirfuse.frontend.numpy.loops import lift
 
-        return lift.lifted(fn)
+        try:
+            return lift.lifted(fn)
+        except lift.NoSource:
+            self._without_source = True
+            return None
 
     @property
     def lifted(self) -> bool:
@@ -90,7 +97,8 @@ class Plain:
         """Warns once, at the caller's line."""
         if not self._told:
             self._told = True
-            warn(f"mlirfuse runs {self.name} op by op: {cause}")
+            remedy = "\nIts loops run as Python, as its source cannot be read: define it in a file"
+            warn(f"mlirfuse runs {self.name} op by op: {cause}{remedy if self._without_source else ''}")
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
         """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
@@ -140,3 +148,13 @@ def is_ours(error: Exception) -> bool:
 def types_of(leaves: Sequence) -> tuple:
     """What decides whether a call is compiled, as cheap as can be: types, dtypes and ranks."""
     return tuple([(x.dtype, x.ndim) if type(x) is np.ndarray else type(x) for x in leaves])
+
+
+def all_known(leaves: Sequence) -> bool:
+    """Whether arrays are of libraries whose views and copies we know."""
+    return all(arrays.framework(leaf) in ("numpy", "torch", "cupy", None) for leaf in leaves)
+
+
+def all_numpy(leaves: Sequence) -> bool:
+    """Whether all arrays are NumPy's."""
+    return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)

@@ -22,6 +22,8 @@ from mlirfuse.frontend.numpy import edges, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
+from mlirfuse.frontend.numpy.fallback import all_known as _all_known
+from mlirfuse.frontend.numpy.fallback import all_numpy as _all_numpy
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.source import fail
@@ -347,15 +349,6 @@ class Entry(Source):
     @functools.cached_property
     def _argument_names(self) -> list[str]:
         return tracing.argument_names(self.owner.fn, self.tree)
-
-
-def _all_known(leaves: Sequence) -> bool:
-    """Whether arrays are of libraries whose views and copies we know."""
-    return all(arrays.framework(leaf) in ("numpy", "torch", "cupy", None) for leaf in leaves)
-
-
-def _all_numpy(leaves: Sequence) -> bool:
-    return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
 
 
 class Jitted(_native.Function):

@@ -7,10 +7,12 @@ registers. It returns 0, or the number of the error that it met.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from mlirfuse.core.errors import located
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, Parts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotLiftable
 from mlirfuse.ir import dtypes as dt
@@ -137,6 +139,7 @@ class Code(ComplexEmitter):
     def __init__(self) -> None:
         super().__init__("cpu", llvm.host_features())
         self.errors: list[Callable[[int, int], Exception]] = []
+        self.where: tuple[str, int] | None = None  # the user's statement that is being written
         self.sites = 0  # places of allocation
         self._holds = False
         self.rare = False  # what is written now runs rarely: its loops are not worth LLVM's time
@@ -205,7 +208,7 @@ class Code(ComplexEmitter):
 
     def fail_if(self, condition: Val, make: Callable[[int, int], Exception], *numbers: Val) -> None:
         """Leaves the function with an error where ``condition`` holds; ``make`` gets the values of the two numbers."""
-        self.errors.append(make)
+        self.errors.append(functools.partial(_at, make, self.where))
         code = self.const(len(self.errors), dt.i64)
         bad, good = self.block(), self.block()
         self.fork(condition, bad, good)
@@ -464,3 +467,11 @@ class Code(ComplexEmitter):
             + "\n  cf.br ^exit\n^exit:\n  %left = llvm.load %result : !llvm.ptr -> i64\n"
             + "  llvm.return %left : i64\n}\n}\n"
         )
+
+
+def _at(make: Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
+    """The exception of two ints, with a note of the statement that raised it: its traceback ends at the loop."""
+    error = make(*numbers)
+    if where is not None:
+        error.add_note(located("raised by the statement", where))
+    return error

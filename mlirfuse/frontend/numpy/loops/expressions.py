@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, holding
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
+from mlirfuse.frontend.numpy.loops.source import dotted
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -441,6 +443,9 @@ class Expressions(Subscripts):
     # ---- attributes and calls
 
     def _Attribute(self, node: ast.Attribute) -> Any:
+        full = dotted(node)
+        if full is not None and not self.inline and (full in self.variables or full in self.names):
+            return self.read(full)
         found = self.value(node.value)
         name = node.attr
         if isinstance(found, Static):
@@ -449,7 +454,7 @@ class Expressions(Subscripts):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
-            raise NotLiftable(f"the attribute {name} of an object")
+            raise NotLiftable(f"the attribute {full or name} of an object: read it into a variable before the loop")
         if isinstance(found, (Array, Lazy)):
             if name == "shape":
                 return Tuple([self.size(extent) for extent in found.shape])
@@ -494,6 +499,10 @@ class Expressions(Subscripts):
         return Static(value)
 
     def _Call(self, node: ast.Call) -> Any:
+        return self.call(node)
+
+    def call(self, node: ast.Call, returns: bool = True) -> Any:
+        """The value of a call; None where it ``returns`` nothing that is used."""
         function = self.value(node.func)
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
             raise NotLiftable("a call with * or **")
@@ -506,6 +515,10 @@ class Expressions(Subscripts):
         if not isinstance(function, Static):
             raise NotLiftable("a call of a value")
         called = function.value
+        if isinstance(called, _native.Function):  # a compiled function of the user's
+            called = called.__wrapped__
+        if not returns and not isinstance(called, types.FunctionType):
+            raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
         try:
             rule = self.functions.get(called)
         except TypeError:
@@ -518,7 +531,7 @@ class Expressions(Subscripts):
         if isinstance(called, np.ufunc) and not keywords:
             return self.ufunc(called, args)
         if isinstance(called, types.FunctionType):
-            return self.inlined(called, node, args, keywords)
+            return self.inlined(called, node, args, keywords, returns)
         raise NotLiftable(f"the function {getattr(called, '__name__', called)}")
 
     def _ufunc_method(self, method: Method, args: list, keywords: dict) -> Any:

@@ -103,6 +103,12 @@ class _Writer:
     def _look_up(self, name: str) -> None:
         """Reads a variable, or what is around the function, and looks whether it is as it was."""
         x, scope = self.local[name], self.loop.scope
+        if "." in name:
+            base, *attributes = name.split(".")
+            if name in self.values:
+                self.lines.append(f"{x} = attribute_data(v.get({base!r}, unset), {attributes!r})")
+                self._compare(name, x, self.values[name])
+            return
         here = name in self.variables
         if here:
             self.lines.append(f"{x} = v.get({name!r}, unset)")
@@ -142,6 +148,8 @@ class _Writer:
                          f"{around} or {x}.__defaults__")  # fmt: skip
         elif kind is tuple:
             raise _NotHere
+        elif self.loop.is_owner(name, value):
+            self.miss_if(f"type({x}) is not {self.constant(kind)}")
         else:
             self.miss_if(f"{x} is not {self.constant(value)}")
 

@@ -18,6 +18,7 @@ from mlirfuse.core import deadline, events, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
+from mlirfuse.frontend.numpy.loops.source import attribute_data, only_for_attributes
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -31,6 +32,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
+from mlirfuse.frontend.numpy.objects import namespace_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import load
 
@@ -83,6 +85,7 @@ class Loop:
     ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
         self._changed = frozenset(assigned)
+        self._owners = only_for_attributes(node, names)
         self.leaves, self.lists = list(leaves), lists
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
@@ -135,6 +138,8 @@ class Loop:
                 key += (name, kind)
             elif kind is types.FunctionType and not value.__defaults__:
                 key += (name, value.__code__, id(value.__globals__))
+            elif self.is_owner(name, value):
+                key += (name, kind)
             else:
                 key += (name, id(value))
             values[name] = value
@@ -153,6 +158,11 @@ class Loop:
             self._warm(compiled, values, variables, sizes)
         return self._run(compiled, values, places)
 
+    def is_owner(self, name: str, value: Any) -> bool:
+        """Whether a variable is an object of the user's of which the loop reads attributes alone, which variables of
+        their own stand for."""
+        return name in self._owners and not isinstance(value, type) and namespace_of(value) is not None
+
     def _warm(self, compiled: Compiled, values: dict, variables: dict, sizes: tuple) -> None:
         """Calls like this one are run by a function that is written for them from now on."""
         if not compiled.called:
@@ -165,6 +175,12 @@ class Loop:
         """What names stand for as the loop begins: variables of the function, things around it, and, as
         ``function.name``, what functions that were made in functions have from around them."""
         for name in self.names:
+            if "." in name:
+                base, *attributes = name.split(".")
+                value = attribute_data(variables.get(base, Unset), attributes)
+                if value is not attribute_data:
+                    yield name, value
+                continue
             value = variables.get(name, Unset)
             if value is Unset:
                 try:
@@ -244,7 +260,8 @@ class Loop:
         extents: dict[str, tuple] = {}
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
-            writer = Statements(names, kinds, others, roots, extents, small, self.node, self.leaves, self.lists)
+            writer = Statements(names, kinds, others, roots, extents, small, self.node, self.leaves, self.lists,
+                                self.scope.file)  # fmt: skip
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned, known)
             except Retyped:
@@ -532,5 +549,5 @@ def _writes(node: ast.stmt) -> bool:
 # What a hot call uses of this module.
 _TOOLS = {
     "header": callbacks.FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": callbacks.running, "shared": _shared,
-    "number": _number, "unpack": _unpack, "as_type": _as_type,
+    "number": _number, "unpack": _unpack, "as_type": _as_type, "attribute_data": attribute_data,
 }  # fmt: skip

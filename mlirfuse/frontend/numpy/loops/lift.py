@@ -22,10 +22,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.source import Scope, appended, looks_at_variables, parsed, remade
+from mlirfuse.frontend.numpy.loops.source import (
+    NoSource,
+    Scope,
+    appended,
+    attributes_read,
+    looks_at_variables,
+    parsed,
+    remade,
+)
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
 
+_POSITION = "mlirfuse_position"  # in what a loop that is compiled goes over
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
@@ -56,9 +66,11 @@ class Lifted:
 
 
 def lifted(fn: types.FunctionType) -> Lifted | None:
-    """``fn`` with its loops lifted; None where it has none that may be."""
+    """``fn`` with its loops lifted; None where it has none that may be. Raises NoSource."""
     try:
         return Lifted(fn)
+    except NoSource:
+        raise
     except NotLiftable:
         return None
 
@@ -87,7 +99,29 @@ def _over_range(node: ast.For) -> bool:
     return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
 
 
-def _candidate(node: ast.stmt) -> bool:
+def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
+    """``for x in data``, which has a loop in it, as a loop over the positions in ``data``: for an array, the same. Any
+    other statement stays."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or not isinstance(node.target, ast.Name):
+        return node
+    data = node.iter.id
+    inside = [n for statement in node.body for n in ast.walk(statement)]
+    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and _over_range(n)) for n in inside)
+    changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
+    if data not in local or data == node.target.id or changed or not loops:
+        return node
+    made = copy.copy(node)
+    text = f"for {_POSITION} in range(len({data})): {node.target.id} = {data}[{_POSITION}]"
+    (head,) = ast.parse(text).body
+    assert isinstance(head, ast.For)
+    made.target, made.iter, made.body = head.target, head.iter, [*head.body, *node.body]
+    for found in (made.target, made.iter, head.body[0]):
+        for part in ast.walk(found):
+            ast.copy_location(part, node)
+    return made
+
+
+def _candidate(node: ast.stmt, scope: Scope) -> bool:
     """Whether a loop statement has nothing in it that is never compiled."""
     if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
         return False
@@ -98,12 +132,24 @@ def _candidate(node: ast.stmt) -> bool:
             return False
         if isinstance(found, ast.For) and not _over_range(found):
             return False
-        if isinstance(found, ast.Expr) and not isinstance(found.value, ast.Constant) and appended(found) is None:
+        if isinstance(found, ast.Expr) and not (
+            isinstance(found.value, ast.Constant) or appended(found) or _calls_users(found.value, scope)
+        ):
             return False
         if isinstance(found, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.Dict, ast.DictComp, ast.SetComp,
                               ast.Yield, ast.Await, ast.NamedExpr, ast.JoinedStr)):  # fmt: skip
             return False
     return True
+
+
+def _calls_users(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is a call of a function of the user's by its name."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    try:
+        return isinstance(scope(node.func.id), (types.FunctionType, _native.Function))
+    except LookupError:
+        return False
 
 
 class _Rewriter:
@@ -122,7 +168,8 @@ class _Rewriter:
         if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # after an error there, variables are looked at
             return [node]
         loop = isinstance(node, (ast.For, ast.While))
-        lifted = self._lifted(node) if loop and _candidate(node) else None
+        native = _over_positions(node, self.local)
+        lifted = self._lifted(node, native) if loop and _candidate(native, self.scope) else None
         if loop and lifted is None:
             self.left.append(node)
         plain = self._within(node)
@@ -142,17 +189,19 @@ class _Rewriter:
             setattr(made, name, value)
         return made
 
-    def _lifted(self, node: ast.stmt):
-        found = [n for n in natively(node) if isinstance(n, ast.Name)]
+    def _lifted(self, node: ast.stmt, native: ast.stmt):
+        """``native``: the statement as it is compiled."""
+        found = [n for n in natively(native) if isinstance(n, ast.Name)]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
-        if not set(assigned) <= self.local:  # globals and variables of enclosing functions
+        if not set(assigned) - {_POSITION} <= self.local:  # globals and variables of enclosing functions
             return None
-        lists = _lists(node)
+        lists = _lists(native)
         if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list that is more than appended to
             return None
         number = len(self.loops)
-        leaves = [n for n in ast.walk(node) if isinstance(n, (ast.Return, ast.Raise))]
-        self.loops.append(Loop(node, assigned, sorted({n.id for n in found}), self.scope, leaves, lists.names))
+        leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
+        names = {n.id for n in found} | attributes_read(native, set(assigned))
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names))
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
             text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"

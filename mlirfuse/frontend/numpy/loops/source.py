@@ -9,22 +9,32 @@ import inspect
 import linecache
 import textwrap
 import types
+from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.objects import attribute_of, namespace_of
+
+
+class NoSource(NotLiftable):
+    """The source of a function cannot be read: it came from ``exec``, or its file has changed."""
 
 
 @functools.lru_cache(256)
 def _parsed(code: types.CodeType) -> ast.FunctionDef:
+    if code.co_name == "<lambda>":
+        raise NotLiftable("a lambda")
     try:
         linecache.checkcache(code.co_filename)
         lines = linecache.getlines(code.co_filename)  # inspect.getsource looks at the path of every module: 20 ms
         tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))))
     except SyntaxError as error:
-        raise NotLiftable(f"no source: {error}") from None
+        raise NoSource(str(error)) from None
     found = tree.body[0] if tree.body else None
     if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
-        raise NotLiftable("no source of a function")
+        raise NoSource("a function of another source")
     ast.increment_lineno(found, code.co_firstlineno - 1)
     return found
 
@@ -67,6 +77,45 @@ def appended(node: ast.Expr) -> ast.Name | None:
     return name if plain and isinstance(name, ast.Name) else None
 
 
+def dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` as text; None for anything but attributes of a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) and names else None
+
+
+def attributes_read(node: ast.stmt, assigned: Collection[str]) -> set[str]:
+    """The attributes, as :func:`dotted`, of variables that a loop does not assign: what they are as it begins, they are
+    to its end, as nothing that is compiled assigns attributes."""
+    found = {dotted(n) for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return {name for name in found if name is not None and name.partition(".")[0] not in assigned}
+
+
+def only_for_attributes(node: ast.stmt, names: Collection[str]) -> set[str]:
+    """Those of ``names`` that a loop uses for their attributes alone."""
+    nodes = list(ast.walk(node))
+    bases = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
+    return set(names) - {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in bases}
+
+
+_DATA = (bool, int, float, complex, np.ndarray)
+
+
+def attribute_data(value: Any, attributes: Collection[str]) -> Any:
+    """The number or array behind attributes of a user's object, which reading runs no code for; else
+    :func:`attribute_data` itself."""
+    for name in attributes:
+        if namespace_of(value) is None or type(value).__getattribute__ is not object.__getattribute__:
+            return attribute_data
+        kind = inspect.getattr_static(type(value), name, None)
+        if hasattr(type(kind), "__get__"):  # a property, or a slot
+            return attribute_data
+        value = attribute_of(value, name)[1]
+    return value if type(value) in _DATA or isinstance(value, np.generic) else attribute_data
+
+
 def looks_at_variables(definition: ast.FunctionDef) -> bool:
     """Whether a function looks at its own variables, or stops in its midst."""
     words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
@@ -81,7 +130,7 @@ class Scope:
     """Finds what a name that is no variable of the function stands for. Raises LookupError."""
 
     def __init__(self, fn: types.FunctionType):
-        self.globals = fn.__globals__
+        self.globals, self.file = fn.__globals__, fn.__code__.co_filename
         builtins = self.globals["__builtins__"]
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else vars(builtins)
         self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))

@@ -34,7 +34,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     kind_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Slots, Variables
+from mlirfuse.frontend.numpy.loops.variables import Names, Slots, Variables
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -42,7 +42,8 @@ from mlirfuse.lowering.emitter import Val
 class Statements(Variables):
     """Writes the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
     variables may lie in; ``extents``: what is known of theirs; all grow from one writing to the next. ``loop``: the
-    whole; ``leaves``: statements that leave the function; ``lists``: names of lists that are appended to."""
+    whole; ``leaves``: statements that leave the function; ``lists``: names of lists that are appended to; ``file``: of
+    the source."""
 
     functions = FUNCTIONS
     methods = METHODS
@@ -59,6 +60,7 @@ class Statements(Variables):
         loop: ast.stmt,
         leaves: list[ast.stmt],
         lists: Collection[str],
+        file: str,
     ):
         self.code = Code()
         self.loop, self.leaves, self.lists = [loop], leaves, lists
@@ -73,9 +75,9 @@ class Statements(Variables):
         self.jumps: list[tuple[str, str]] = []
         self.bounded: dict[str, int] = {}
         self.unchecked: frozenset = frozenset()
-        self.prefix = ""
+        self.prefix, self.file = "", file
         self.inline: list[types.FunctionType] = []
-        self.result: tuple[str, str] | None = None  # of the function that is inlined: its variable and its end
+        self.result: tuple[str, str] | None = None  # of the function that is inlined: its variable ("": none), its end
         self.arrays = 0
         self._scopes: list[dict[str, Any]] = []
 
@@ -96,13 +98,13 @@ class Statements(Variables):
             self.declare(full, self.types[full])
             return self.read(name)
         names = self._scopes[-1] if self._scopes else self.names
-        if isinstance(names, _Names) and name in names.free:
+        if isinstance(names, Names) and name in names.free:
             return self._of_closure(names, name)
         if name not in names:
             raise NotLiftable(f"the variable {name} is not known yet")
         return self.outside(names[name])
 
-    def _of_closure(self, names: _Names, name: str) -> Any:
+    def _of_closure(self, names: Names, name: str) -> Any:
         """What an inlined function has from around it: what that was when the loop began."""
         if name in _assigned(self.loop):
             raise NotLiftable(f"the variable {name} of a function that is called, which the loop changes")
@@ -117,6 +119,7 @@ class Statements(Variables):
 
     def body(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
+            self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
             method = getattr(self, "_" + type(statement).__name__, None)
             if method is None:
                 raise NotLiftable(f"line {statement.lineno}: a statement of this form")
@@ -131,6 +134,9 @@ class Statements(Variables):
         if isinstance(node.value, ast.Constant):
             return
         name = appended(node)
+        if name is None and isinstance(node.value, ast.Call):
+            self.call(node.value, returns=False)
+            return
         if name is None or self.inline or name.id not in self.lists or type(self.names.get(name.id)) is not list:
             raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
         assert isinstance(node.value, ast.Call)
@@ -338,11 +344,12 @@ class Statements(Variables):
         if not self.inline:
             self._Raise(node)
             return
-        if self.result is None or node.value is None:
+        name, end = self.result or ("", "")
+        if self.result is None or (name and node.value is None):
             raise NotLiftable(f"line {node.lineno}: a return")
-        name, end = self.result
-        found = self.value(node.value)
-        self.assign(name, found)
+        found = None if node.value is None else self.value(node.value)
+        if name:
+            self.assign(name, found)
         self.code.go(end)
         self.definite = None
 
@@ -500,8 +507,11 @@ class Statements(Variables):
 
     # ---- functions of the user's, inlined
 
-    def inlined(self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict) -> Any:
-        """The value of a call of a function with its code in place of the call."""
+    def inlined(
+        self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
+    ) -> Any:
+        """The value of a call of a function with its code in place of the call; None where it ``returns`` nothing that
+        is used."""
         if function in self.inline or len(self.inline) > 4:
             raise NotLiftable("a function that calls itself")
         definition = parsed(function)
@@ -519,43 +529,24 @@ class Statements(Variables):
             self.assign(name, value)
         end = e.block()
         before = set(self.definite or ())
-        self.result, self.jumps, self.unchecked = ("return", end), [], frozenset()
+        self.result, self.jumps, self.unchecked = ("return" if returns else "", end), [], frozenset()
         self.inline.append(function)
-        self._scopes.append(_Names(function))
+        self._scopes.append(Names(function))
+        where = e.where
         self.body(definition.body)
-        if self.definite is not None:
+        if self.definite is not None and returns:
             raise NotLiftable(f"{function.__name__} may return nothing")
+        if self.definite is not None:
+            e.go(end)
         e.place(end)
         self._scopes.pop()
         self.inline.pop()
-        self.definite = before | {self.prefix + "return"}
-        result = self.read("return")
+        e.where = where
+        self.definite = before | ({self.prefix + "return"} if returns else set())
+        result = self.read("return") if returns else None
         self.prefix, self.result, self.jumps, self.unchecked = saved
         self.definite = before
         return result
-
-
-class _Names(dict):
-    """What an inlined function's names stand for: modules and functions; others may change between calls. ``free``:
-    those of variables around it."""
-
-    def __init__(self, function: types.FunctionType):
-        super().__init__()
-        self.function, self.free = function, frozenset(function.__code__.co_freevars)
-        self._globals = function.__globals__
-        builtins = self._globals["__builtins__"]
-        self._builtins = builtins if isinstance(builtins, dict) else vars(builtins)
-
-    def __contains__(self, name) -> bool:
-        return name in self._globals or name in self._builtins
-
-    def __getitem__(self, name):
-        found = self._globals[name] if name in self._globals else self._builtins[name]
-        if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
-            raise NotLiftable(f"the function {name} that an inlined function calls")
-        if not callable(found) and not isinstance(found, types.ModuleType):
-            raise NotLiftable(f"the global {name} of a function that is called")
-        return found
 
 
 def _same_kind(source: dt.DType, target: dt.DType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,3 +181,26 @@ def _roots(found: Any) -> frozenset:
     if isinstance(found, Array):
         return found.roots
     return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()
+
+
+class Names(dict):
+    """What an inlined function's names stand for: modules and functions; others may change between calls. ``free``:
+    those of variables around it."""
+
+    def __init__(self, function: types.FunctionType):
+        super().__init__()
+        self.function, self.free = function, frozenset(function.__code__.co_freevars)
+        self._globals = function.__globals__
+        builtins = self._globals["__builtins__"]
+        self._builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+
+    def __contains__(self, name) -> bool:
+        return name in self._globals or name in self._builtins
+
+    def __getitem__(self, name):
+        found = self._globals[name] if name in self._globals else self._builtins[name]
+        if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
+            raise NotLiftable(f"the function {name} that an inlined function calls")
+        if not callable(found) and not isinstance(found, types.ModuleType):
+            raise NotLiftable(f"the global {name} of a function that is called")
+        return found
