@@ -15,7 +15,7 @@ import logging
 import random
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def stop(what: str):
     raise Stop(located(f"it uses {what}, which has to happen at every call"))
 
 
-def give_up(what: str):
+def give_up(what: str) -> NoReturn:
     """Ends the trace in progress at the user's line, where it does what only the real arrays and numbers can answer:
     the function then runs as it is."""
     raise Stop(located(f"it asks for {what}"))

@@ -72,7 +72,7 @@ class TracedScalar(TracedArray):
     def __index__(self) -> int:
         return operator.index(self.concrete())
 
-    def __hash__(self) -> int:  # type: ignore[override]  # it compares as a number does
+    def __hash__(self) -> int:  # it compares as a number does
         return hash(self.concrete())
 
     def _text(self, how: Callable[[Any], str]) -> str:

@@ -74,11 +74,16 @@ class Expressions(Subscripts):
     functions: dict[Any, Callable]
     of_any_type: frozenset  # functions that take numbers of two types
     methods: dict[str, Callable]
+    names: dict[str, Any]
+    variables: dict[str, Any]
+    inline: list[types.FunctionType]
 
     def read(self, name: str) -> Any:
         raise NotImplementedError
 
-    def inlined(self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict) -> Any:
+    def inlined(
+        self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
+    ) -> Any:
         raise NotImplementedError
 
     # ---- evaluation
@@ -516,7 +521,7 @@ class Expressions(Subscripts):
             raise NotLiftable("a call of a value")
         called = function.value
         if isinstance(called, _native.Function):  # a compiled function of the user's
-            called = called.__wrapped__
+            called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
         if not returns and not isinstance(called, types.FunctionType):
             raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
         try:
