@@ -1,6 +1,8 @@
 """What the user's code asks of values themselves, where a trace has stand-ins for them: see stand_in_programs.py, of which
 a fixed part runs here."""
 
+import json
+import operator
 import random
 import types
 import warnings
@@ -121,3 +123,17 @@ def test_programs_by_the_array_api_standard():
     x = np.random.default_rng(0).random((30, 200))
     compiled = mlirfuse.jit(f, fallback=False)
     assert np.allclose(compiled(x), f(x)) and compiled(x).dtype == np.float32
+
+
+def test_code_that_is_not_the_users_has_no_hooks():
+    """As docs/limits.md says: C code sees that a computed number is no float."""
+    compiled = mlirfuse.jit(lambda a: (json.JSONEncoder(default=str).encode([a.mean()]), a + 1))
+    assert compiled(np.ones(3000))[0] in ('["1.0"]', "[1.0]")
+    assert mlirfuse.jit(lambda a: (json.dumps([a.mean()], default=str), a + 1))(np.ones(3000))[0] == "[1.0]"
+
+
+def test_identity_as_a_function():
+    f = lambda x, y: (operator.is_(x, y), operator.is_not(x, x), x + y)  # noqa: E731
+    x, compiled = np.ones(3000), mlirfuse.jit(f, fallback=False)
+    for args in ((x, x), (x, x[:]), (x, x)):
+        assert compiled(*args)[:2] == f(*args)[:2]

@@ -13,6 +13,7 @@ import builtins
 import datetime
 import dis
 import functools
+import operator
 import sys
 import sysconfig
 import types
@@ -118,7 +119,7 @@ class StandIns:
         """``import``; and ``is``, which is compiled to it (:func:`with_our_names`): the operands are the last two."""
         if name not in _IDENTITY:
             return self.of(builtins.__import__(name, *args, **kwargs))
-        right, left = args[-2:]
+        left, right = args[-1:-3:-1] if len(args) > 2 else args
         one = intro.are_one(left, right) or self.original(left) is self.original(right)
         return one == (name == _IDENTITY[0])
 
@@ -153,6 +154,8 @@ class StandIns:
         if ours is None:
             if getattr(value, "__module__", None) == "json" and callable(value) and not isinstance(value, type):
                 return intro.without_stand_ins(value)
+            if value in (operator.is_, operator.is_not):
+                return functools.partial(self._import, _IDENTITY[value is operator.is_not])
             name = getattr(value, "__name__", "")
             if _is_librarys(value) and name in _NAMESPACES:
                 return self._namespace
@@ -263,6 +266,7 @@ _REPLACED_MODULES = {
     "glob",
     "json",
     "logging",
+    "operator",
     "os",
     "random",
     "secrets",
