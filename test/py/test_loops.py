@@ -3,7 +3,9 @@ Expected values are the function's own, run by Python."""
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 import pickle
 import warnings
 
@@ -1230,6 +1232,32 @@ def test_attributes_of_objects_are_read_once():
                 assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
             made.weights[1] = 7.0
             assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
+
+
+class Slotted:
+    __slots__ = ("k", "n")
+
+    def __init__(self, k, n):
+        self.k, self.n = k, n
+
+
+@pytest.mark.parametrize(
+    "kind", [Slotted, collections.namedtuple("Pair", "k n"), dataclasses.make_dataclass("Data", ["k", "n"])]
+)
+def test_attributes_of_slots_and_fields(kind):
+    def f(c, a):
+        for i in range(c.n, len(a)):
+            a[i] = a[i - c.n] * c.k + stepped(a[i], by=c.k)
+        return a
+
+    def stepped(x, low=2.0, by=1.0):
+        return x * low + by
+
+    compiled = mlirfuse.jit(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ((0.5, 1), (0.25, 2), (0.5, 1)):
+            assert np.allclose(compiled(kind(*given), np.ones(300)), f(kind(*given), np.ones(300)))
 
 
 def test_an_attribute_that_runs_code_names_the_remedy():

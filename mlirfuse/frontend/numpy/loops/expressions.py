@@ -459,6 +459,8 @@ class Expressions(Subscripts):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
+            if callable(getattr(type(owner), name, None)):
+                raise NotLiftable(f"the method {full or name} of an object: write it as a function")
             raise NotLiftable(f"the attribute {full or name} of an object: read it into a variable before the loop")
         if isinstance(found, (Array, Lazy)):
             if name == "shape":

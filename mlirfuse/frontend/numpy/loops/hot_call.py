@@ -146,7 +146,7 @@ class _Writer:
             code, around = self.constant(value.__code__), self.constant(value.__globals__)
             self.miss_if(f"type({x}) is not function_type or {x}.__code__ is not {code} or {x}.__globals__ is not "
                          f"{around} or {x}.__defaults__")  # fmt: skip
-        elif kind is tuple:
+        elif kind is tuple or kind is types.FunctionType:
             raise _NotHere
         elif self.loop.is_owner(name, value):
             self.miss_if(f"type({x}) is not {self.constant(kind)}")

@@ -18,7 +18,7 @@ from mlirfuse.core import deadline, events, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
-from mlirfuse.frontend.numpy.loops.source import attribute_data, only_for_attributes
+from mlirfuse.frontend.numpy.loops.source import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -32,7 +32,6 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
-from mlirfuse.frontend.numpy.objects import namespace_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import load
 
@@ -136,8 +135,8 @@ class Loop:
                 key += (name, *map(type, value))
             elif kind is list and name in self.lists:
                 key += (name, kind)
-            elif kind is types.FunctionType and not value.__defaults__:
-                key += (name, value.__code__, id(value.__globals__))
+            elif kind is types.FunctionType:
+                key += (name, value.__code__, id(value.__globals__), *map(_default, value.__defaults__ or ()))
             elif self.is_owner(name, value):
                 key += (name, kind)
             else:
@@ -161,7 +160,7 @@ class Loop:
     def is_owner(self, name: str, value: Any) -> bool:
         """Whether a variable is an object of the user's of which the loop reads attributes alone, which variables of
         their own stand for."""
-        return name in self._owners and not isinstance(value, type) and namespace_of(value) is not None
+        return name in self._owners and not isinstance(value, type) and has_attributes(value)
 
     def _warm(self, compiled: Compiled, values: dict, variables: dict, sizes: tuple) -> None:
         """Calls like this one are run by a function that is written for them from now on."""
@@ -322,6 +321,11 @@ class Loop:
             else:
                 out.append(_unpack(words, at + 1, kind, buffers, arrays)[0])
         return *out, words[-1]
+
+
+def _default(value: Any) -> tuple:
+    """A default of a function's that is called, as a part of a key."""
+    return type(value), repr(value) if type(value) in (bool, int, float, complex) else id(value)
 
 
 def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: dict, arrays: dict) -> None:

@@ -100,6 +100,14 @@ def only_for_attributes(node: ast.stmt, names: Collection[str]) -> set[str]:
     return set(names) - {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in bases}
 
 
+def has_attributes(value: Any) -> bool:
+    """Whether ``value`` is an object of the user's, also with slots, or a named tuple."""
+    if namespace_of(value) is not None:
+        return True
+    return hasattr(type(value), "_fields") or any("__slots__" in vars(kind) for kind in type(value).__mro__)
+
+
+_USUAL_ACCESS = (object.__getattribute__, tuple.__getattribute__)
 _DATA = (bool, int, float, complex, np.ndarray)
 
 
@@ -107,12 +115,15 @@ def attribute_data(value: Any, attributes: Collection[str]) -> Any:
     """The number or array behind attributes of a user's object, which reading runs no code for; else
     :func:`attribute_data` itself."""
     for name in attributes:
-        if namespace_of(value) is None or type(value).__getattribute__ is not object.__getattribute__:
+        if not has_attributes(value) or type(value).__getattribute__ not in _USUAL_ACCESS:
             return attribute_data
         kind = inspect.getattr_static(type(value), name, None)
-        if hasattr(type(kind), "__get__"):  # a property, or a slot
+        if isinstance(kind, types.MemberDescriptorType) or name in getattr(type(value), "_fields", ()):
+            value = getattr(value, name, attribute_data)  # a slot, or a named tuple's field
+        elif hasattr(type(kind), "__get__"):  # a property
             return attribute_data
-        value = attribute_of(value, name)[1]
+        else:
+            value = attribute_of(value, name)[1] if namespace_of(value) is not None else attribute_data
     return value if type(value) in _DATA or isinstance(value, np.generic) else attribute_data
 
 

@@ -516,10 +516,12 @@ class Statements(Variables):
             raise NotLiftable("a function that calls itself")
         definition = parsed(function)
         spec = definition.args
-        if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs or spec.defaults:
-            raise NotLiftable(f"the function {function.__name__}, which has defaults or arguments of other kinds")
+        if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
+            raise NotLiftable(f"the function {function.__name__}, which has arguments of other kinds")
         names = [arg.arg for arg in spec.args]
-        given = dict(zip(names, args)) | keywords
+        defaults = function.__defaults__ or ()
+        numbers = {n: d for n, d in zip(names[len(names) - len(defaults) :], defaults) if type(d) in _NUMBERS}
+        given = {n: self.constant(d) for n, d in numbers.items()} | dict(zip(names, args)) | keywords
         if set(given) != set(names) or len(args) > len(names):
             raise NotLiftable(f"the arguments of {function.__name__}")
         e = self.code
@@ -547,6 +549,9 @@ class Statements(Variables):
         self.prefix, self.result, self.jumps, self.unchecked = saved
         self.definite = before
         return result
+
+
+_NUMBERS = (bool, int, float, complex)  # that defaults of functions are
 
 
 def _same_kind(source: dt.DType, target: dt.DType) -> bool:
