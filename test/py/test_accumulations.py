@@ -19,6 +19,7 @@ import mlirfuse
 from mlirfuse.core import config
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray
+from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
@@ -58,7 +59,7 @@ def added(x, i, v):
 
 def fused(x, i, v):
     """The op, its values computed in its kernel; NumPy's own on arrays."""
-    if not hasattr(x, "_trace"):
+    if current() is None:
         return added(x, i, v)
     t = x._trace
     return TracedArray(t, t.emit("index_put_accumulate", x.value, asarray(i).value, (v + v).value))
@@ -66,7 +67,7 @@ def fused(x, i, v):
 
 def added_twice(x, i, v):
     """The values, and multiples of them at other rows, in one op."""
-    if not hasattr(x, "_trace"):
+    if current() is None:
         out = x.astype(f32) if x.dtype in (f16, ml_dtypes.bfloat16) else x.copy()
         for rows, values in ((i, v + v), (i // 2, v * v)):
             np.add.at(out, rows, values.astype(out.dtype))
@@ -255,7 +256,7 @@ def test_gpu_places_that_are_computed(dtype):
 
     def resized(x, v, rows, columns):
         image = np.arange(3)[:, None, None] * 60 + rows[:, None] * 12 + columns
-        if not hasattr(x, "_trace"):
+        if current() is None:
             out = x.astype(np.float64)
             np.add.at(out, image.reshape(-1), v.reshape(-1).astype(np.float64) * 2)
             return out
@@ -324,7 +325,7 @@ def test_gpu_rows(dtype, shape, rows_of_any_size):
     i[::5], i[1::11], i[2::13] = i[0], -5, shape[0]
 
     def inside(x, i, v):
-        if hasattr(x, "_trace"):
+        if current() is not None:
             return fused(x, i, v)
         there = (i >= 0) & (i < shape[0])
         return added(x, i[there], v[there])
