@@ -27,6 +27,8 @@ class Copies:
     def __init__(self, parts: Parts):
         self.parts = parts
         self.original: dict[Op, Op] = {}  # of a copy
+        # Pairs of segments whose boundary was compared, with what they had then.
+        self.compared: dict[tuple[Part, Part], tuple[int, ...]] = {}
 
     def compute_again(self) -> bool:
         """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of
@@ -49,6 +51,10 @@ class Copies:
             ):
                 if reader is None or reader is part or reader.into is not None:
                     continue
+                state = len(part.ops), len(reader.ops), len(part.outs), len(reader.ins)
+                if self.compared.get((part, reader)) == state:
+                    continue
+                self.compared[part, reader] = state
                 found = self._cheaper_boundary(part, reader)
                 if found is not None:
                     cone, values = found
@@ -71,6 +77,8 @@ class Copies:
         # What is behind more instructions than this is not computed again.
         most = sum(self._boundary_price(v, part, reader, read) for v in read)
         price_to = {v.op: 0.0 for v in read}  # of the ops between it and what is read, on the cheapest way
+        # How often an op is computed in the reader, whose threads have no results of each other: once for each element.
+        times = {v.op: self.parts.elements(v) * often for v in read}
         pending = [-self.parts.order[op] for op in price_to]
         heapq.heapify(pending)
         seen: set[Op] = set()
@@ -79,7 +87,7 @@ class Copies:
             if op in seen:
                 continue
             seen.add(op)
-            price = cost_of(op) * self.parts.elements(op.result) * often
+            price = cost_of(op) * times[op]
             may = (op.row.may_be_copied or op.row.kind in ("index", "shape")) and not op.row.barrier
             may &= price_to[op] + price < most
             edges.append((_SOURCE, op, price if may else math.inf))
@@ -88,6 +96,7 @@ class Copies:
                 edges.append((v, op, math.inf))
                 if self.parts.part_of(v.op) is part:
                     price_to[v.op] = min(price_to[op] + price, price_to.get(v.op, math.inf))
+                    times[v.op] = max(times[op], times.get(v.op, 0))
                     heapq.heappush(pending, -self.parts.order[v.op])
                 else:
                     given = math.inf if v in self.parts.written else self._boundary_price(v, part, reader, read)

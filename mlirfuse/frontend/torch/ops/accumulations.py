@@ -16,7 +16,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.known_values import known_value
 
-_MOST_READERS = 16  # elements that one thread adds up one after the other
+_MOST_READERS = 64  # elements that one thread adds up one after the other
 
 
 def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
@@ -112,17 +112,15 @@ def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: in
         return c.op("sum", c.b.cast(c.op(compare, index, each), dt.i64), axes=(1,), keepdims=False)
 
     first, end = number_of("lt"), number_of("le")
-    last = c.b.constant(count - 1, dt.i64)
-    own = tuple(extent if d == dim else 1 for d in range(values.rank))
-    total: Value | None = None
-    for k in range(most):
-        at = c.op("add", first, c.b.constant(k, dt.i64))
-        read = c.op("take", values, c.op("minimum", at, last), axis=dim)
-        there = c.b.reshape(c.op("lt", at, end), own)
-        read = c.op("where", there, read, c.b.constant(0, element(values)))
-        total = read if total is None else c.op("add", total, read)
-    assert total is not None
-    return total
+    # The readers of each element stand one above the other, so that a kernel goes over memory as the result lies.
+    at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
+    there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
+    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (most * extent,))
+    shape = (*values.shape[:dim], most, extent, *values.shape[dim + 1 :])
+    own = tuple(n if d in (dim, dim + 1) else 1 for d, n in enumerate(shape))
+    read = c.b.reshape(c.op("take", values, at, axis=dim), shape)
+    read = c.op("where", c.b.reshape(there, own), read, c.b.constant(0, element(values)))
+    return c.op("sum", read, axes=(dim,), keepdims=False)
 
 
 @rule("aten.embedding_dense_backward.default")
