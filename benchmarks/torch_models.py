@@ -39,6 +39,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
 
+from benchmarks.architectures import ARCHITECTURES
+
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "MLIRFUSE_CACHE_DIR")
 KINDS = {  # the first pattern that is found in a kernel's name says its kind; Triton's names tell what is fused
     "mlirfuse": r"mlirfuse",
@@ -114,6 +116,7 @@ MODELS = {
     # Chosen before their first run, and nothing was tuned for them:
     "modernbert": lambda small, dropout: language("ModernBert", 32, 512, small, dropout),
     "efficientnet": lambda small, dropout: images(lambda: efficientnet(dropout), 128, small),
+    **ARCHITECTURES,
 }
 
 

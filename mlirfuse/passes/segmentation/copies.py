@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+
 from mlirfuse.analysis.memory_order import turned
+from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.legality import LARGEST
 from mlirfuse.passes.segmentation.parts import Part, Parts
@@ -10,6 +14,10 @@ from mlirfuse.passes.segmentation.work import cost_of, moves
 
 COPIED = "computed again there, which moves fewer bytes than storing it"
 _FEW = 8  # ops that are computed again rather than stored
+# Instructions that take as long as the transfer of a byte: float32 instructions a second over bytes a second of memory
+# are 10 on an H100 and some 5 on a core of a CPU; other instructions, addresses among them, take their part of it.
+_PER_BYTE = 4
+_SOURCE, _SINK = "source", "sink"
 _COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
 
 
@@ -19,6 +27,8 @@ class Copies:
     def __init__(self, parts: Parts):
         self.parts = parts
         self.original: dict[Op, Op] = {}  # of a copy
+        # Pairs of segments whose boundary was compared, with what they had then.
+        self.compared: dict[tuple[Part, Part], tuple[int, ...]] = {}
 
     def compute_again(self) -> bool:
         """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of
@@ -29,6 +39,105 @@ class Copies:
                 for value in list(part.outs):
                     changed |= self._copies_for_readers(value, part)
         return changed
+
+    def move_boundaries(self) -> bool:
+        """Where a segment reads several values of another, and fewer bytes lie between the two if it computes these
+        itself from what they follow from, it does: a gradient is stored rather than each product of it, and indices
+        that are computed are not stored."""
+        changed = False
+        for part in self.parts.alive():
+            for reader in dict.fromkeys(
+                self.parts.part_of(op) for v in part.outs for op in self.parts.users.get(v, ())
+            ):
+                if reader is None or reader is part or reader.into is not None:
+                    continue
+                state = len(part.ops), len(reader.ops), len(part.outs), len(reader.ins)
+                if self.compared.get((part, reader)) == state:
+                    continue
+                self.compared[part, reader] = state
+                found = self._cheaper_boundary(part, reader)
+                if found is not None:
+                    cone, values = found
+                    first, count = self.parts.members[reader.first], len(reader.ops)
+                    self._copy(cone, values, reader)
+                    self.parts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
+                    changed = True
+        return changed
+
+    def _cheaper_boundary(self, part: Part, reader: Part) -> tuple[list[Op], list[Value]] | None:
+        """The ops of ``part`` that ``reader`` had better compute too, in order, and those of its inputs that they give;
+        None if what it reads is best stored. By a cheapest cut: a value on it is stored and read, an op behind it is
+        computed again."""
+        read = [v for v in reader.ins if v in part.outs]
+        work = self.parts.work(reader) if reader.moving else None
+        if reader.moving and work is None:
+            return None
+        often = max(work.counts.get(v, 0) / self.parts.elements(v) for v in read) if work else 1
+        edges: list[Edge] = []
+        # What is behind more instructions than this is not computed again.
+        most = sum(self._boundary_price(v, part, reader, read) for v in read)
+        price_to = {v.op: 0.0 for v in read}  # of the ops between it and what is read, on the cheapest way
+        # How often an op is computed in the reader, whose threads have no results of each other: once for each element.
+        times = {v.op: self.parts.elements(v) * often for v in read}
+        pending = [-self.parts.order[op] for op in price_to]
+        heapq.heapify(pending)
+        seen: set[Op] = set()
+        while pending:  # in reverse order, so that all that read an op have been seen
+            op = self.parts.members[-heapq.heappop(pending)]
+            if op in seen:
+                continue
+            seen.add(op)
+            price = cost_of(op) * times[op]
+            may = (op.row.may_be_copied or op.row.kind in ("index", "shape")) and not op.row.barrier
+            may &= price_to[op] + price < most
+            edges.append((_SOURCE, op, price if may else math.inf))
+            edges.append((op, op.result, self._boundary_price(op.result, part, reader, read)))
+            for v in op.operands if may else ():
+                edges.append((v, op, math.inf))
+                if self.parts.part_of(v.op) is part:
+                    price_to[v.op] = min(price_to[op] + price, price_to.get(v.op, math.inf))
+                    times[v.op] = max(times[op], times.get(v.op, 0))
+                    heapq.heappush(pending, -self.parts.order[v.op])
+                else:
+                    given = math.inf if v in self.parts.written else self._boundary_price(v, part, reader, read)
+                    edges.append((_SOURCE, v, given))
+        edges += [(v, _SINK, math.inf) for v in read]
+        behind = sink_side(edges, _SOURCE, _SINK)
+        if behind is None:
+            return None
+        cone = sorted((op for op in seen if op in behind), key=self.parts.order.__getitem__)
+        values = [v for v in read if v.op in behind]
+        sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v.op not in behind]
+        if not cone or reader.cost + sum(op.row.cost for op in cone) > LARGEST:
+            return None
+        if any(self._turned(v, sources, reader) for v in values) or not self._stays_one(part, reader, values, sources):
+            return None
+        return cone, values
+
+    def _stays_one(self, part: Part, reader: Part, values: list[Value], sources: list[Value]) -> bool:
+        """Whether one loop nest gives what ``part`` has to give once ``reader`` reads ``sources`` instead of
+        ``values``."""
+        if part.reduced or part.rows:
+            return True
+        left = [v for v in part.outs if v not in values or part.outs[v] > reader.ins[v]]
+        masks = [self.parts.axis_mask(v) for v in (*left, *sources) if self.parts.part_of(v.op) is part]
+        widest = max(masks, key=int.bit_count, default=0)
+        return not any(mask & ~widest for mask in masks)
+
+    def _boundary_price(self, value: Value, part: Part, reader: Part, read: list[Value]) -> float:
+        """Instructions that take as long as to write ``value``, unless others need it anyway, and to read it; infinite
+        where ``part`` cannot give it."""
+        if value in self.parts.unread:
+            return 0
+        mine = self.parts.part_of(value.op) is part
+        if mine and value not in part.outs:
+            widest = part.domain if part.reduced or part.rows else max(part.masks, key=int.bit_count)
+            if self.parts.axis_mask(value) & ~widest:
+                return math.inf
+        users = (self.parts.part_of(op) for op in self.parts.users.get(value, ()))
+        others = value in self.parts.returned or any(p is not part and p is not reader for p in users)
+        times = (mine and not others) + (value in read or value not in reader.ins)
+        return times * self._bytes(value) * _PER_BYTE
 
     def keep_order(self) -> None:
         """Where the permuted view of a copy would be stored for other segments, the copy is, in the order of memory for
@@ -45,7 +154,7 @@ class Copies:
                     part.outs[source] = 0
                     part.masks[self.parts.axis_mask(source)] = part.masks.get(self.parts.axis_mask(source), 0) + 1
                 for reader in filter(None, readers):
-                    self._copy([value.op], value, part, reader)
+                    self._copy([value.op], [value], reader)
 
     def _copies_for_readers(self, value: Value, part: Part) -> bool:
         cone = self._cheap_ops(value, part)
@@ -64,7 +173,7 @@ class Copies:
         others = [p for p in others if not self._too_often(cone, value, p) and not self._turned(value, sources, p)]
         for reader in others:
             first, count = self.parts.members[reader.first], len(reader.ops)
-            self._copy(cone, value, part, reader)
+            self._copy(cone, [value], reader)
             self.parts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
         return bool(others)
 
@@ -113,8 +222,8 @@ class Copies:
         widest = max(others, key=int.bit_count, default=0)
         return any(mask & ~widest for mask in others)
 
-    def _copy(self, cone: list[Op], value: Value, part: Part, reader: Part) -> None:
-        """Gives ``reader`` its own ``value``."""
+    def _copy(self, cone: list[Op], values: list[Value], reader: Part) -> None:
+        """Gives ``reader`` its own ``values``, which ``cone`` computes."""
         made: dict[Value, Value] = {}
         for op in cone:
             copy = Op(
@@ -139,10 +248,12 @@ class Copies:
                 if self.parts.part_of(v.op) is not reader:
                     reader.ins[v] = reader.ins.get(v, 0) + 1
                     self._uses(v, 1)
-        for op in [op for op in self.parts.users[value] if self.parts.part_of(op) is reader]:
-            self._replace(op, value, made[value])
-        self._uses(value, -reader.ins.pop(value))
-        self._drop_unused(value.op)
+        for value in values:
+            for op in [op for op in self.parts.users[value] if self.parts.part_of(op) is reader]:
+                self._replace(op, value, made[value])
+            self._uses(value, -reader.ins.pop(value))
+        for value in values:
+            self._drop_unused(value.op)
 
     def _replace(self, user: Op, old: Value, new: Value) -> None:
         user.operands = [new if v is old else v for v in user.operands]
@@ -154,10 +265,13 @@ class Copies:
         part = self.parts.part_of(value.op)
         if part is None:
             return
-        part.outs[value] += more
+        mask = self.parts.axis_mask(value)
+        if value not in part.outs:
+            part.masks[mask] = part.masks.get(mask, 0) + 1
+        part.outs[value] = part.outs.get(value, 0) + more
         if not part.outs[value]:
             del part.outs[value]
-            part.masks[self.parts.axis_mask(value)] -= 1
+            part.masks[mask] -= 1
 
     def _drop_unused(self, op: Op) -> None:
         """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""

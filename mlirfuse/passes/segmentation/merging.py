@@ -23,7 +23,7 @@ class Segmenter:
         while changed:
             while changed:
                 changed = self._along_values() | self._siblings()
-            changed = self.copies.compute_again()
+            changed = self.copies.compute_again() or self.copies.move_boundaries()
         self.copies.keep_order()
         self._join_sums()
         self.copies.share()

@@ -44,6 +44,7 @@ def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value]
     paths: dict[Value, dict[int, int]] = {value: {0: elements(value)} for value in outs}
     names: dict[tuple[Op, int], int] = {}
     counts: dict[Op | Value, int] = {}
+    largest = max((size for path in paths.values() for size in path.values()), default=0)
     code = 0
     for op in ops:
         here: dict[int, int] = {}
@@ -55,10 +56,14 @@ def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value]
         if moves(op):
             size = elements(op.result)
             here = {names.setdefault((op, path), len(names) + 1): min(n, size) for path, n in here.items()}
+        if op.row.kind == "accumulate":  # goes over all values, whatever is read of its result
+            here = dict.fromkeys(here, max(map(elements, op.operands)))
         for value in dict.fromkeys(op.operands):
             size, known = elements(value), paths.setdefault(value, {})
             reduced = max(1, size // elements(op.result)) if op.row.kind == "reduce" else 1
             known |= {path: min(n * reduced, size) for path, n in here.items()}
             if len(known) > _MOST_PATHS:
-                return None
+                if _MOST_PATHS * size > largest:
+                    return None
+                paths[value] = {0: sum(known.values())}  # a vector of indices, say: what it costs does not count
     return Work(counts | {value: sum(known.values()) for value, known in paths.items()}, code)

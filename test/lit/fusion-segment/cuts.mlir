@@ -57,8 +57,10 @@ func.func @moves(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s0"]}) -> tensor<?x
   return %d : tensor<?x?xf32>
 }
 
-// A part of a normalized row.
+// A part of a normalized row: what is stored between the two is the sum, not the row.
 // CHECK-LABEL: func.func @sliced(
+// CHECK: "fusion.segment"
+// CHECK-NOT: "fusion.sub"
 // CHECK: "fusion.segment"
 // CHECK: "fusion.sub"
 // CHECK: "fusion.slice"
@@ -71,11 +73,13 @@ func.func @sliced(%x: tensor<?x8xf32> {fusion.shape = ["s0", "8"]}) -> tensor<?x
   return %e : tensor<?x4xf32>
 }
 
-// Two normalizations over different axes: merging the ends would make a cycle through the other.
+// Two normalizations over different axes: merging the ends would make a cycle through the other. An exponential that is
+// computed twice costs less than to store what the first makes of it.
 // CHECK-LABEL: func.func @cycle(
 // CHECK: "fusion.segment"
 // CHECK: "fusion.sum"({{.*}}) {axes = [0]
-// CHECK: scheduler = "normalization", why = "the first group"}
+// CHECK: bytes_written = "s1*4"}, scheduler = "reduction", why = "the first group"}
+// CHECK: "fusion.exp"
 // CHECK: "fusion.sum"({{.*}}) {axes = [1]
 // CHECK: why = "reduces other axes than the segment before it"
 // CHECK-NOT: fusion.segment

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
@@ -13,6 +14,9 @@ from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, elemen
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.known_values import known_value
+
+_MOST_READERS = 64  # elements that one thread adds up one after the other
 
 
 def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
@@ -52,13 +56,18 @@ def unsafe_index_put(
     """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
     the place of each."""
     given = [index is not None for index in indices]
-    if not accumulate or (given[0] and sum(given) == 1):
+    if not accumulate or (given[0] and sum(given) == 1 and known_value(indices[0]) is None):
         return index_put(c, x, indices, values, accumulate)
-    _in_any_order(c)
     along = along_dimensions(c.b, indices)
     if any(index.rank != 1 for index in along.values()):
         raise Unsupported("positions along a dimension that differ along several")
     shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
+    if readers := ascending_readers(along, x.shape):
+        gathered = c.b.broadcast_to(c.b.cast(values, element(x)), shape)
+        for dim, most in readers.items():
+            gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
+        return c.op("add", x, gathered)
+    _in_any_order(c)
     place: Value = c.b.constant(0, dt.i64)
     stride: sz.Size = 1
     for dim in reversed(range(x.rank)):
@@ -72,6 +81,46 @@ def unsafe_index_put(
     count = sz.product(shape)
     at, of = (c.b.reshape(c.b.broadcast_to(v, shape), (count,)) for v in (place, c.b.cast(values, element(x))))
     return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), at, of), x.shape)
+
+
+def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:
+    """For the gradient of a gather whose indices are known and never descend, as in resizing or repeating: how many
+    elements of the gathered tensor at most come from one index, along each dimension, the last first. None where an
+    index is not known, or so many come from one that adding them up by one thread takes longer than scattering."""
+    most = {}
+    for dim in sorted(along, reverse=True):
+        index = known_value(along[dim])
+        extent = shape[dim]
+        if index is None or not index.size or not isinstance(extent, int):
+            return None
+        if (index < 0).any() or (index >= extent).any() or (np.diff(index) < 0).any():
+            return None
+        most[dim] = int(np.bincount(index).max())
+        if most[dim] > _MOST_READERS:
+            return None
+    return most
+
+
+def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: int, most: int) -> Value:
+    """The sums of the ``values`` along ``dim`` whose ``index`` is each number below ``extent``, in ascending order.
+    ``index``: ascending; ``most``: how many of them are equal at most."""
+    index = c.op("expand_dims", c.b.cast(index, dt.i64), axes=(0,))
+    count = index.shape[1]
+    each = c.op("iota", shape=(extent, 1), axis=0, dtype=dt.i64)
+
+    def number_of(compare: str) -> Value:
+        return c.op("sum", c.b.cast(c.op(compare, index, each), dt.i64), axes=(1,), keepdims=False)
+
+    first, end = number_of("lt"), number_of("le")
+    # The readers of each element stand one above the other, so that a kernel goes over memory as the result lies.
+    at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
+    there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
+    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (most * extent,))
+    shape = (*values.shape[:dim], most, extent, *values.shape[dim + 1 :])
+    own = tuple(n if d in (dim, dim + 1) else 1 for d, n in enumerate(shape))
+    read = c.b.reshape(c.op("take", values, at, axis=dim), shape)
+    read = c.op("where", c.b.reshape(there, own), read, c.b.constant(0, element(values)))
+    return c.op("sum", read, axes=(dim,), keepdims=False)
 
 
 @rule("aten.embedding_dense_backward.default")
