@@ -62,11 +62,13 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
             mapped[id(value)] = fd.define_tensor(d.shape, d.contiguity, d.dtype, d.is_cpu, d.stride_order)
         else:
             mapped[id(value)] = fd.define_scalar(None, value.data_type)
+    # What is written is no number: it is in memory.
+    fd.scalar_arguments -= {source.inputs.index(o.alias) for o in source.outputs if o.alias is not None}
     for k, argument in enumerate(fd.graph_arguments):
         argument.name = source.graph_arguments[k].name
     fd._depth = 1
     for record in live:
-        replay.record, fd._extras = record.index, []
+        replay.record, fd.operation, fd._extras = record.index, record.name, []
         fd.builder.loc = lambda loc=record.loc: loc
         returned = getattr(fd.ops, record.name)(**{key: image(value) for key, value in record.call.items()})
         for made, value in zip([*results_of(returned), *fd._extras], record.results):
