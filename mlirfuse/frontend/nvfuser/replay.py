@@ -127,6 +127,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
         outputs.append((positions[tensor.value, back], back))
     fd.block.returns = returns
     graph = Graph("fusion", fd.block, list(fd.layouts), set(fd.scalar_arguments), aliases)
+    graph.numbers = {f"v{k}" for k, v in enumerate(graph.args) if k in graph.scalars and v.dtype.is_integer}
     _remove_dead(graph)
     return Planned(graph, list(fd.hidden), outputs)
 

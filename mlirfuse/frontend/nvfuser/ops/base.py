@@ -136,14 +136,16 @@ class OperatorBase:
         elif not replay.guards.get((replay.record, label), True):
             raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
 
-    def _called(self, name: str, function, operands, results: list[tuple]) -> list[Value]:
-        """A call of a library function; ``results`` are pairs of element type and shape."""
+    def _called(self, name: str, function, operands, results: list[tuple], sizes: tuple = ()) -> list[Value]:
+        """A call of a library function; ``results`` are pairs of element type and shape. The function gets the values
+        of ``sizes`` behind its operands."""
         made: Value | list[Value] = self._b.op(
             "call",
             *operands,
             callee=name,
             dtypes=tuple(dtype for dtype, _ in results),
             shapes=tuple(tuple(shape) for _, shape in results),
+            sizes=sizes,
             function=function,
         )
         return made if isinstance(made, list) else [made]
