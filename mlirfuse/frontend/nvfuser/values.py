@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -50,6 +51,10 @@ def at_line(loc) -> str:
     return f"{loc[0]}:{loc[1]}: " if loc else ""
 
 
+# What Python says of our own code, which was handed what it does not take.
+_OF_PYTHON = re.compile(r"object (is not|has no|does not|of type)|unsupported operand|not supported between|to unpack")
+
+
 def definition_error(what: str, error: Exception, given: str = "") -> DefinitionError:
     """``error``, raised while the user's call of ``what`` was recorded, as an error of the definition at their line.
     ``given``: the call's arguments, for people."""
@@ -57,6 +62,7 @@ def definition_error(what: str, error: Exception, given: str = "") -> Definition
         return error
     kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
     told = isinstance(error, (MlirfuseError, TypeError, ValueError, OverflowError))
+    told = told and not _OF_PYTHON.search(str(error))
     text = str(error) if told else f"it does not take these arguments{f' ({given})' if given else ''}"
     return kind(f"{at_line(user_line())}{what}: {text}")
 
