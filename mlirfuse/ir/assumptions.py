@@ -49,8 +49,8 @@ def equalities(op: Op) -> list[tuple[Size, Size]]:
     elif op.name in ("concatenate", "take_along_axis"):
         axis = op.attrs["axis"] % max(op.operands[0].rank, 1)
         for other in op.operands[1:]:
-            shapes = zip(op.operands[0].shape, other.shape)
-            pairs += [(a, b) for k, (a, b) in enumerate(shapes) if k != axis and 1 not in (a, b)]
+            both = zip(op.operands[0].shape, other.shape)
+            pairs += [(a, b) for k, (a, b) in enumerate(both) if k != axis and 1 not in (a, b)]
     elif op.name == "index_put_accumulate":
         for indices, values in zip(op.operands[1::2], op.operands[2::2]):
             pairs += zip((indices.shape[0], *op.operands[0].shape[1:]), values.shape)

@@ -90,7 +90,7 @@ def _equalities(graph: Graph) -> dict[str, Size]:
         shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
         for extents in zip(*shapes):
             sizes = list(dict.fromkeys(settled(n) for n in extents if n != 1))
-            if len(sizes) == 2 and _stand_for(*sizes, rank, same):
+            if len(sizes) == 2 and _stand_for(sizes[0], sizes[1], rank, same):
                 continue
             symbols = [n for n in sizes if isinstance(n, sz.Expr) and n.is_symbol]
             constants = [n for n in sizes if isinstance(n, int)]
