@@ -19,7 +19,7 @@ from mlirfuse.core import threads
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
-    from mlirfuse.ir.graph import Op
+    from mlirfuse.ir.graph import Graph, Op
     from mlirfuse.passes.base import MLIRPasses, Pass
     from mlirfuse.runtime.kinds import Call, Kind, Source
     from mlirfuse.runtime.program import Program, Variant
@@ -72,6 +72,33 @@ class Segmented(Event):
     call: Call
     env: dict[str, int]
     seconds: float
+
+
+# ---- graphs that a front end is handed, which have no kinds: torch's. ``name``: which graph of its function it is
+
+
+@dataclass(eq=False)
+class GraphLowered(Event):
+    """A front end has lowered a graph, which will be compiled."""
+
+    name: str
+    graph: Graph
+
+
+@dataclass(eq=False)
+class GraphPassRan(Event):
+    """A pass has changed such a graph."""
+
+    graph: Graph
+    step: Pass | MLIRPasses
+
+
+@dataclass(eq=False)
+class GraphSegmented(Event):
+    """Such a graph is cut into segments. ``env``: sizes of the call that it is compiled for, where they are known."""
+
+    graph: Graph
+    env: dict[str, int]
 
 
 @dataclass(eq=False)

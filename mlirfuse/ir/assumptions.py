@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op
+from mlirfuse.ir.sizes import Size
 
 
 class Described(NamedTuple):
@@ -25,6 +27,56 @@ class Described(NamedTuple):
         address = array.__array_interface__["data"][0]
         strides = tuple(stride // array.itemsize for stride in array.strides)
         return cls(dt.of(array.dtype), array.shape, strides, address & -address)
+
+
+def equalities(op: Op) -> list[tuple[Size, Size]]:
+    """The pairs of sizes that a kernel with ``op`` takes to be equal, and that are not seen to be."""
+    pairs: list[tuple[Size, Size]] = []
+    if op.row.kind == "elementwise":
+        shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
+        for extents in zip(*shapes):
+            first, *others = [n for n in extents if n != 1] or [1]
+            pairs += [(first, n) for n in others]
+    elif op.name == "reshape":
+        pairs.append((op.operands[0].numel, op.result.numel))
+    elif op.name in ("broadcast_to", "broadcast_in_dim"):
+        given, made = op.operands[0].shape, op.result.shape
+        dims = op.attrs.get("dims")
+        dims = range(len(made) - len(given), len(made)) if dims is None else dims
+        pairs += [(n, made[d]) for n, d in zip(given, dims) if n != 1]
+    elif op.name == "squeeze":
+        pairs += [(op.operands[0].shape[axis], 1) for axis in op.attrs["axes"]]
+    elif op.name in ("concatenate", "take_along_axis"):
+        axis = op.attrs["axis"] % max(op.operands[0].rank, 1)
+        for other in op.operands[1:]:
+            both = zip(op.operands[0].shape, other.shape)
+            pairs += [(a, b) for k, (a, b) in enumerate(both) if k != axis and 1 not in (a, b)]
+    elif op.name == "index_put_accumulate":
+        for indices, values in zip(op.operands[1::2], op.operands[2::2]):
+            pairs += zip((indices.shape[0], *op.operands[0].shape[1:]), values.shape)
+    return [(a, b) for a, b in dict.fromkeys(pairs) if a != b]
+
+
+def substituted(attrs: dict, same: Mapping[str, Size]) -> dict:
+    """The attributes of a ``fusion.guard`` where the symbols ``same`` stand for other sizes."""
+
+    def renamed(text: str) -> str:
+        return str(sz.substitute(sz.parse(text), same))
+
+    def listed(text: str) -> str:
+        head, bracket, sizes = text.partition("[")
+        return head + bracket + ", ".join(renamed(n) for n in sizes.rstrip("]").split(", ") if n) + "]" * bool(bracket)
+
+    out = dict(attrs)
+    for key in ("types", "strides"):
+        if key in attrs:
+            out[key] = [listed(text) for text in attrs[key]]
+    if "equal" in attrs:
+        sides = [[renamed(side) for side in text.split(" == ")] for text in attrs["equal"]]
+        out["equal"] = [" == ".join(pair) for pair in sides if pair[0] != pair[1]]
+        if not out["equal"]:
+            del out["equal"]
+    return out
 
 
 def failed_assumption(guard: Op, tensors: list[Described], symbols: dict[str, int]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirfuse.ir.assumptions import equalities
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
@@ -11,9 +12,9 @@ from mlirfuse.passes.base import Pass, blocks, register
 class Guard(Pass):
     """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The
     guard names what the group takes for granted about its inputs: ``types`` and ranks with the extents that are
-    constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, ``equal`` sizes of
-    views, and ``constants``: axes, view sizes and other attributes that were values once. A group of a function whose
-    device is not known gets the fallback alone.
+    constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are taken
+    to be ``equal``, and ``constants``: axes, view sizes and other attributes that were values once. A group of a
+    function whose device is not known gets the fallback alone.
     `jit` leaves it out: fusion-graph-fuser says why.
 
     Before::
@@ -130,12 +131,7 @@ def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
     if any(known):
         out["strides"] = [f"[{', '.join(map(str, layout.strides))}]" if layout else "any" for layout in known]
         out["aligns"] = [layout.align if layout else 1 for layout in known]
-    equal = []
-    for op in members:
-        if op.name == "reshape":
-            a, b = op.operands[0].numel, op.result.numel
-            if a != b:
-                equal.append(f"{a} == {b}")
+    equal = [f"{a} == {b}" for op in members for a, b in equalities(op)]
     if equal:
         out["equal"] = list(dict.fromkeys(equal))
     constants = [

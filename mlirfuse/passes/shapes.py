@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.assumptions import substituted
 from mlirfuse.ir.graph import Graph, Op, Value, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.ir.sizes import Size
@@ -46,6 +47,8 @@ class Shapes(Pass):
                 if layout is not None:
                     layout.strides = tuple(sz.substitute(n, same) for n in layout.strides)
             for op in walk(graph.body):
+                if op.name == "guard":
+                    op.attrs = substituted(op.attrs, same)
                 op.attrs = map_sizes(op.row.attr_types, op.attrs, lambda n: sz.substitute(n, same))
         known = {s for value in graph.args for n in value.shape for s in sz.symbols(n)}
         stored: dict[Size, tuple[Value, int]] = {}
@@ -87,6 +90,8 @@ def _equalities(graph: Graph) -> dict[str, Size]:
         shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
         for extents in zip(*shapes):
             sizes = list(dict.fromkeys(settled(n) for n in extents if n != 1))
+            if len(sizes) == 2 and _stand_for(sizes[0], sizes[1], rank, same):
+                continue
             symbols = [n for n in sizes if isinstance(n, sz.Expr) and n.is_symbol]
             constants = [n for n in sizes if isinstance(n, int)]
             if constants:  # only an argument can be compiled for a constant
@@ -98,7 +103,28 @@ def _equalities(graph: Graph) -> dict[str, Size]:
             for symbol in symbols:
                 if symbol != chosen:
                     same[str(symbol)] = chosen
-    return {name: settled(size) for name, size in same.items()}
+    return {name: _closed(size, same) for name, size in same.items()}
+
+
+def _stand_for(a: Size, b: Size, declared: dict[str, int], same: dict[str, Size]) -> bool:
+    """Has a symbol that an argument declares stand for an expression of others that they declare, where ``a`` and ``b``
+    are these."""
+    for name, size in ((a, b), (b, a)):
+        if not (isinstance(name, sz.Expr) and name.is_symbol and isinstance(size, sz.Expr) and not size.is_symbol):
+            continue
+        size, used = _closed(size, same), sz.symbols(_closed(size, same))
+        needed = {s for other in same.values() for s in sz.symbols(other)}  # what stands for others stays
+        if str(name) in declared and str(name) not in used | needed and used <= declared.keys():
+            same[str(name)] = size
+            return True
+    return False
+
+
+def _closed(size: Size, same: dict[str, Size]) -> Size:
+    """``size`` with all that stands for other sizes replaced."""
+    while isinstance(size, sz.Expr) and not sz.symbols(size).isdisjoint(same):
+        size = sz.substitute(size, same)
+    return size
 
 
 def _resize(value: Value, same) -> None:

@@ -374,7 +374,8 @@ class SegmentedProgram:
             if k in self.graph.windows:
                 start = zip(self.graph.windows[k].start, self._strides_of(argument))
                 slots.starts[value] = sz.mul(sum((sz.mul(n, s) for n, s in start), 0), value.dtype.bytes)
-        made = [v for v in self.outputs if v not in slots.pointers and v not in self.views]
+        passed = slots.pointers.keys() | set(self.graph.args)  # arguments by value may be results too
+        made = [v for v in self.outputs if v not in passed and v not in self.views]
         for k, value in enumerate(made):
             slots.pointers[value] = len(self.pointer_args) + k
         slots.workspace = len(self.pointer_args) + len(made)

@@ -820,3 +820,18 @@ def test_joined_rows_in_another_shape_that_another_kernel_computes_again():
     r = c.reshape(5, 2, 6)
     for got, want in zip(fd.execute([x, y]), (c.sum(1), 2 * c.sum(0), r - r.max(0), r, c), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cached_executor_runs_without_the_definitions_own_fusion():
+    """As scripts with an LRU cache do: ``fd.fec`` from the cache, and ``del fd._fusion``."""
+    cache, x = LRUCache(max_fusions=4), np.float32([-1, 2, 3])
+    for _ in range(2):
+        with FusionDefinition() as fd:
+            t = fd.define_tensor(shape=[-1], contiguity=[True])
+            fd.add_output(fd.ops.add(fd.ops.relu(t), 2.0))
+        assert hasattr(fd, "_fusion")
+        fd.fec = cache.cache_compile(fd.fusion)
+        del fd._fusion
+        assert not hasattr(fd, "_fusion") and fd.fusion is fd.fec.fusion()
+        assert np.array_equal(fd.execute([x])[0], np.maximum(x, 0) + 2)
+    assert cache.num_fusions() == 1

@@ -3,6 +3,7 @@ line."""
 
 import dataclasses
 
+import malformed_definitions
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -190,3 +191,113 @@ def test_outputs_of_cpu_scalars_alone(monkeypatch):
     monkeypatch.setattr(program, "describe", on_gpu)
     with pytest.raises(InputError, match=r"test_definition_errors.py:\d+: KernelExecutor does not support the Fusion"):
         define().execute([x, s])
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_malformed_definitions(first):
+    """Generated ones: each runs or raises an error for its user. `malformed_definitions.py` runs more by hand."""
+    problems = [p for seed in range(first, first + 250) if (p := malformed_definitions.problem(seed))]
+    assert not problems, "\n".join(problems)
+
+
+def scalar(fd, dtype=DataType.Int):
+    return fd.define_scalar(None, dtype)
+
+
+BOUNDS = {
+    "slice, start": (lambda o, x, n: o.slice(x, [n, 0], [2, 4]), {0: [0, 1], 2: [], 7: [], -1: None}),
+    "slice, end": (lambda o, x, n: o.slice(x, [1, 0], [n, 4]), {0: [], 2: [1], 9: [1, 2], -1: None}),
+    "slice, normalized start": (
+        lambda o, x, n: o.slice(x, [n, 0], [3, 4], None, True),
+        {0: [0, 1, 2], 3: [], 4: None, -1: None},
+    ),
+    "slice, normalized end": (
+        lambda o, x, n: o.slice(x, [1, 0], [n, 4], None, True),
+        {1: [], 3: [1, 2], 4: None, 0: None, -1: None},
+    ),
+    "select": (lambda o, x, n: o.broadcast(o.select(x, n, 0), [True, False]), {0: [0], -3: [0], 3: None, -4: None}),
+    "index_select": (lambda o, x, n: o.index_select(x, o.full([1], n, DataType.Int), 0), {2: [2], 3: None, -4: None}),
+    "gather": (lambda o, x, n: o.gather(x, o.full([1, 4], n, DataType.Int), 0), {2: [2], 3: None, 10**6: None}),
+    "take_along_axis": (
+        lambda o, x, n: o.take_along_axis(x, o.full([1, 4], n, DataType.Int), 0),
+        {2: [2], 3: None, -4: None},
+    ),
+    "embedding_fwd": (lambda o, x, n: o.embedding_fwd(o.full([1], n, DataType.Int), x), {1: [1], 3: None}),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_bounds_that_a_call_gives(case):
+    """Rows of ``x``, which lies amid others, or an error where they are not there: nothing beside it is read."""
+    build, calls = BOUNDS[case]
+    x = torch.arange(100.0).view(25, 4)[10:13]
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(build(fd.ops, fd.from_pytorch(x), scalar(fd))))
+    for n, rows in calls.items():
+        if rows is None:
+            with pytest.raises(InputError):
+                fd.execute([x, n])
+        else:
+            assert torch.equal(fd.execute([x, n])[0], -x[rows]), n
+
+
+NEGATIVE = {
+    "full": lambda o, x, n: o.full([n], 1.0),
+    "iota": lambda o, x, n: o.iota(n),
+    "expand": lambda o, x, n: o.expand(o.sum(x, [0], True), [n, 4]),
+    "broadcast_in_dim": lambda o, x, n: o.broadcast_in_dim(x, [n, 3, 4], [1, 2]),
+    "reshape": lambda o, x, n: o.reshape(x, [n, o.sub(0, 4)]),
+    "uniform": lambda o, x, n: o.uniform(0.0, 1.0, [n]),
+    "embedding_bwd": lambda o, x, n: o.embedding_bwd(x, o.iota(3), n),
+    "computed": lambda o, x, n: o.full([o.sub(o.size(x, 0), 5)], n),
+}
+
+
+@pytest.mark.parametrize("case", NEGATIVE)
+def test_negative_extents(case):
+    x = torch.ones(3, 4)
+    with FusionDefinition() as fd:
+        try:
+            fd.add_output(NEGATIVE[case](fd.ops, fd.from_pytorch(x), scalar(fd)))
+        except DefinitionError:
+            return  # known without a call
+    with pytest.raises(InputError, match=r"must be|extent_int >= 0"):
+        fd.execute([x, -3])
+
+
+def test_finished_definitions_are_not_written_on():
+    x = torch.ones(3)
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        fd.add_output(fd.ops.neg(t))
+    for late in (lambda: fd.ops.neg(t), lambda: fd.add_output(t), lambda: fd.from_pytorch(x), lambda: t + t,
+                 lambda: fd.define_scalar(1)):  # fmt: skip
+        with pytest.raises(DefinitionError, match="Attempting to add to a completed definition"):
+            late()
+    assert torch.equal(fd.execute([x])[0], -x)
+    with fd:  # written anew
+        fd.add_output(fd.ops.abs(fd.from_pytorch(x)))
+    assert torch.equal(fd.execute([x])[0], x)
+
+
+@pytest.mark.parametrize("offsets", ([2, 9], [-2, 4], [1, 2], [3, 2]))
+def test_groups_that_are_not_there(offsets):
+    inputs = [torch.ones(4, 3), torch.ones(2, 3, 5), torch.tensor(offsets, dtype=torch.int32)]
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.grouped_mm(*map(fd.from_pytorch, inputs)))
+    with pytest.raises(RuntimeError, match="offsets must not decrease, and end at the extent 4"):
+        fd.execute(inputs)
+
+
+def test_scatter_of_other_extents():
+    """As torch: ``src`` may be larger than the index, not smaller."""
+    x, index = torch.zeros(3, 4), torch.zeros(2, 4, dtype=torch.int64)
+    for rows, fits in ((2, True), (3, True), (1, False)):
+        src = torch.arange(4.0 * rows).view(rows, 4) + 1
+        with FusionDefinition() as fd:
+            fd.add_output(fd.ops.scatter(*map(fd.from_pytorch, (x, index, src)), 0))
+        if fits:
+            assert torch.equal(fd.execute([x, index, src])[0], x.scatter(0, index, src))
+        else:
+            with pytest.raises(InputError, match="index must have at most src's extent in dimension 0"):
+                fd.execute([x, index, src])

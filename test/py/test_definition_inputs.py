@@ -377,3 +377,29 @@ def test_every_operation_is_there():
         "logical_right_shift",
     }
     assert set(operators.names()) - elsewhere - set(CASES) == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("place", ["before", "behind", "between, twice", "written", "alone"])
+def test_numbers_in_tensors_that_are_outputs(place, dtype):
+    """0-d CPU tensors are passed by value: they take no slot among the pointers, as outputs neither."""
+    x, y = torch.tensor(3).to(dtype), torch.tensor([1, 0, 2]).to(dtype)
+    with FusionDefinition() as fd:
+        t, v = fd.from_pytorch(x), fd.from_pytorch(y)
+        computed = [fd.ops.logical_not(v), fd.ops.set(t)]
+        outputs = {
+            "before": [t, *computed],
+            "behind": [*computed, t],
+            "between, twice": [t, computed[0], t, computed[1], v],
+            "written": [t, computed[0]],
+            "alone": [t],
+        }[place]
+        for value in outputs:
+            fd.add_output(value)
+        if place == "written":
+            fd.add_output(fd.ops.broadcast_in_dim(fd.ops.select(v, 1, 0), [], []), t)
+    expected = {id(t): x.clone(), id(v): y, id(computed[0]): y == 0, id(computed[1]): x.clone()}
+    if place == "written":
+        expected[id(t)] = y[1]
+    for given, value in zip(fd.execute([x, y]), outputs, strict=True):
+        assert torch.equal(given, expected[id(value)])

@@ -405,3 +405,50 @@ def test_gpu_calls(capfd, torch):
     )
     assert re.findall(r"scalar +n .* ([\d.]+)$", text, re.MULTILINE) == ["2.0", "3.0", "3.0"]
     assert (", stream 0x0" in text and stream is None) or len(set(re.findall(r"stream (0x\w+)", text))) == 2
+
+
+_OF_GRAPHS = [
+    "fusion",
+    "grouped",
+    "guarded",
+    "segmented",
+    "linalg",
+    "math",
+    "groups",
+    "group-log",
+    "segmenter-log",
+    "guards",
+]
+
+
+@pytest.mark.parametrize("form", ["function", "script"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_every_channel_of_torchs_graphs(capfd, form, dynamic):
+    """A forward and a backward, as the way from a scripted function by ``torch.compile``; not of a warm start: what is
+    dumped is compiled."""
+    torch = pytest.importorskip("torch")
+
+    def scores(x, y):
+        return torch.softmax(x * y + 1.0, -1).relu().sum(0)
+
+    made = torch.jit.script(scores) if form == "script" else scores
+    torch._dynamo.reset()
+
+    def call():
+        x = torch.randn(8, 16, requires_grad=True)
+        torch.compile(made, backend="mlirfuse", dynamic=dynamic)(x, torch.randn(8, 16)).sum().backward()
+
+    text = dumped(capfd, ",".join([*_OF_GRAPHS, "launch-params"]), call)
+    found = [(channel, re.sub(r"-\d+|,.*", "", where)) for channel, where in headers(text)]
+    for channel in _OF_GRAPHS:
+        assert {where for named, where in found if named == channel} == {"forward", "backward"}, channel
+    assert "failed at" not in text and "error:" not in text
+    for expected in (
+        '"fusion.guard"',
+        "linalg.generic",
+        "segment 0, ",
+        "merged ",
+        "def group0(",
+        "torch's guards decide",
+    ):
+        assert expected in text, expected

@@ -302,3 +302,27 @@ def test_the_command_says_what_is_wrong(arguments, message, tmp_path):
     )
     assert done.returncode in (1, 2) and not done.stdout, done
     assert "error: " in done.stderr and message in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("escaped, bad", [(r"\FF", "0xff"), (r"a\C3(", "0xc3"), (r"\C3\A9", None), (r"\\FF", None)])
+@pytest.mark.parametrize("place", ["name", "attribute", "function"])
+def test_strings_whose_bytes_are_no_text(place, escaped, bad):
+    named = {"name": f'fusion.name = "{escaped}"', "attribute": f'x.note = "{escaped}"', "function": ""}[place]
+    function = f'@"{escaped}"' if place == "function" else "@f"
+    text = f"func.func {function}(%x: tensor<f32> {{{named}}}) -> tensor<f32> {{ return %x : tensor<f32> }}"
+    out, err = io.StringIO(), io.StringIO()
+    status = opt.run(text, opt.Settings("builtin.module(fusion-dce)"), "in.mlir", out, err)
+    said = err.getvalue()
+    assert "internal error" not in said
+    assert (status == 1 and f"in.mlir:1:{text.index(chr(34)) + 1}: error" in said and bad in said) if bad else not said
+
+
+@pytest.mark.parametrize("size", ["s7", "s0 + s7", "v1"])
+def test_sizes_that_nothing_declares(size):
+    text = f"""func.func @f(%x: tensor<?xf32> {{fusion.shape = ["s0"]}}, %n: tensor<f32>) -> tensor<?xf32> {{
+      %0 = "fusion.reshape"(%x) {{shape = ["{size}"]}} : (tensor<?xf32>) -> tensor<?xf32>
+      return %0 : tensor<?xf32>
+    }}"""
+    out, err = io.StringIO(), io.StringIO()
+    assert opt.run(text, opt.Settings("builtin.module(fusion-dce)"), "in.mlir", out, err) == 1
+    assert "in.mlir:2:" in err.getvalue() and "which no argument and no result of a call declares" in err.getvalue()

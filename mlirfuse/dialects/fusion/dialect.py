@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import typing
 
 from mlirfuse.core import mlir
+from mlirfuse.core.errors import FusionIRError
 from mlirfuse.core.mlir import ext, ir
 from mlirfuse.dialects.fusion import verifier
 from mlirfuse.ir import ops
@@ -59,9 +61,29 @@ def context() -> ir.Context:
     return found
 
 
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
+
+
+def _check_strings(text: str) -> None:
+    """Raises :class:`FusionIRError` for a string whose escaped bytes are no UTF-8: MLIR takes any bytes, and its
+    bindings have no text for them."""
+    for found in _STRING.finditer(text) if "\\" in text else ():
+        held = _ESCAPE.sub(lambda m: bytes.fromhex(m[1].decode()) if len(m[1]) == 2 else m[1], found[0].encode())
+        try:
+            held.decode()
+        except UnicodeDecodeError as error:
+            before = text[: found.start()]
+            line, column = before.count("\n") + 1, found.start() - before.rfind("\n")
+            bad = f"{held[error.start]:#04x}"
+            message = f"the string {found[0]} is not UTF-8: it has the byte {bad}"
+            raise FusionIRError(message, f'loc("-":{line}:{column})') from error
+
+
 def parse(text: str) -> ir.Module:
     """The module that ``text`` spells, verified. Raises ``ir.MLIRError`` where it does not parse or verify, and
     :class:`FusionIRError` for what MLIR's verifier cannot see."""
+    _check_strings(text)
     with context():
         module = ir.Module.parse(text)
     verifier.verify(module)

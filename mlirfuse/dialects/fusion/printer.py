@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mlirfuse.dialects.fusion.attributes import attribute, constant_attribute, quoted, size_list
 from mlirfuse.ir import graph as gr
 from mlirfuse.ir.graph import Block, Graph, Op, Value
@@ -166,7 +168,8 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
     arrow = f" -> ({', '.join(results)})" if results else ""
     device = f' attributes {{fusion.device = "{graph.device}"}}' if graph.device else ""
     body = "\n".join(printer.lines)
-    return f"  func.func @{graph.name}({', '.join(head)}){arrow}{device} {{\n{body}\n  }}"
+    name = graph.name if re.fullmatch(r"[A-Za-z_][\w$.]*", graph.name, re.ASCII) else quoted(graph.name)
+    return f"  func.func @{name}({', '.join(head)}){arrow}{device} {{\n{body}\n  }}"
 
 
 def to_module_text(graphs, locations: bool = False, kept=()) -> str:

@@ -15,6 +15,7 @@ from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, Window
 from mlirfuse.ir.ops.attributes import INTEGER, SIZES, TEXT
+from mlirfuse.ir.sizes import Size
 
 
 def _given(named: dict, key: str, type_: ops.AttrType, what: str):
@@ -64,6 +65,7 @@ class Reader:
     def __init__(self):
         self.fresh = 0
         self.taken: set[str] = set()
+        self.declared: set[str] = set()  # symbols that arguments, and results of calls, tell
         self.values: dict = {}
         self.count = 0
 
@@ -149,6 +151,9 @@ class Reader:
             if "fusion.part" in given:
                 graph.parts[k] = _part(given, f"argument {k}")
             graph.layouts.append(layout)
+            self.declare(value, *(layout.strides if layout else ()))
+            if "fusion.scalar" in given:
+                self.declare(sz.symbol(f"v{k}"))
             self.values[argument] = value
             body.args.append(value)
         self.single_block(func)
@@ -229,6 +234,10 @@ class Reader:
                 for a in named_attributes(op.attributes)
             }
             results = [self.value_of_type(v.type) for v in op.results]
+        if row is not None and not row.calls:
+            self.check_declared(row, attrs)
+        else:
+            self.declare(*results)
         made = Op(short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location))
         made.group, made.segment = group, segment
         self.single_block(op)
@@ -249,6 +258,18 @@ class Reader:
             self.values[value] = result
         target.ops.append(made)
 
+    def declare(self, *told: Value | Size) -> None:
+        """Symbols in the shapes of values, and in sizes, have values in each call."""
+        for one in told:
+            for size in one.shape if isinstance(one, Value) else (one,):
+                self.declared |= sz.symbols(size)
+
+    def check_declared(self, row: ops.OpDef, attrs: dict) -> None:
+        """Raises ValueError for a size that nothing tells."""
+        unknown = sz.symbols_of(ops.sizes_in(row.attr_types, attrs)) - self.declared
+        if unknown:
+            raise ValueError(f"has the size '{min(unknown)}', which no argument and no result of a call declares")
+
     def blocks_of(self, region, like: list[Value] | None = None) -> Block:
         """The block of a region. ``like``: values of whose shapes its last arguments are."""
         inner = Block()
@@ -260,6 +281,7 @@ class Reader:
             made = self.values[argument] = self.value_of_type(argument.type)
             if value is not None and value.type == made.type:
                 made.shape = value.shape
+            self.declare(made)
             inner.args.append(made)
         self.block(region.blocks[0], inner, None, None)
         return inner

@@ -8,6 +8,7 @@ and what they compile to.
 
 from __future__ import annotations
 
+from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.dialects.fusion import to_text
 from mlirfuse.frontend.nvfuser import printing
 from mlirfuse.frontend.nvfuser.engine import LoweredDefinition, runner_of
@@ -23,6 +24,7 @@ from mlirfuse.frontend.nvfuser.values import (
     Scalar,
     Tensor,
     at_line,
+    input_error,
     no_manual_schedule,
     user_line,
 )
@@ -58,7 +60,7 @@ class FusionDefinition(Recorder):
         super().__init__(max_length)
         self.schedules = schedule
         self._target = fusion if isinstance(fusion, Fusion) else None
-        self._defined = False
+        self._dropped = False  # `del fd._fusion`
         self._program: Program | None = None
         self._reproducers: list[str] | None = None
 
@@ -66,7 +68,9 @@ class FusionDefinition(Recorder):
 
     def __enter__(self) -> FusionDefinition:
         self._clear()
+        self._defined = self._dropped = False
         self._program, self._reproducers = None, None
+        self.__dict__.pop("fec", None)
         return self
 
     def __exit__(self, exception_type, exception, traceback) -> None:
@@ -89,6 +93,9 @@ class FusionDefinition(Recorder):
     # -- running
 
     def _finished(self) -> Program:
+        cached = self.__dict__.get("fec")
+        if isinstance(cached, Fusion) and cached._needed() is not self:
+            return cached._needed()._finished()
         if self._program is None:
             if not self._defined:
                 if type(self).definition is FusionDefinition.definition and not self.inputs and not self.outputs:
@@ -135,9 +142,15 @@ class FusionDefinition(Recorder):
             print(self.repro_script_for(inputs))
         if not isinstance(inputs, (list, tuple)):
             raise InputError(f"inputs must be a list or a tuple, not {type(inputs).__name__}")
-        if PythonProfiler.active:
-            return profiled(self, inputs, lambda: program.execute(inputs, device))
-        return program.execute(inputs, device)
+        try:
+            if PythonProfiler.active:
+                return profiled(self, inputs, lambda: program.execute(inputs, device))
+            return program.execute(inputs, device)
+        except (MlirfuseError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            found = input_error(error)
+            if found is error:
+                raise
+            raise found from error
 
     def validate(self, inputs, reference_outputs=None, **options) -> list:
         """Executes, and compares with ``reference_outputs``, or with the op table's references computed in double
@@ -188,10 +201,24 @@ class FusionDefinition(Recorder):
 
     @property
     def fusion(self) -> Fusion:
-        """This definition as a :class:`Fusion`."""
+        """This definition as a :class:`Fusion`; the cached one that ``fd.fec`` was given."""
+        cached = self.__dict__.get("fec")
+        if isinstance(cached, Fusion):
+            return cached
         out = Fusion()
         out._definition = self
         return out
+
+    @property
+    def _fusion(self) -> Fusion:
+        """:attr:`fusion`, until it is deleted, as scripts do that execute by ``fd.fec``."""
+        if self._dropped:
+            raise AttributeError("the fusion of this definition was deleted")
+        return self.fusion
+
+    @_fusion.deleter
+    def _fusion(self) -> None:
+        self._dropped = True
 
     def graph(self, inputs=None) -> Graph:
         """The graph that a call with ``inputs`` compiles; without, the one for extents other than 0 and 1."""
@@ -240,7 +267,12 @@ class Fusion:
             )
         return self._definition
 
+    def fusion(self) -> Fusion:
+        """The fusion that an executor of a cache runs: itself."""
+        return self
+
     def execute(self, inputs, **options) -> list:
+        """As :meth:`FusionDefinition.execute`."""
         return self._needed().execute(inputs, **options)
 
     def print_math(self) -> str:

@@ -86,6 +86,10 @@ class DefinitionSource(Source):
     def make(self, call: Call) -> BoundKind:
         assert isinstance(call, BoundCall)
         planned, graph = call.planned, call.planned.graph.copy()
+        if call.device != "cpu" and not config.check_indices:
+            for op in graph.ops:
+                if op.attrs.get("checked"):
+                    op.attrs["checked"] = False
         where = list(range(len(graph.args)))
         written, schedules = frozenset(graph.aliases.values()), self.program.definition.schedules
         if is_split(graph):

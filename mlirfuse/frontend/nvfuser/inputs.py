@@ -73,6 +73,11 @@ def describe(value) -> Description | None:
         dtype = torch_dtypes().get(value.dtype)
         if dtype is None:
             raise InputError(f"a tensor of {value.dtype} is not supported: cast it first")
+        if value.layout is not sys.modules["torch"].strided or value.device.type not in ("cpu", "cuda"):
+            raise InputError(
+                f"a tensor of layout {value.layout} on {value.device} is not supported: pass a strided one on a CPU or "
+                "a GPU"
+            )
         return Description(dtype, tuple(value.shape), tuple(value.stride()), str(value.device))
     if isinstance(value, np.ndarray):
         try:
@@ -121,6 +126,7 @@ def check(definition: Recorder, flat: list, device) -> dict[str, int]:
         raise wrong_number(len(declared), flat)
     symbols: dict[str, int] = {}
     devices: dict[str, int] = {}
+    written = {declared.index(o.alias) for o in definition.outputs if o.alias is not None}
     for k, (val, given) in enumerate(zip(declared, flat)):
         if isinstance(val, Scalar):
             _check_scalar(k, val, given)
@@ -138,10 +144,9 @@ def check(definition: Recorder, flat: list, device) -> dict[str, int]:
             raise InputError(
                 f"{name}, to be bound to a tensor of rank {val.ndim}, but got a tensor of rank {len(d.shape)}"
             )
-        if val.declaration.is_cpu:
-            if d.device != "cpu":
-                raise InputError(f"{name}, to be a CPU scalar tensor (is_cpu=True), but it is on {d.device}")
-        else:
+        if val.declaration.is_cpu and d.device != "cpu":
+            raise InputError(f"{name}, to be a CPU scalar tensor (is_cpu=True), but it is on {d.device}")
+        if not val.declaration.is_cpu or k in written:
             devices.setdefault(d.device, k)
         _check_layout(definition, k, val, d, name, symbols)
     if len(devices) > 1:

@@ -75,6 +75,9 @@ def _by_group(a, b, ends):
     torch = _torch(a)
     join, stack = (torch.cat, torch.stack) if torch else (np.concatenate, np.stack)
     bounds = [0, *np.asarray(arrays.to_numpy(ends)).tolist()]
+    extent = a.shape[0] if a.ndim == 2 and b.ndim == 3 else b.shape[1] if a.ndim == 3 else a.shape[1]
+    if sorted(bounds) != bounds or (bounds[-1] != extent and a.ndim != b.ndim) or bounds[-1] > extent:
+        raise ValueError(f"offsets must not decrease, and end at the extent {extent}, not {bounds[1:]}")
     spans = list(itertools.pairwise(bounds))
     if a.ndim == 2 and b.ndim == 3:
         return join([a[low:high] @ m for (low, high), m in zip(spans, b)], 0)

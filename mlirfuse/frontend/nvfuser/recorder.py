@@ -7,6 +7,7 @@ scalar.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from mlirfuse.frontend.nvfuser.values import (
     Val,
     Vector,
     at_line,
+    definition_error,
     results_of,
     user_line,
 )
@@ -54,6 +56,23 @@ class Replay:
     record: int = 0
 
 
+def _checked(method):
+    """A method by which a definition is written: what it raises is an error of the definition at the user's line, and
+    a finished definition is not written on."""
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        try:
+            self.check_open()
+            return method(self, *args, **kwargs)
+        except DefinitionError:
+            raise
+        except Exception as error:
+            raise definition_error(f"fd.{method.__name__}", error) from error
+
+    return call
+
+
 class Recorder:
     """Records a definition, or with ``replay`` makes its graph for one kind of call: the same methods serve both.
     ``schedules``: what is decided about some segments."""
@@ -63,7 +82,13 @@ class Recorder:
     def __init__(self, max_length: int = 1 << 20, replay: Replay | None = None):
         self.max_length = max_length
         self._replay = replay
+        self._defined = False
         self._clear()
+
+    def check_open(self) -> None:
+        """Raises :class:`DefinitionError` where the definition is finished."""
+        if self._defined and not self._depth:
+            raise self._error("Attempting to add to a completed definition! Write it within `with ... as fd:`")
 
     def _clear(self) -> None:
         self.inputs: list[Tensor | Scalar] = []
@@ -82,12 +107,14 @@ class Recorder:
         self.evaluated_sizes: dict[int, Scalar] = {}
         self._counts = {"tv": 0, "c": 0, "s": 0, "t": 0, "random": 0}
         self._depth = 0  # within an op
+        self.operation = ""  # the op that is recorded or replayed
         self._shown: dict[str, Any] = {}  # arguments that the op now running is printed with, in place of those given
         self._extras: list[Tensor] = []  # what it makes beside its results; see update_input
         self.ops = Operators(self)
 
     # -- inputs
 
+    @_checked
     def define_tensor(
         self,
         shape=None,
@@ -177,6 +204,8 @@ class Recorder:
         return tensor
 
     def _stride_order(self, stride_order, rank) -> tuple[int, ...]:
+        if stride_order is not None and not isinstance(stride_order, (list, tuple)):
+            raise TypeError(f"stride_order must be a list of integers, not {type(stride_order).__name__}")
         if stride_order is None or len(stride_order) == 0:
             return tuple(range(rank - 1, -1, -1))
         if len(stride_order) != rank:
@@ -184,6 +213,8 @@ class Recorder:
                 f"Length of stride_order argument ({len(stride_order)}) must match that of shape argument ({rank})"
             )
         for k in stride_order:
+            if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+                raise TypeError(f"stride_order has a {type(k).__name__}, not integers alone")
             if not -rank <= k < rank:
                 side = f"expects >= -{rank}" if k < 0 else f"expects < {rank}"
                 raise self._error(f"stride_order argument is out of range, {side}, but got: {k}")
@@ -192,6 +223,7 @@ class Recorder:
             raise self._error(f"got duplicated stride_order entries: {list(stride_order)}")
         return order
 
+    @_checked
     def define_scalar(self, value=None, dtype: DataType | None = None) -> Scalar:
         """A constant, or without ``value`` a number given at each call (a Double unless ``dtype`` says otherwise)."""
         if isinstance(value, DataType):
@@ -227,16 +259,27 @@ class Recorder:
             ]
         kind = _KIND_TO_TYPE[self._dtype(dtype).kind]
         try:
-            return dtype, kind(value)
+            number = kind(value)
+            if isinstance(number, int) and not isinstance(number, bool):
+                self._check_range(number, self._dtype(dtype))
+            return dtype, number
         except (TypeError, OverflowError, ValueError) as error:
             raise self._error(f"define_scalar: {value} is no {dtype}: {error}", DefinitionTypeError) from error
 
+    @staticmethod
+    def _check_range(number: int, dtype: DType) -> None:
+        limits = np.iinfo(dtype.numpy)
+        if not min(limits.min, -(2**63) if dtype.bits == 64 else 0) <= number <= limits.max:
+            raise OverflowError(f"it is beyond {dtype.bits} bits")
+
+    @_checked
     def define_constant(self, value, dtype: DataType | None = None) -> Scalar:
         """A constant (the older API)."""
         if value is None:
             raise self._error("define_constant needs a value", DefinitionTypeError)
         return self.define_scalar(value, dtype)
 
+    @_checked
     def define_vector(self, values, dtype: DataType = DataType.Int) -> Vector:
         """Scalars for a shape: the given ones, or as many inputs as ``values`` says, passed as one list or one by
         one."""
@@ -247,6 +290,7 @@ class Recorder:
     def define_null_tensor(self) -> None:
         """What stands for an absent optional tensor (the older API): None."""
 
+    @_checked
     def from_pytorch(self, tensor, static_sizes: bool = False) -> Tensor:
         """A tensor argument declared like ``tensor``: a torch tensor, or any array with a shape, strides and a
         dtype."""
@@ -272,6 +316,7 @@ class Recorder:
 
     # -- outputs
 
+    @_checked
     def add_output(self, output: Tensor, alias_input: Tensor | None = None, *, stride_order=None) -> None:
         """Returns ``output`` from each call; with ``alias_input``, writes it into that argument instead of returning
         it."""

@@ -62,11 +62,13 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
             mapped[id(value)] = fd.define_tensor(d.shape, d.contiguity, d.dtype, d.is_cpu, d.stride_order)
         else:
             mapped[id(value)] = fd.define_scalar(None, value.data_type)
+    # What is written is no number: it is in memory.
+    fd.scalar_arguments -= {source.inputs.index(o.alias) for o in source.outputs if o.alias is not None}
     for k, argument in enumerate(fd.graph_arguments):
         argument.name = source.graph_arguments[k].name
     fd._depth = 1
     for record in live:
-        replay.record, fd._extras = record.index, []
+        replay.record, fd.operation, fd._extras = record.index, record.name, []
         fd.builder.loc = lambda loc=record.loc: loc
         returned = getattr(fd.ops, record.name)(**{key: image(value) for key, value in record.call.items()})
         for made, value in zip([*results_of(returned), *fd._extras], record.results):
@@ -125,6 +127,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
         outputs.append((positions[tensor.value, back], back))
     fd.block.returns = returns
     graph = Graph("fusion", fd.block, list(fd.layouts), set(fd.scalar_arguments), aliases)
+    graph.numbers = {f"v{k}" for k, v in enumerate(graph.args) if k in graph.scalars and v.dtype.is_integer}
     _remove_dead(graph)
     return Planned(graph, list(fd.hidden), outputs)
 

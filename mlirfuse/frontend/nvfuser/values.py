@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -31,6 +32,10 @@ class InputError(MlirfuseError, RuntimeError, ValueError):
     """Inputs that are not what the definition declares: their number, element type, rank, sizes, strides or device."""
 
 
+class IndexInputError(InputError, IndexError):
+    """An index among the elements of an input that is not there."""
+
+
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -44,6 +49,32 @@ def user_line() -> tuple[str, int] | None:
 
 def at_line(loc) -> str:
     return f"{loc[0]}:{loc[1]}: " if loc else ""
+
+
+# What Python says of our own code, which was handed what it does not take.
+_OF_PYTHON = re.compile(r"object (is not|has no|does not|of type)|unsupported operand|not supported between|to unpack")
+
+
+def definition_error(what: str, error: Exception, given: str = "") -> DefinitionError:
+    """``error``, raised while the user's call of ``what`` was recorded, as an error of the definition at their line.
+    ``given``: the call's arguments, for people."""
+    if isinstance(error, DefinitionError):
+        return error
+    kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
+    told = isinstance(error, (MlirfuseError, TypeError, ValueError, OverflowError))
+    told = told and not _OF_PYTHON.search(str(error))
+    text = str(error) if told else f"it does not take these arguments{f' ({given})' if given else ''}"
+    return kind(f"{at_line(user_line())}{what}: {text}")
+
+
+def input_error(error: Exception) -> Exception:
+    """``error``, raised while a call ran, as an error of the call's inputs. Errors of compilation, and of the
+    device, stay."""
+    if isinstance(error, (RuntimeError, CompileError, CudaError, AssertionError)):
+        return error
+    if isinstance(error, IndexError):
+        return IndexInputError(str(error))
+    return InputError(str(error))
 
 
 class Val:

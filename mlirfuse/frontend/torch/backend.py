@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch import (
     random,
     recompiles,
     reports,
+    sizes,
     traces,
     uncollected,
     warm,
@@ -36,6 +37,7 @@ from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
+from mlirfuse.ir.graph import Graph
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
@@ -165,9 +167,15 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)
-    after = _advance(which) if events.Advanced.observers else None
+    if events.GraphLowered.observers:
+        events.report(events.GraphLowered(which, lowered.graph))
+    watched = events.Advanced.observers or events.GraphPassRan.observers
+    after = _advance(which, lowered.graph) if watched else None
     pipelines.lower_to_segments(lowered.graph, target.machine, after, foreach=True)
     traces.graph(which, "segmented", lowered.graph)
+    if events.GraphSegmented.observers:
+        inputs = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+        events.report(events.GraphSegmented(lowered.graph, sizes.hinted(lowered.symbols, inputs)))
     host = host_program(lowered, failed)
     untold = set(host.symbols) - set(lowered.symbols)
     if untold:  # Dynamo gives each symbol as an input; AOTAutograd alone does not
@@ -176,9 +184,14 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     return lowered, host
 
 
-def _advance(which: str) -> Callable[[Any, Any, float], None]:
+def _advance(which: str, graph: Graph) -> Callable[[Any, Any, float], None]:
     """Reports each pass that has run."""
-    return lambda step, graph, seconds: events.report(events.Advanced(f"the {which} graph after {step.name}"))
+
+    def after(step: Any, _: Any, seconds: float) -> None:
+        events.report(events.GraphPassRan(graph, step))
+        events.report(events.Advanced(f"the {which} graph after {step.name}"))
+
+    return after
 
 
 def _visible(which: str) -> int | None:

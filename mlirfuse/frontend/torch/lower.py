@@ -35,7 +35,8 @@ from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
 from mlirfuse.ir.ops import TABLE
 from mlirfuse.ir.sizes import Size
 
-_OBJECT = "!torch.object"  # what is no tensor with kernels: a number, None, a tensor of another type
+# MLIR's type, which any context reads, of what is no tensor with kernels: a number, None, a tensor of another type.
+_OBJECT = "none"
 _ALIGN = 16  # bytes; a call looks at the addresses that it is given
 
 

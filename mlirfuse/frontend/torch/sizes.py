@@ -8,7 +8,7 @@ recompile for other sizes.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -79,3 +79,27 @@ def hint(value: Any) -> int:
     if found is None:
         raise OpaqueSize(f"{value} has no value yet")
     return int(found)
+
+
+def hinted(told: dict[str, str], inputs: list) -> dict[str, int]:
+    """The sizes of the call that a graph was traced for. ``told``: for each symbol Python over the list of inputs,
+    ``args``; ``inputs``: the fake ones. Symbols without a value are left out."""
+    shaped = [_Hinted([_known(n) for n in v.shape]) if isinstance(v, torch.Tensor) else _known(v) for v in inputs]
+    out = {}
+    for name, source in told.items():
+        try:
+            out[name] = int(eval(source, {"args": shaped}))
+        except TypeError:  # of an input without a value
+            continue
+    return out
+
+
+class _Hinted(NamedTuple):
+    shape: list[int | None]
+
+
+def _known(value: Any) -> int | None:
+    try:
+        return hint(value)
+    except OpaqueSize:
+        return None

@@ -38,9 +38,23 @@ OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], 
     (frozenset(config.DUMPS), {events.Traced: labels.number_kind, events.Segmented: labels.name_programs}),
     (
         tensors.NAMES,
-        {events.Traced: tensors.traced, events.PassRan: tensors.after, events.Segmented: tensors.segmented},
+        {
+            events.Traced: tensors.traced,
+            events.PassRan: tensors.after,
+            events.Segmented: tensors.segmented,
+            events.GraphLowered: tensors.lowered,
+            events.GraphPassRan: tensors.after_of_graph,
+            events.GraphSegmented: tensors.segmented_graph,
+        },
     ),
-    (frozenset({"guards"}), {events.Traced: guards.traced, events.GuardFailed: guards.guard_failed}),
+    (
+        frozenset({"guards"}),
+        {
+            events.Traced: guards.traced,
+            events.GraphLowered: guards.lowered,
+            events.GuardFailed: guards.guard_failed,
+        },
+    ),
     (code.NAMES, {events.Scheduled: code.scheduled, events.Compiled: code.compiled}),
     (calls.NAMES, {events.Launching: calls.launching}),
     (

@@ -33,7 +33,7 @@ class _Condition:
 def traced(event: events.Traced) -> None:
     """A front end has made a kind."""
     names = event.source.argument_names()
-    text = _arguments(event.kind) + _holds_where(event.kind, names)
+    text = _arguments(event.kind.graph) + _holds_where(event.kind, names)
     known = [(key, kind) for key, kinds in event.known.items() for kind in kinds]
     if known:
         text += "the kinds before it are for other calls:\n"
@@ -42,14 +42,20 @@ def traced(event: events.Traced) -> None:
     write("guards", labels.of_kind(event.kind), text)
 
 
+def lowered(event: events.GraphLowered) -> None:
+    """torch has handed a graph: it decides which calls run it."""
+    text = _arguments(event.graph) + "torch's guards decide which calls run this graph: TORCH_LOGS=guards,recompiles\n"
+    write("guards", labels.of_graph(event.graph), text)
+
+
 def guard_failed(event: events.GuardFailed) -> None:
     """A group's fallback runs."""
     place = f" at {listing.place(event.op.loc)}" if event.op.loc else ""
     log("guards", labels.Where(f"fusion.guard{place}"), f"{event.problem}: the fallback runs")
 
 
-def _arguments(kind: Kind) -> str:
-    graph, rows = kind.graph, []
+def _arguments(graph: Graph) -> str:
+    rows = []
     shown = Names(graph)
     for value, layout in zip(graph.args, graph.layouts):
         strides = "" if value.shape else "by value"

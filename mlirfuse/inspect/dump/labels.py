@@ -53,6 +53,7 @@ _owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: which function of
 _numbers: dict[str, Iterator[int]] = {}
 _counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a function's kinds so far
 _kinds: weakref.WeakKeyDictionary[Kind, Where] = weakref.WeakKeyDictionary()
+_graphs: weakref.WeakKeyDictionary[Graph, Where] = weakref.WeakKeyDictionary()  # of those without a kind
 # A program's label, and the graph that it is a part of.
 _programs: weakref.WeakKeyDictionary[Program, tuple[Where, Graph]] = weakref.WeakKeyDictionary()
 
@@ -86,6 +87,15 @@ def name_programs(event: events.Segmented) -> None:
 def of_kind(kind: Kind) -> Where:
     """The label of a kind; of one that was made before any dump was on, its graph's name."""
     return _kinds.get(kind) or Where(kind.graph.name)
+
+
+def of_graph(graph: Graph) -> Where:
+    """The label of a graph without a kind: its name, with a number if there are several of that name."""
+    with _lock:
+        if graph not in _graphs:
+            number = next(_numbers.setdefault(graph.name, itertools.count(1)))
+            _graphs[graph] = Where(graph.name if number == 1 else f"{graph.name}-{number}")
+        return _graphs[graph]
 
 
 def of_program(program: Program) -> Where:

@@ -22,14 +22,31 @@ NAMES = frozenset(
 
 def traced(event: events.Traced) -> None:
     """A front end has made the graph."""
+    _traced(labels.of_kind(event.kind), event.kind.graph)
+
+
+def lowered(event: events.GraphLowered) -> None:
+    """As :func:`traced`, for a graph without a kind."""
+    _traced(labels.of_graph(event.graph), event.graph)
+
+
+def _traced(where: labels.Where, graph: Graph) -> None:
     if "fusion" in config.dump:
-        write("fusion", labels.of_kind(event.kind), _text(event.kind.graph))
+        write("fusion", where, _text(graph))
 
 
 def after(event: events.PassRan) -> None:
     """A pass has run."""
-    step: Any = event.step
-    where, graph, wanted = labels.of_kind(event.kind), event.kind.graph, config.dump
+    _after(labels.of_kind(event.kind), event.kind.graph, event.step)
+
+
+def after_of_graph(event: events.GraphPassRan) -> None:
+    """As :func:`after`, for a graph without a kind."""
+    _after(labels.of_graph(event.graph), event.graph, event.step)
+
+
+def _after(where: labels.Where, graph: Graph, step: Any) -> None:
+    wanted = config.dump
     if step.name == "fusion-group" and "grouped" in wanted:
         write("grouped", where, _text(graph))
     if step.name == "fusion-group" and "guarded" in wanted:
@@ -46,15 +63,28 @@ def segmented(event: events.Segmented) -> None:
     """The graph is cut into segments."""
     executor = event.kind.executor
     assert executor is not None
-    where, graph, wanted = labels.of_kind(event.kind), executor.graph, config.dump
-    if "segmented" in wanted:
+    where = labels.of_kind(event.kind)
+    if "segmented" in config.dump:
         write("segmented", where, _with_choices(event))
+    _segmented(where, executor.graph, event.env)
+
+
+def segmented_graph(event: events.GraphSegmented) -> None:
+    """As :func:`segmented`, for a graph without a kind: its schedules are chosen as its parts first run."""
+    where = labels.of_graph(event.graph)
+    if "segmented" in config.dump:
+        write("segmented", where, _text(event.graph))
+    _segmented(where, event.graph, event.env)
+
+
+def _segmented(where: labels.Where, graph: Graph, env: dict[str, int]) -> None:
+    wanted = config.dump
     if "linalg" in wanted:
         write("linalg", where, attempt(lambda: run_pipeline([graph], "convert-fusion-to-linalg").as_text()))
     if "math" in wanted:
         write("math", where, texts.math(graph))
     if "groups" in wanted:
-        for at, text in groups(graph, event.env).items():
+        for at, text in groups(graph, env).items():
             write("groups", replace(where, group=at), text)
 
 

@@ -67,6 +67,19 @@ class OperatorBase:
             raise TypeError(f"a size must be an integer or a scalar, not {type(value).__name__}")
         return int(value)
 
+    def _list(self, values, what: str) -> list:
+        if not isinstance(values, (list, tuple)):
+            raise TypeError(f"incompatible function arguments: {what} must be a list, not {type(values).__name__}")
+        return list(values)
+
+    def _integers(self, values, what: str) -> list[int]:
+        return [self._integer(n, what) for n in self._list(values, what)]
+
+    def _integer(self, value, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"incompatible function arguments: {what} must be integers, not {type(value).__name__}")
+        return int(value)
+
     def _sizes(self, values, what, check=True) -> list:
         if isinstance(values, (Val, int)) or not hasattr(values, "__iter__"):
             raise TypeError(f"{what} must be a list of integers and scalars")
@@ -77,6 +90,8 @@ class OperatorBase:
                     f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), "
                     "or static(>1)."
                 )
+            if check and n != -1:
+                self._within(0, n, self._fd.operation, f"{what}[{k}] must be 0 or more")
         return out
 
     def _dim(self, dim, rank, what="dim", beyond="dim") -> int:
@@ -112,6 +127,8 @@ class OperatorBase:
     def _within(self, a, b, what, words) -> None:
         """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not
         to be so, as does a call where it is not. ``words`` are the same at every call."""
+        if a == 0 and not isinstance(b, int) and not _may_be_negative(b):
+            return
         replay, label = self._fd._replay, f"{what}: {words}"
         if replay is None:
             if self._fd.at_most(a, b, label) is not a:
@@ -119,14 +136,16 @@ class OperatorBase:
         elif not replay.guards.get((replay.record, label), True):
             raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
 
-    def _called(self, name: str, function, operands, results: list[tuple]) -> list[Value]:
-        """A call of a library function; ``results`` are pairs of element type and shape."""
+    def _called(self, name: str, function, operands, results: list[tuple], sizes: tuple = ()) -> list[Value]:
+        """A call of a library function; ``results`` are pairs of element type and shape. The function gets the values
+        of ``sizes`` behind its operands."""
         made: Value | list[Value] = self._b.op(
             "call",
             *operands,
             callee=name,
             dtypes=tuple(dtype for dtype, _ in results),
             shapes=tuple(tuple(shape) for _, shape in results),
+            sizes=sizes,
             function=function,
         )
         return made if isinstance(made, list) else [made]
@@ -173,6 +192,13 @@ class OperatorBase:
 
     def _number(self, value, dtype) -> Scalar:
         return Scalar(self._fd, from_dtype(dtype), {"f": float, "c": complex, "b": bool}.get(dtype.kind, int)(value))
+
+
+def _may_be_negative(size: sz.Size) -> bool:
+    """Whether a size that numbers of a call decide, or that is a difference, can come out negative."""
+    if isinstance(size, int):
+        return False
+    return any(factor < 0 for _, factor in size.terms) or any(name[0] in "vh" for name in sz.symbols(size))
 
 
 def _is_size(scalar: Scalar) -> bool:

@@ -20,9 +20,7 @@ class Creation(OperatorBase):
     @operation
     def full(self, shape, fill_value, dtype=None):
         """``fill_value`` everywhere."""
-        fill, sizes = self._fd.as_val(fill_value), self._sizes(shape, "shape", check=False)
-        if any(isinstance(n, int) and n < 0 for n in sizes):
-            raise ValueError("extent_int >= 0: the extents of full must be given, -1 has no meaning here")
+        fill, sizes = self._fd.as_val(fill_value), self._given(shape, "full")
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("full: fill_value must be a scalar")
         kind = fill.value.dtype if isinstance(fill, Tensor) else fill.dtype
@@ -30,14 +28,21 @@ class Creation(OperatorBase):
             self._b.op("full", self._at(fill, kind if dtype is None else to_dtype(dtype)), shape=tuple(sizes))
         )
 
+    def _given(self, shape, what: str) -> list:
+        """The extents of a new tensor."""
+        sizes = self._sizes(shape, "shape", check=False)
+        for k, n in enumerate(sizes):
+            words = f"extent_int >= 0: the extents of {what} must be given, -1 has no meaning here"
+            self._within(0, n, what, f"extent {k}: {words}")
+        return sizes
+
     @operation
     def iota(self, length, start=None, step=None, dtype=DataType.Int):
         """``start + k * step`` for k below ``length``; from 0 in steps of 1 unless given."""
         if isinstance(length, (float, complex)) or (isinstance(length, Scalar) and not length.dtype.is_integer):
             raise TypeError("length must be integer: an Int scalar or a Python int")
         n, target = self._size(length), to_dtype(dtype)
-        if isinstance(n, int) and n < 0:
-            raise ValueError("length must be non-negative.")
+        self._within(0, n, "iota", "length must be non-negative.")
         if target.kind not in "iuf":
             raise TypeError(f"iota: it makes integers and floats, not {dtype}")
         wide = dt.f64 if target is dt.f64 else dt.f32 if target.kind == "f" else target
@@ -63,7 +68,7 @@ class Creation(OperatorBase):
         target = to_dtype(dtype)
         if target.kind != "f":
             raise TypeError(f"Random distributions only create floating point types, not {dtype}")
-        sizes = self._sizes(shape, "shape")
+        sizes = self._given(shape, row)
         made = target if target is dt.f64 else dt.f32
         out = self._b.op(row, *self._seeds(rng_seed, rng_offset), shape=tuple(sizes), dtype=made)
         if scale is not None:

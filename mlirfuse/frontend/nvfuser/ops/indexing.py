@@ -9,6 +9,7 @@ from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 
 
 class Indexing(OperatorBase):
@@ -21,15 +22,19 @@ class Indexing(OperatorBase):
             raise TypeError(f"index must be Int or Int32, not {promotion.from_name(kind)}")
         return index
 
+    def _positions(self, index: Value, value: Value, axis: int) -> Value:
+        """``index`` along an axis of ``value``, checked by the kernel that reads it; negative ones count from the end.
+        On a GPU they are checked where ``config.check_indices`` is on, and else held inside."""
+        return self._b.op("position", index, extent=value.shape[axis], axis=axis, checked=True)
+
     @operation
     def index_select(self, arg, index, dim):
         """Slices of ``arg`` at ``index``, of rank 0 or 1, along ``dim``."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if index.ndim > 1:
             raise ValueError(f"index array must be 1D or scalar tensor, not of rank {index.ndim}")
-        axis, indices = self._dim(dim, arg.ndim, beyond="index_select on invalid axis"), index.value
-        if not index.ndim:
-            indices = self._b.reshape(indices, (1,))
+        axis = self._dim(dim, arg.ndim, beyond="index_select on invalid axis")
+        indices = self._positions(self._with_dimension(index.value), arg.value, axis)
         return self._make(self._b.op("take", arg.value, indices, axis=axis))
 
     @operation
@@ -38,13 +43,22 @@ class Indexing(OperatorBase):
         arg, index = self._tensor(arg), self._indices(index)
         if isinstance(index, Tensor) and index.ndim:
             raise ValueError("select takes a scalar index; index_select takes several")
-        value = index.value if isinstance(index, Tensor) else index.as_value(dt.i64)
-        return self._make(self._b.op("take", arg.value, value, axis=self._dim(dim, arg.ndim)))
+        axis = self._dim(dim, arg.ndim)
+        if isinstance(index, Tensor):
+            value = self._positions(index.value, arg.value, axis)
+        else:
+            at, extent = index.as_size(), arg.value.shape[axis]
+            words = f"the index must be within the extent of dimension {axis}"
+            self._within(at + 1, extent, "select", f"{words}")
+            self._within(0, at + extent, "select", f"{words}, counted from the end where it is negative")
+            value = index.as_value(dt.i64)
+        return self._make(self._b.op("take", arg.value, value, axis=axis))
 
     def _element(self, arg: Tensor, index: Tensor, dim) -> Tensor:
         """The element of a tensor of rank 0, at an index of rank 0."""
         axis = self._dim(dim, 0)
-        lookup, indices = self._with_dimension(arg.value), self._with_dimension(index.value)
+        lookup = self._with_dimension(arg.value)
+        indices = self._positions(self._with_dimension(index.value), lookup, axis)
         return self._make(self._b.reshape(self._b.op("take_along_axis", lookup, indices, axis=axis), ()))
 
     @operation
@@ -61,7 +75,8 @@ class Indexing(OperatorBase):
             if k != axis:
                 self._within(n, arg.value.shape[k], "gather", f"index must have at most arg's extent in dimension {k}")
                 value = self._b.slice(value, k, 0, n)
-        return self._make(self._b.op("take_along_axis", value, index.value, axis=axis))
+        indices = self._positions(index.value, value, axis)
+        return self._make(self._b.op("take_along_axis", value, indices, axis=axis))
 
     @operation
     def take_along_axis(self, arg, index, dim):
@@ -79,20 +94,31 @@ class Indexing(OperatorBase):
                 if a != 1 and b != 1:
                     self._fd.equal(a, b, "take_along_axis")
                 shape[0][k] = shape[1][k] = b if a == 1 else a
-        lookup, indices = (self._b.broadcast_to(v, s) for v, s in zip((arg.value, index.value), shape))
+        positions = self._positions(index.value, arg.value, axis)
+        lookup, indices = (self._b.broadcast_to(v, s) for v, s in zip((arg.value, positions), shape))
         return self._make(self._b.op("take_along_axis", lookup, indices, axis=axis))
 
     @operation
     def scatter(self, arg, index, src, dim):
-        """``arg`` with ``out[index[i, j], j] = src[i, j]`` for dim 0; ``src`` may be a scalar."""
+        """``arg`` with ``out[index[i, j], j] = src[i, j]`` for dim 0; ``src`` may be a scalar, or larger
+        than ``index``."""
         arg, index, src = (self._tensor(arg), self._indices(self._tensor(index, "index")), self._fd.as_val(src))
         if arg.ndim != index.ndim or (isinstance(src, Tensor) and src.ndim != arg.ndim):
             raise ValueError("arg, index and src must have one rank")
         if isinstance(src, Tensor) and src.value.dtype is not arg.value.dtype:
             raise TypeError(f"arg and src must have one type, not {arg.dtype} and {src.dtype}")
-        return self._make(
-            self._b.op("scatter", arg.value, index.value, self._at(src, arg.value.dtype), axis=self._dim(dim, arg.ndim))
-        )
+        axis = self._dim(dim, arg.ndim)
+        for k, n in enumerate(index.value.shape):
+            if k != axis:
+                self._within(n, arg.value.shape[k], "scatter", f"index must have at most arg's extent in dimension {k}")
+        values = self._at(src, arg.value.dtype)
+        if isinstance(src, Tensor):
+            for k, n in enumerate(index.value.shape):
+                if values.shape[k] != n:
+                    words = f"index must have at most src's extent in dimension {k}"
+                    self._within(n, values.shape[k], "scatter", words)
+                    values = self._b.slice(values, k, 0, n)
+        return self._make(self._b.op("scatter", arg.value, index.value, values, axis=axis))
 
     @operation
     def index_put_accumulate(self, acc, index, value):
@@ -107,7 +133,8 @@ class Indexing(OperatorBase):
         self._fd.equal(index.value.shape[0], value.value.shape[0], "index_put_accumulate")
         for a, b in zip(acc.value.shape[1:], value.value.shape[1:]):
             self._fd.equal(a, b, "index_put_accumulate")
-        return self._make(self._b.op("index_put_accumulate", acc.value, index.value, value.value))
+        indices = self._positions(index.value, acc.value, 0)
+        return self._make(self._b.op("index_put_accumulate", acc.value, indices, value.value))
 
     index_accumulate = index_put_accumulate
 
@@ -120,7 +147,8 @@ class Indexing(OperatorBase):
         input, weight = (self._indices(self._tensor(input, "input")), self._tensor(weight, "weight"))
         if weight.ndim != 2:
             raise ValueError(f"weight must have rank 2, not {weight.ndim}")
-        rows = self._make(self._b.op("take", weight.value, input.value, axis=0))
+        positions = self._positions(input.value, weight.value, 0)
+        rows = self._make(self._b.op("take", weight.value, positions, axis=0))
         if max_norm is None:
             return rows
         size, order = (self.abs(self.cast(rows, DataType.Float)), 2.0 if norm_type is None else norm_type)
@@ -132,21 +160,26 @@ class Indexing(OperatorBase):
     def embedding_bwd(self, grad, input, num_embeddings, padding_idx=None):
         """The gradient of an embedding's weight: rows of ``grad`` added up by index, none for ``padding_idx``."""
         grad, input = (self._tensor(grad, "grad"), self._indices(self._tensor(input, "input")))
-        width = grad.value.shape[-1]
+        if grad.ndim != input.ndim + 1:
+            raise ValueError(f"grad must have one dimension more than input, not {grad.ndim} and {input.ndim}")
+        for n, m in zip(grad.value.shape, input.value.shape):
+            self._fd.equal(n, m, "embedding_bwd")
+        rows, width = self._size(num_embeddings), grad.value.shape[-1]
+        self._within(0, rows, "embedding_bwd", "num_embeddings must be 0 or more")
         value = self._b.reshape(grad.value, (sz.product(grad.value.shape[:-1]), width))
         index = self._b.reshape(input.value, (input.value.numel,))
         if padding_idx is not None:
             pad = self._at(self._fd.as_val(padding_idx), input.value.dtype)
-            n = self._size(num_embeddings)
             pad = self._b.op(
                 "where",
                 self._b.op("lt", pad, self._b.constant(0, pad.dtype)),
-                self._b.op("add", pad, self._b.cast(self._b.size(n), pad.dtype)),
+                self._b.op("add", pad, self._b.cast(self._b.size(rows), pad.dtype)),
                 pad,
             )
             keep = self._b.op("expand_dims", self._b.op("ne", index, pad), axes=(1,))
             value = self._b.op("where", keep, value, self._b.constant(0, value.dtype))
-        zeros = self._b.op("full", self._b.constant(0, value.dtype), shape=(self._size(num_embeddings), width))
+        zeros = self._b.op("full", self._b.constant(0, value.dtype), shape=(rows, width))
+        index = self._positions(index, zeros, 0)
         return self._make(self._b.op("index_put_accumulate", zeros, index, value))
 
     @operation

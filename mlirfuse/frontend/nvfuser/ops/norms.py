@@ -14,11 +14,11 @@ class Normalizations(OperatorBase):
     """Half types are computed, and given back, in Float. Results that a mask leaves out are None."""
 
     def _full_precision(self, x) -> Tensor:
-        return self.cast(x, DataType.Float) if x.value.dtype.bits == 16 else x
+        return self.cast(x, DataType.Float) if self._tensor(x).value.dtype.bits == 16 else x
 
     def _norm_dims(self, x, norm_shape) -> list[int]:
         """The inner dimensions that ``norm_shape`` (or how many, as an integer) covers."""
-        count = norm_shape if isinstance(norm_shape, int) else len(norm_shape)
+        count = norm_shape if isinstance(norm_shape, int) else len(self._list(norm_shape, "norm_shape"))
         if not 0 < count <= x.ndim:
             raise ValueError(f"the normalized shape has {count} dimensions, the input {x.ndim}")
         if not isinstance(norm_shape, int):
@@ -32,6 +32,7 @@ class Normalizations(OperatorBase):
 
     def _along(self, v, x, dims) -> Tensor:
         """A tensor over ``dims`` of ``x``, with 1 elsewhere."""
+        v = self._tensor(v, "a parameter")
         if v.ndim != len(dims):
             raise ValueError(f"a parameter of rank {v.ndim} does not fit {len(dims)} dimensions")
         return self.broadcast(v, [d not in dims for d in range(x.ndim)])
@@ -117,12 +118,18 @@ class Normalizations(OperatorBase):
                     self._fd.update_input(self.cast(updated, running.dtype), running)
         return mean, self.rsqrt(self.add(variance, eps))
 
+    def _channel(self, x: Tensor, last) -> int:
+        """The dimension of the channels."""
+        if x.ndim < 2:
+            raise ValueError(f"the input must have rank 2 or more, not {x.ndim}")
+        return x.ndim - 1 if last else 1
+
     @operation
     def batch_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, training, channels_last=False):
         """The normalized and scaled input, the mean and 1/std of each channel; in training, running statistics that are
         inputs are updated."""
         x = self._full_precision(self._tensor(arg))
-        channel = x.ndim - 1 if channels_last else 1
+        channel = self._channel(x, channels_last)
         dims = [d for d in range(x.ndim) if d != channel]
         mean, rstd = self._statistics(x, dims, running_mean, running_var, momentum, eps, training, [channel])
         out = self.mul(self.sub(x, mean), rstd)
@@ -150,7 +157,7 @@ class Normalizations(OperatorBase):
             self._full_precision(self._tensor(input)),
             self._full_precision(self._tensor(grad_output, "grad_output")),
         )
-        channel = x.ndim - 1 if channels_last else 1
+        channel = self._channel(x, channels_last)
         dims = [d for d in range(x.ndim) if d != channel]
         if training:
             mean, rstd = (self._along(save_mean, x, [channel]), self._along(save_invstd, x, [channel]))
@@ -180,7 +187,7 @@ class Normalizations(OperatorBase):
     ):
         """As batch_norm, with statistics of each channel of each sample."""
         x = self._full_precision(self._tensor(arg))
-        channel = x.ndim - 1 if channels_last else 1
+        channel = self._channel(x, channels_last)
         dims = [d for d in range(1, x.ndim) if d != channel]
         mean, rstd = self._statistics(x, dims, running_mean, running_var, momentum, eps, use_input_stats, [channel])
         out = self.mul(self.sub(x, mean), rstd)
@@ -197,7 +204,7 @@ class Normalizations(OperatorBase):
             self._full_precision(self._tensor(input)),
             self._full_precision(self._tensor(grad_output, "grad_output")),
         )
-        channel = x.ndim - 1 if channels_last else 1
+        channel = self._channel(x, channels_last)
         dims = [d for d in range(1, x.ndim) if d != channel]
         kept = [0, channel]
         mean, rstd = self._along(save_mean, x, kept), self._along(save_invstd, x, kept)
@@ -219,6 +226,8 @@ class Normalizations(OperatorBase):
         return dx, dw, db
 
     def _grouped(self, x, groups):
+        if x.ndim < 2 or groups < 1:
+            raise ValueError(f"it takes 1 group or more of a tensor of rank 2 or more, not {groups} of rank {x.ndim}")
         n, c, *rest = x.value.shape
         each = sz.floordiv(c, groups)
         if isinstance(c, int) and c % groups:
@@ -230,7 +239,7 @@ class Normalizations(OperatorBase):
     def group_norm(self, x, num_groups, weight=None, bias=None, eps=1e-5):
         """The normalized and scaled ``x``, mean and 1/std of each group of channels of each sample."""
         x = self._full_precision(self._tensor(x))
-        grouped = self._grouped(x, int(num_groups))
+        grouped = self._grouped(x, self._integer(num_groups, "num_groups"))
         dims = list(range(2, grouped.ndim))
         variance, mean = self.var_mean(grouped, dims, 0, True)
         rstd = self.rsqrt(self.add(variance, eps))
@@ -243,7 +252,7 @@ class Normalizations(OperatorBase):
     def group_norm_backward(self, dy, x, num_groups, mean, rstd, weight=None, output_mask=(True, True, True)):
         """The gradients by x, weight and bias (None where the mask says so)."""
         dy, x = (self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x)))
-        groups = int(num_groups)
+        groups = self._integer(num_groups, "num_groups")
         grouped = self._grouped(x, groups)
         dims = list(range(2, grouped.ndim))
         mean, rstd = (self._along(v, grouped, [0, 1]) for v in (mean, rstd))

@@ -6,8 +6,15 @@ from __future__ import annotations
 import functools
 import inspect
 
-from mlirfuse.core.errors import MlirfuseError
-from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, Tensor, Val, at_line, user_line
+from mlirfuse.frontend.nvfuser.values import (
+    DefinitionError,
+    DefinitionTypeError,
+    Tensor,
+    Val,
+    at_line,
+    definition_error,
+    user_line,
+)
 
 # Names of arguments in other versions of nvFuser's API.
 _SYNONYMS = {"axes": "dims", "keep_dim": "keepdim", "dim": "dims", "dims": "dim"}
@@ -28,6 +35,7 @@ def operation(function):
                 return function(self, *args, **kwargs)
             finally:
                 fd._depth -= 1
+        fd.check_open()
         for key in list(kwargs):
             if key not in names and _SYNONYMS.get(key) in names:
                 kwargs[_SYNONYMS[key]] = kwargs.pop(key)
@@ -39,15 +47,15 @@ def operation(function):
             ) from error
         given = dict(list(bound.arguments.items())[1:])
         fd._depth += 1
-        fd._shown, fd._extras = {}, []
+        fd.operation, fd._shown, fd._extras = function.__name__, {}, []
         try:
             given = {key: self._operand(value) for key, value in given.items()}
             returned = function(self, **given)
         except DefinitionError:
             raise
-        except (MlirfuseError, TypeError, ValueError) as error:
-            kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
-            raise kind(f"{at_line(user_line())}fd.ops.{function.__name__}: {error}") from error
+        except Exception as error:
+            described = ", ".join(f"{key}: {_described(value)}" for key, value in given.items())
+            raise definition_error(f"fd.ops.{function.__name__}", error, described) from error
         finally:
             fd._depth -= 1
         fd.record_op(function.__name__, _shown(parameters, {**given, **fd._shown}), given, returned)
@@ -55,6 +63,28 @@ def operation(function):
 
     call.operation = True  # type: ignore[attr-defined]  # the mark by which FusionDefinition finds operations
     return call
+
+
+def query(function):
+    """A method of :class:`Operators` that is no operation of its own, but raises errors as one."""
+
+    @functools.wraps(function)
+    def call(self, *args, **kwargs):
+        try:
+            return function(self, *args, **kwargs)
+        except DefinitionError:
+            raise
+        except Exception as error:
+            raise definition_error(f"fd.ops.{function.__name__}", error) from error
+
+    return call
+
+
+def _described(value) -> str:
+    """What an argument is, in a message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of rank {value.ndim}"
+    return "a scalar" if isinstance(value, Val) else type(value).__name__
 
 
 def _shown(parameters, given) -> list:

@@ -98,7 +98,7 @@ class Reductions(OperatorBase):
         """Of complex numbers, that of the parts added up."""
         if arg.value.dtype.kind == "c":
             return self.add(*(self._variance(part(arg), dims, correction, keepdim) for part in (self.real, self.imag)))
-        return self._reduce("var", arg, dims, keepdim, correction=int(correction))
+        return self._reduce("var", arg, dims, keepdim, correction=self._integer(correction, "correction"))
 
     @operation
     def mean(self, arg, dims=None, keepdim=False):
@@ -117,7 +117,7 @@ class Reductions(OperatorBase):
         arg = self._moments_input(arg, "std", True)
         if arg.value.dtype.kind == "c":
             return self.sqrt(self._variance(arg, dims, correction, keepdim))
-        return self._reduce("std", arg, dims, keepdim, correction=int(correction))
+        return self._reduce("std", arg, dims, keepdim, correction=self._integer(correction, "correction"))
 
     @operation
     def var_mean(self, arg, dims=None, correction=1, keepdim=False):

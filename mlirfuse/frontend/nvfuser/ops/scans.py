@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from mlirfuse.frontend.nvfuser import promotion
+import functools
+
+from mlirfuse.frontend.nvfuser import promotion, sorting
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import Tensor
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 
 
@@ -46,22 +49,26 @@ class Scans(OperatorBase):
 
     @operation
     def argsort(self, arg, dim=-1, descending=False, stable=False):
-        """The order that sorts ``arg`` along ``dim``."""
+        """The order that sorts ``arg`` along ``dim``; of equal elements torch's, or with ``stable`` that of before."""
         arg = self._tensor(arg)
-        return self._along_dimension("argsort", arg, arg.value, dim, descending=bool(descending))
+        axis, value = self._dim(dim, arg.ndim), self._with_dimension(arg.value)
+        function = functools.partial(sorting.argsort, axis, bool(descending), bool(stable))
+        order = self._called("argsort", function, (value,), [(dt.i64, value.shape)])[0]
+        return self._make(order if arg.ndim else self._b.reshape(order, ()))
 
     @operation
     def topk(self, arg, k, dim=-1, largest=True, sorted=True):
-        """The ``k`` largest (or smallest) along ``dim`` in order, and their positions."""
+        """The ``k`` largest (or smallest) along ``dim`` in order, and their positions: of equal elements those that
+        torch takes."""
         arg, axis = self._tensor(arg), self._dim(dim, self._tensor(arg).ndim)
         count = self._size(k)
         value = self._with_dimension(arg.value)
-        extent = value.shape[axis]
         self._within(0, count, "topk", "k must be 0 or more")
-        self._within(count, extent, "topk", f"k must be within the extent of dimension {axis}")
-        order = self._b.op("argsort", value, axis=axis, descending=bool(largest))
-        indices = self._b.slice(order, axis, 0, count)
-        values = self._b.op("take_along_axis", value, indices, axis=axis)
+        self._within(count, value.shape[axis], "topk", f"k must be within the extent of dimension {axis}")
+        shape = tuple(count if d == axis else n for d, n in enumerate(value.shape))
+        function = functools.partial(sorting.topk, axis, bool(largest))
+        results = [(value.dtype, shape), (dt.i64, shape)]
+        values, indices = self._called("topk", function, (value,), results, (count,))
         if not arg.ndim:
             self._fd.equal(count, 1, "topk")
             values, indices = self._b.reshape(values, ()), self._b.reshape(indices, ())

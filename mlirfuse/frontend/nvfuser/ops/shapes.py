@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
+
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
-from mlirfuse.frontend.nvfuser.ops.operation import operation
+from mlirfuse.frontend.nvfuser.ops.operation import operation, query
 from mlirfuse.frontend.nvfuser.promotion import DataType
-from mlirfuse.frontend.nvfuser.values import DefinitionError, Scalar, Tensor, Vector, at_line, user_line
+from mlirfuse.frontend.nvfuser.values import (
+    Scalar,
+    Tensor,
+    Vector,
+)
 from mlirfuse.ir import sizes as sz
 
 _CLASS = {"b": "b", "i": "i", "u": "i", "f": "f", "n": "f", "c": "c"}  # types that a pad's value may have
@@ -20,7 +26,7 @@ class Shapes(OperatorBase):
     @operation
     def broadcast(self, arg, is_broadcast_dim):
         """New dimensions of extent 1 where flagged."""
-        arg, flags = self._tensor(arg), [bool(f) for f in is_broadcast_dim]
+        arg, flags = self._tensor(arg), [bool(f) for f in self._list(is_broadcast_dim, "is_broadcast_dim")]
         if flags.count(False) != arg.ndim:
             raise ValueError(
                 f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor "
@@ -33,7 +39,11 @@ class Shapes(OperatorBase):
     def broadcast_in_dim(self, arg, shape, broadcast_dims):
         """``arg``'s dimension k becomes dimension ``broadcast_dims[k]`` of a tensor of this shape, repeated along the
         others."""
-        arg, sizes, dims = (self._tensor(arg), self._sizes(shape, "shape"), [int(d) for d in broadcast_dims])
+        arg, sizes, dims = (
+            self._tensor(arg),
+            self._sizes(shape, "shape"),
+            self._integers(broadcast_dims, "broadcast_dims"),
+        )
         if len(sizes) < len(dims):
             raise ValueError("broadcast_dims vector size is too big for output shape!")
         if arg.ndim != len(dims):
@@ -99,7 +109,7 @@ class Shapes(OperatorBase):
     def permute(self, arg, dims):
         """Dimension k of the result is dimension ``dims[k]`` of ``arg``."""
         arg = self._tensor(arg)
-        if len(dims) != arg.ndim:
+        if len(self._list(dims, "dims")) != arg.ndim:
             raise ValueError("Operator permute expects `dims` argument to have the same length as input!")
         beyond = f"dims argument is out of range, expects -{arg.ndim} to {arg.ndim - 1}"
         return self._make(self._b.permute(arg.value, self._dims(dims, arg.ndim, beyond=beyond)))
@@ -165,25 +175,29 @@ class Shapes(OperatorBase):
             )
         from_, sizes = [], []
         for k, (start, end, step, extent) in enumerate(zip(starts, ends, steps, arg.value.shape)):
-            if isinstance(start, int) and start < 0:
-                raise ValueError(
-                    f"Slice operation start_indices must be greater than or equal to 0. Start Indices: {start}"
-                )
-            if isinstance(start, int) and isinstance(end, int) and end < start:
-                raise ValueError(
-                    "Slice operation end_indices must be greater than or equal to start_indices. Start "
-                    f"Indices: {start} End Indices: {end}"
-                )
             if not isinstance(step, int) or step < 1:
                 raise ValueError("Slice operation strides must be constants of 1 or more")
-            if not manual_normalization:
-                end = self._fd.at_most(end, extent, f"end {k}")
-                start = self._fd.at_most(start, end, f"start {k}")
+            start, end = self._slice_bounds(k, start, end, extent, manual_normalization)
             from_.append(start)
             sizes.append(end - start if step == 1 else sz.ceildiv(end - start, step))
         if all(s == 0 for s in from_) and tuple(sizes) == arg.value.shape and all(s == 1 for s in steps):
             return self._make(arg.value, expanded=arg.expanded)
         return self._make(self._b.op("slice", arg.value, start=tuple(from_), size=tuple(sizes), step=tuple(steps)))
+
+    def _slice_bounds(self, k: int, start, end, extent, normalized: bool) -> tuple:
+        """Start and end of a slice along dimension ``k``, clamped to its extent unless they are ``normalized``. Bounds
+        that a call gives are checked by it."""
+        low, order = "must be greater than or equal to", f"in dimension {k}"
+        self._within(0, start, "slice", f"Slice operation start_indices {low} 0, {order}")
+        if normalized or (isinstance(start, int) and isinstance(end, int)):
+            self._within(start, end, "slice", f"Slice operation end_indices {low} start_indices, {order}")
+        if normalized:
+            self._within(end, extent, "slice", f"Slice operation end_indices must be within the extent, {order}")
+            return start, end
+        self._within(0, end, "slice", f"Slice operation end_indices {low} 0, {order}")
+        reach = sz.minimum(end, extent)
+        end = self._fd.at_most(end, extent, f"end {k}")
+        return (start if start == 0 else self._fd.at_most(start, reach, f"start {k}")), end
 
     @operation
     def pad(self, arg, pad_widths, value=None):
@@ -223,7 +237,7 @@ class Shapes(OperatorBase):
     @operation
     def cat(self, tensors, dim=0, manual_padding=False):
         """Tensors joined along ``dim``; types are promoted."""
-        tensors = [self._tensor(t, "tensors") for t in tensors]
+        tensors = [self._tensor(t, "tensors") for t in self._list(tensors, "tensors")]
         if not tensors:
             raise ValueError("Attempting to concatenate empty list of tensors")
         rank = tensors[0].ndim
@@ -247,7 +261,7 @@ class Shapes(OperatorBase):
     def split(self, arg, sizes, dim=0):
         """Consecutive pieces of these sizes along ``dim``."""
         arg = self._tensor(arg)
-        axis, sizes = self._dim(dim, arg.ndim), self._sizes(sizes, "sizes")
+        axis, sizes = self._dim(dim, arg.ndim), self._sizes(sizes, "sizes", check=False)
         total = 0
         for n in sizes:
             total = total + n
@@ -270,6 +284,7 @@ class Shapes(OperatorBase):
         error."""
         arg = self._tensor(arg)
         axis, extent = (self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)])
+        chunks = self._integer(chunks, "chunks")
         if chunks < 1:
             raise ValueError(f"chunk expects chunks to be positive, not {chunks}")
         step = sz.ceildiv(extent, chunks)
@@ -307,17 +322,23 @@ class Shapes(OperatorBase):
         beyond = "The dimension requested is beyond the bounds of the shape of the indexed tensor!"
         return Scalar(self._fd, DataType.Int, size=arg.value.shape[self._dim(dim, arg.ndim, beyond=beyond)])
 
+    @query
     def shape(self, arg) -> Vector:
         """The extents, as a vector of scalars."""
         return Vector(self.size(arg, k) for k in range(self._tensor(arg).ndim))
 
     tensor_sizes = shape
 
+    @query
     def at(self, vector, index: int) -> Scalar:
         """Element ``index`` of a vector."""
+        if not isinstance(vector, Vector):
+            raise TypeError(f"it takes a vector, as fd.ops.shape gives, not {type(vector).__name__}")
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+            raise TypeError(f"the index must be an integer, not {type(index).__name__}")
         if not -len(vector) <= index < len(vector):
-            raise DefinitionError(
-                f"{at_line(user_line())}fd.ops.at: The index requested is beyond the bounds of the indexed vector! "
+            raise ValueError(
+                "The index requested is beyond the bounds of the indexed vector! "
                 f"The index {index} is out of bounds of a vector of size {len(vector)}"
             )
         return vector[index]
