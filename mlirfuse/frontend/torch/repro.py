@@ -19,12 +19,11 @@ from mlirfuse.runtime.failures import innermost
 _SCRIPT = '''"""A {which} graph that mlirfuse did not compile, with random inputs. Run it to see the error."""
 
 import torch
-from torch._dynamo.testing import rand_strided
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlirfuse.torch  # its ops
 from mlirfuse.frontend.torch.backend import compile_graph
 from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.torch_private import make_fx, rand_strided
 {imports}
 
 {classes}
