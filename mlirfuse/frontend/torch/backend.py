@@ -68,12 +68,7 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     uncollected.while_dynamo_traces()  # a reset forgets it
     recorder = _recorder(mode, options, len(inputs))
     attention.prepare(module)
-    # Which saved tensors are donated the partition says, and that a backward may run again `boxed` sees to.
-    with (
-        attention.eagers_kernels(),
-        private.functorch_config.patch(donated_buffer=False),
-        _warm(options, recorder) as keep,
-    ):
+    with attention.eagers_kernels(), _warm(options, recorder) as keep:
         return aot.compiled(module, inputs, _compilers(options, recorder, keep))
 
 
@@ -164,7 +159,9 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
 
 
 def _donated(module: GraphModule) -> list[int]:
-    """The indices of the inputs of a backward that nobody else has."""
+    """The indices of the inputs of a backward that are donated. AOTAutograd's own list of them is emptied: with entries
+    in it a second backward (``retain_graph=True``) is refused, and :func:`boxed` sees to that."""
+    private.empty_donated_indices()
     inputs = module.graph.find_nodes(op="placeholder")
     return [k for k, node in enumerate(inputs) if node.meta.get(extract.DONATED)]
 

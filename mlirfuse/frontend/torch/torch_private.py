@@ -179,6 +179,13 @@ def forward_metadata() -> Any:
     return None if context is None else getattr(context, "fw_metadata", None)
 
 
+def empty_donated_indices() -> None:
+    """Tells AOTAutograd that no input of the backward that this thread compiles is donated."""
+    indices = getattr(forward_metadata(), "bw_donated_idxs", None)
+    if indices:
+        indices.clear()  # this list: the metadata that is looked at later may be another object with the same
+
+
 # ---- logs
 
 _LOGGED = dict(missing=None, instead="graphs are printed for logs that nobody reads")
