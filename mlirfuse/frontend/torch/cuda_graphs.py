@@ -131,7 +131,7 @@ class Recorder:
             return self._backward(None, run, private.get_device_index(module))
         device = private.get_device_index(module)
         owned = in_own_storages(run)
-        found = private.cuda_graphs()["cudagraphify_impl"](
+        found = private.cudagraphify_impl(
             owned,
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
             seen.fixed,
@@ -151,7 +151,7 @@ class Recorder:
         """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
         before anything is recorded, and where all of it was thrown away."""
         if self.manager is None or self.manager.graph is None:
-            self.manager = private.cuda_graphs()["get_manager"](device, create_if_none_exists=False)
+            self.manager = private.get_manager(device, create_if_none_exists=False)
         return self.manager
 
     def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:

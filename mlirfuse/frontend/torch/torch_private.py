@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,7 @@ class Missing(Exception):
 
 
 NAMES: list[Name] = []
+LATE: list[_Late] = []  # those that come to :data:`NAMES` once they are used
 _GRAPH = "graphs run as in eager"
 
 
@@ -70,6 +71,23 @@ def _use(where: str, name: str, *takes: str, missing: Any = _NONE, instead: str 
     if fits:
         return found
     return _Missing(f"{where}.{name}") if missing is _NONE else missing
+
+
+class _Late:
+    """A function of a module that is imported as it is called."""
+
+    def __init__(self, where: str, name: str, *takes: str, instead: str):
+        self.given = where, name, *takes
+        self.instead = instead
+        LATE.append(self)
+
+    @functools.cached_property
+    def found(self) -> Any:
+        """The function itself."""
+        return _use(*self.given, instead=self.instead)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.found(*args, **kwargs)
 
 
 def _takes(found: Any, names: tuple[str, ...]) -> bool:
@@ -132,7 +150,6 @@ set_grad_enabled = _use("torch._C", "_set_grad_enabled", instead="no TorchScript
 # ---- symbolic sizes
 
 is_sym_node = _use("torch.fx.experimental.proxy_tensor", "is_sym_node")
-make_fx = _use("torch.fx.experimental.proxy_tensor", "make_fx", instead="no scripts that repeat an error")
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
 free_symbols = _use(_SHAPES, "free_symbols")
 free_unbacked_symbols = _use(_SHAPES, "free_unbacked_symbols")
@@ -162,7 +179,8 @@ RestartAnalysis = _use("torch._dynamo.exc", "RestartAnalysis", missing=(), inste
 counters = _use("torch._dynamo.utils", "counters", missing=None, instead="not counted")
 flatten_graph_inputs = _use("torch._dynamo.utils", "flatten_graph_inputs")
 callbacks = _use("torch._dynamo.callback", "callback_handler", missing=None, instead="gc runs while Dynamo traces")
-rand_strided = _use("torch._dynamo.testing", "rand_strided", instead="no scripts that repeat an error")
+rand_strided = _Late("torch._dynamo.testing", "rand_strided", instead="no scripts that repeat an error")
+make_fx = _Late("torch.fx.experimental.proxy_tensor", "make_fx", instead="no scripts that repeat an error")
 compiler_fns = _use("torch._dynamo.backends.registry", "_COMPILER_FNS", missing=None, instead="the entry point alone")
 register_backend = _use("torch._dynamo.backends.registry", "register_backend", "name")
 aot_autograd = _use("torch._dynamo.backends.common", "aot_autograd", instead="no TORCH_COMPILE_DEBUG=1")
@@ -306,14 +324,16 @@ get_stack_traces = _use(_backends, "get_stack_traces", instead=_RECORDED)
 get_placeholder_info = _use("torch._inductor.cudagraph_utils", "get_placeholder_info", instead=_RECORDED)
 count_tangents = _use("torch._inductor.utils", "count_tangents", instead=_RECORDED)
 num_fw_fixed_arguments = _use("torch._inductor.utils", "num_fw_fixed_arguments", instead=_RECORDED)
-_CUDA_GRAPHS = (  # of ``torch._inductor.cudagraph_trees``, which is imported where there is a GPU
-    ("cudagraphify_impl", ("device_index", "is_backward", "is_inference", "stack_traces", "placeholders")),
-    ("get_manager", ("create_if_none_exists",)),
+_TREES = "torch._inductor.cudagraph_trees"
+cudagraphify_impl = _Late(
+    _TREES,
+    "cudagraphify_impl",
+    "device_index",
+    "is_backward",
+    "is_inference",
+    "stack_traces",
+    "placeholders",
+    "mutated_input_idxs",
+    instead=_RECORDED,
 )
-
-
-@functools.cache
-def cuda_graphs() -> dict[str, Callable[..., Any]]:
-    """``cudagraphify_impl`` and ``get_manager`` of torch's ``cudagraph_trees``."""
-    where = "torch._inductor.cudagraph_trees"
-    return {name: _use(where, name, *takes, instead=_RECORDED) for name, takes in _CUDA_GRAPHS}
+get_manager = _Late(_TREES, "get_manager", "create_if_none_exists", instead=_RECORDED)
