@@ -141,8 +141,8 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
     equal_layers.put_back(module)
     failed = reports.Failures(module, which, options)
-    donated = _donated(module) if which == "backward" else []
     try:
+        donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others are cut from a joint graph, which was looked at
             channels_last.decide(module, options.channels_last)
             pools.by_offsets(module.graph)

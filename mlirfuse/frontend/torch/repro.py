@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.frontend.torch.torch_private import format_imports
 from mlirfuse.ir.graph import Op
 from mlirfuse.runtime.failures import innermost
 
@@ -55,7 +55,7 @@ def script(module: GraphModule, which: str) -> str:
     symbolic = any(isinstance(x, torch.SymInt) for x in given)
     return _SCRIPT.format(
         which=which,
-        imports=_format_import_block(imports, sys_importer),
+        imports=format_imports(imports, sys_importer),
         classes="\n\n".join(classes),
         inputs="".join(f"    {_spelled(x)},\n" for x in given),
         mode="symbolic" if symbolic else "fake",
