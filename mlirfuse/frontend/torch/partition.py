@@ -109,10 +109,10 @@ def _settings(module: GraphModule) -> min_cut.Settings:
     """What torch's settings, and regions of the program, say of what is recomputed. Raises RuntimeError for regions
     with several budgets."""
     config = private.functorch_config
-    budget = config.activation_memory_budget
+    budget: float = config.activation_memory_budget
     marked = (n.meta["memory_budget"] for n in module.graph.nodes if isinstance(n.meta.get("memory_budget"), float))
     budget = next(marked, budget)
-    regions = set(private.memory_budgets(module)) - {None}
+    regions = {b for b in private.memory_budgets(module) if b is not None}
     if len(regions) > 1:
         raise RuntimeError(
             f"regions with several activation memory budgets, {sorted(regions)}, are in one graph: a graph break, "

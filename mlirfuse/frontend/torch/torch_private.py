@@ -208,7 +208,7 @@ def empty_donated_indices() -> None:
 
 # ---- logs
 
-_LOGGED = dict(missing=None, instead="graphs are printed for logs that nobody reads")
+_LOGGED: Any = dict(missing=None, instead="graphs are printed for logs that nobody reads")
 _LazyTraceHandler = _use("torch._logging._internal", "LazyTraceHandler", **_LOGGED)
 _log_state = _use("torch._logging._internal", "log_state", **_LOGGED)
 _trace_log = _use("torch._logging._internal", "trace_log", **_LOGGED)
