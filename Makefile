@@ -11,7 +11,7 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow abuse check clean
+.PHONY: demo test test-slow test-torch abuse check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,18 @@ test: $(VENV)/.installed-test
 	$(BIN)/lit -q test/lit || status=1; \
 	$(BIN)/lint-imports || status=1; \
 	exit $$status
+
+# One release of torch in an environment of its own: `make test-torch TORCH=torch==2.15.0`. What caps torch in pip's
+# settings does not hold there. Where the release cannot be installed, this says so and ends well.
+TORCH_BIN := .venv-torch/bin
+TORCH_PIP = PIP_CONFIG_FILE=/dev/null PIP_CONSTRAINT= $(TORCH_BIN)/python -m pip install --quiet
+test-torch:
+	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv .venv-torch
+	@$(TORCH_PIP) '$(TORCH)' || { echo 'make test-torch: skipped, $(TORCH) cannot be installed here'; exit 0; }; \
+	$(TORCH_PIP) -e '.[test]' && \
+	$(TORCH_BIN)/python -c 'import torch; print("torch", torch.__version__)' && \
+	$(TORCH_BIN)/python -m pytest -q test/py/test_torch_smoke.py test/py/test_torch_training.py \
+	    test/py/test_torch_warm.py test/py/test_torch_releases.py test/py/test_torch_partition.py
 
 # What takes minutes: run by hand.
 test-slow: $(VENV)/.installed-test
@@ -59,4 +71,4 @@ $(VENV)/.installed-check: $(VENV)/.installed-test
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build mlirfuse/_native*.so
+	rm -rf $(VENV) .venv-torch build mlirfuse/_native*.so

@@ -5,12 +5,11 @@ Importing this module makes the back end known to torch, which the package's ent
 
 from __future__ import annotations
 
-from torch._dynamo.backends import registry
-
 from mlirfuse.frontend.torch.backend import compilers, memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.profile import Profile, Row, profile
+from mlirfuse.frontend.torch.torch_private import compiler_fns, register_backend
 from mlirfuse.frontend.torch.torchscript import from_torchscript
 
 __all__ = [
@@ -26,5 +25,5 @@ __all__ = [
     "profile",
 ]
 
-if "mlirfuse" not in registry._COMPILER_FNS:
-    registry.register_backend(mlirfuse, name="mlirfuse")
+if compiler_fns is not None and "mlirfuse" not in compiler_fns:
+    register_backend(mlirfuse, name="mlirfuse")

@@ -264,7 +264,8 @@ def test_control_c_while_compiling(place, when, monkeypatch):
 @pytest.mark.parametrize("searches", [True, False])
 @pytest.mark.parametrize("backend", ["mlirfuse", "eager"])
 def test_nobody_looks_for_garbage_while_dynamo_traces_for_us(backend, searches):
-    """Nor is the search switched on or off for longer, nor for other back ends."""
+    """Nor is the collector switched on or off for longer. Dynamo does not say for which back end it traces, so others'
+    graphs are traced without it, too."""
     torch._dynamo.reset()
     compiled(scaled)(torch.arange(4.0))  # the back end is there
     seen = []
@@ -273,7 +274,7 @@ def test_nobody_looks_for_garbage_while_dynamo_traces_for_us(backend, searches):
         if not searches:
             gc.disable()
         torch.compile(scaled, backend=backend, fullgraph=True)(torch.arange(6.0))
-        assert seen == [searches and backend == "eager"] and gc.isenabled() == searches
+        assert seen == [False] and gc.isenabled() == searches
         with pytest.raises(torch._dynamo.exc.Unsupported):
             torch.compile(lambda x: print(scaled(x)), backend=backend, fullgraph=True)(torch.arange(6.0))
         assert gc.isenabled() == searches

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,9 +52,7 @@ for n in (3, 5):
     numbers += [y.tolist(), y.stride(), view.data_ptr() == x.data_ptr(), size, x.grad.tolist()]
 if sys.argv[1:] == ["save"]:
     open("artifacts", "wb").write(torch.compiler.save_cache_artifacts()[0])
-inductors = [name for name in sys.modules if name.startswith("torch._inductor.codegen.") and "schedul" in name]
-inductors += ["torch._inductor.debug"] * ("torch._inductor.debug" in sys.modules)
-print(json.dumps({"compiled": compiled, "misses": cache.misses, "numbers": numbers, "inductors": inductors}))
+print(json.dumps({"compiled": compiled, "misses": cache.misses, "numbers": numbers}))
 """
 
 
@@ -74,31 +71,12 @@ def process(folder: Path, where: str, *given: str) -> dict:
 
 
 def test_a_second_process_compiles_nothing(tmp_path):
-    """Neither graphs nor kernels, forward and backward; nor does one elsewhere that was given torch's artifacts. And the
-    key of torch's cache imports no back end of Inductor's, nor its debugger."""
+    """Neither graphs nor kernels, forward and backward; nor does one elsewhere that was given torch's artifacts."""
     first = process(tmp_path, "here", "save")
     assert first["compiled"] == ["forward", "backward"] * 2 and first["misses"] > 0
-    warm = {"compiled": [], "misses": 0, "numbers": first["numbers"], "inductors": []}
+    warm = {"compiled": [], "misses": 0, "numbers": first["numbers"]}
     assert process(tmp_path, "here") == warm
     assert process(tmp_path, "elsewhere", "load") == warm
-
-
-def test_inductor_finds_its_own_again():
-    """Threads that compile at once end in any order."""
-    before = [vars(owner)[name] for owner, name, _ in warm._FACTS]
-    first, second = (warm._without_inductors_facts() for _ in range(2))
-    first.__enter__(), second.__enter__()
-    assert all(vars(owner)[name] is not was for (owner, name, _), was in zip(warm._FACTS, before))
-    first.__exit__(None, None, None), second.__exit__(None, None, None)
-    assert all(vars(owner)[name] is was for (owner, name, _), was in zip(warm._FACTS, before))
-
-
-def test_other_threads_find_what_is_torchs_meanwhile():
-    """A key of Inductor's tells the GPU and Triton."""
-    torchs = torch._inductor.codecache.CacheBase.get_system()
-    with warm._without_inductors_facts(), ThreadPoolExecutor(1) as other:
-        get_system = torch._inductor.codecache.CacheBase.get_system
-        assert other.submit(get_system).result() == torchs != get_system()
 
 
 # ---- in one process: Dynamo forgets, what is on disk stays
@@ -282,7 +260,8 @@ def test_calls_that_torch_transforms_have_what_they_need(compiled):
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(x.detach(), torch.ones(4))
             torch.testing.assert_close(*[forward_ad.unpack_dual(g(dual)).tangent for g in (run, f)])
-    assert compiled == [*BOTH, "inference"]
+    traced = torch.__version__ < "2.14"  # later Dynamo leaves calls with tangents to eager
+    assert compiled == [*BOTH, *["inference"] * traced]
 
 
 def test_a_backward_runs_twice(compiled):

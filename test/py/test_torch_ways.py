@@ -659,8 +659,20 @@ class Manager:
     def in_new_torch_compile_invocation(self):
         return self.invocation_is_new
 
+    def can_start_new_generation(self):
+        if not self.in_new_torch_compile_invocation():
+            return False
+        return self.marked or not self.running_forwards_with_pending_backwards
+
     def set_to_running_backward(self):
         self.running_forwards_with_pending_backwards = False
+
+    def replayed(self, which):
+        """As the trees note it of a forward, a backward or an inference graph."""
+        self.generations += self.can_start_new_generation()
+        self.invocation_is_new = False
+        if which != "inference":
+            self.running_forwards_with_pending_backwards = which == "forward"
 
 
 class Recorded(torch.autograd.Function):
@@ -682,22 +694,19 @@ class Recorded(torch.autograd.Function):
 def recorded(monkeypatch):
     """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran. A replay gives
     the same tensor in each call, as cudagraph_trees does."""
-    from torch._inductor import cudagraph_trees as trees
-
+    from mlirfuse.frontend.torch import torch_private
     from mlirfuse.frontend.torch.cuda_graphs import Recorder, Seen
     from mlirfuse.frontend.torch.pending import Witness
 
     manager, heard = Manager(), []
-    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    monkeypatch.setattr(torch_private, "get_manager", lambda device, create_if_none_exists: manager)
 
     def make(exposed=False, which="forward", backward_too=True):
         recorder, shown, kept = Recorder(0), torch.zeros(2), torch.zeros(2)
 
         def replay(args):
             heard.append("replay")
-            manager.generations += not manager.running_forwards_with_pending_backwards
-            if which == "forward":
-                manager.running_forwards_with_pending_backwards = True
+            torch_private.get_manager(0, create_if_none_exists=False).replayed(which)
             return [kept.detach() if exposed else torch.add(args[0], 1, out=shown), kept]
 
         def run(args):
@@ -707,9 +716,9 @@ def recorded(monkeypatch):
 
         def replay_back(args):
             heard.append("replay back")
-            used = trees.get_manager(0, create_if_none_exists=False)
-            assert used.running_forwards_with_pending_backwards  # no new generation before it
-            used.running_forwards_with_pending_backwards = False
+            used = torch_private.get_manager(0, create_if_none_exists=False)
+            assert not used.can_start_new_generation()
+            used.replayed("backward")
             return [args[0]]
 
         def run_back(args):
@@ -719,9 +728,15 @@ def recorded(monkeypatch):
         witness = Witness(1, 0 if exposed else None) if which == "forward" else None
         forward = recorder._forward(replay, run, 0, which, Seen(None, [], set(), 1, witness))
         backward = recorder._backward(replay_back if backward_too else None, run_back, 0)
-        return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
 
-    return types.SimpleNamespace(make=make, manager=manager, heard=heard)
+        def call():
+            torch_private.get_manager(0, create_if_none_exists=False).invocation_is_new = shared.calls_are_new
+            return Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
+
+        return call
+
+    shared = types.SimpleNamespace(make=make, manager=manager, heard=heard, calls_are_new=True)
+    return shared
 
 
 @pytest.mark.parametrize("exposed", [False, True])
@@ -749,7 +764,7 @@ def test_nothing_is_replayed_over_what_a_backward_will_read(recorded, exposed, c
     loss.backward()
     second().sum().backward()
     both, plain = ["replay", "replay back"], ["run", "run back"]
-    assert recorded.heard == ["replay", *both, *plain, *plain, "replay back", *both]
+    assert recorded.heard == ["replay", *both, *plain, *plain, "run back", *both]
     assert caplog.text.count("run as they are") == 1
 
 
@@ -786,15 +801,15 @@ def test_within_one_step_all_is_replayed(recorded):
     """One that the user marks, or one call of a compiled function: no generation begins in it."""
     loss = recorded.make()().sum()
     loss.backward(retain_graph=True)
-    for name, value in (("marked", True), ("invocation_is_new", False)):
-        setattr(recorded.manager, name, value)
+    for of, name, value in ((recorded.manager, "marked", True), (recorded, "calls_are_new", False)):
+        setattr(of, name, value)
         recorded.make()().sum().backward()
-        setattr(recorded.manager, name, not value)
+        setattr(of, name, not value)
     assert recorded.heard == ["replay", "run back", *["replay", "replay back"] * 2]
 
 
-def test_what_a_backward_computes_again_is_replayed(recorded):
-    """As checkpoints have it: the next layer's forward in the backward, where no generation may begin."""
+def test_what_a_backward_computes_again_begins_no_generation(recorded):
+    """As checkpoints have it: the next layer's forward in the backward. Replayed, it would begin one."""
     inner = recorded.make()
     outer = inner()  # its backward is still to come
 
@@ -811,7 +826,8 @@ def test_what_a_backward_computes_again_is_replayed(recorded):
             return gradient
 
     Again.apply(outer).sum().backward()
-    assert recorded.heard == ["replay"] * 2 + ["replay back"] * 2
+    assert recorded.heard == ["replay", "run", "run back", "run back"]
+    assert recorded.manager.generations == 1
 
 
 def test_what_a_hook_of_a_backward_calls_begins_no_generation(recorded):
@@ -825,7 +841,7 @@ def test_what_a_hook_of_a_backward_calls_begins_no_generation(recorded):
         results[-1].sum().backward()
         assert recorded.manager.generations == step + 1
         assert not recorded.manager.running_forwards_with_pending_backwards
-    assert recorded.heard == ["replay", "replay back", "replay"] * 3
+    assert recorded.heard == ["replay", "replay back", "run"] * 3
 
 
 def test_a_backward_runs_again_of_what_ran_as_it_is(recorded):
@@ -836,7 +852,7 @@ def test_a_backward_runs_again_of_what_ran_as_it_is(recorded):
     plain.backward(retain_graph=True)
     plain.backward()
     loss.backward()
-    assert recorded.heard == ["replay", "replay", "replay back", "run", "run back", "run back", "replay back"]
+    assert recorded.heard == ["replay", "replay", "replay back", "run", "run back", "run back", "run back"]
 
 
 def test_a_backward_that_is_not_recorded_ends_its_generation(recorded):
@@ -853,9 +869,9 @@ def test_a_backward_that_is_not_recorded_ends_its_generation(recorded):
 
 def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
     """A backward still ends the generation of the forward that is recorded."""
-    from mlirfuse.frontend.torch import cuda_graphs
+    from mlirfuse.frontend.torch import cuda_graphs, torch_private
 
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    monkeypatch.setattr(torch_private, "get_device_index", lambda module: 0)
     recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.Seen("its sizes change", [], set())
     backward = recorder.recorded(lambda args: args, None, [], "backward", seen)
     recorded.manager.running_forwards_with_pending_backwards = True
@@ -870,12 +886,12 @@ def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
 
 def test_recorded_graphs_that_are_thrown_away(recorded, monkeypatch):
     """torch makes another manager, and what is held is held of that one."""
-    from torch._inductor import cudagraph_trees as trees
+    from mlirfuse.frontend.torch import torch_private
 
     model, old, new = recorded.make(), recorded.manager, Manager()
     loss = model().sum()
     old.graph = None
-    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: new)
+    monkeypatch.setattr(torch_private, "get_manager", lambda device, create_if_none_exists: new)
     model()
     loss.backward()
     assert recorded.heard == ["replay", "replay", "replay back"]
@@ -991,9 +1007,7 @@ def test_which_saved_tensor_is_followed(model, followed):
 )
 def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     """Of two graphs, one with a size that changes; without a GPU, so that nothing is run."""
-    from torch._inductor import cudagraph_trees
-
-    from mlirfuse.frontend.torch import backend, cuda_graphs
+    from mlirfuse.frontend.torch import backend, torch_private
     from mlirfuse.frontend.torch.options import Options
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -1001,13 +1015,13 @@ def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     assert (recorder is None) == (not recorded)
     if recorder is None:
         return
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "find_input_mutations", lambda graph: {0})
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    monkeypatch.setattr(torch_private, "check_for_skip", lambda module, fixed: None)
+    monkeypatch.setattr(torch_private, "find_input_mutations", lambda graph: {0})
+    monkeypatch.setattr(torch_private, "get_device_index", lambda module: 0)
     heard = []
     replay = lambda args: args  # noqa: E731
     monkeypatch.setattr(
-        cudagraph_trees, "cudagraphify_impl", lambda run, inputs, *_, **more: heard.append((inputs, more)) or replay
+        torch_private, "cudagraphify_impl", lambda run, inputs, *_, **more: heard.append((inputs, more)) or replay
     )
     shape_env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
     size = shape_env.create_unbacked_symint()

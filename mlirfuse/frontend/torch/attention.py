@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mlirfuse.frontend.torch.torch_private import unset_fake_temporarily
 
 _LARGEST = 1 << 26  # elements of a mask that is computed while compiling, to see whether it hides anything
 

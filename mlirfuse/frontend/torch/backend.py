@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._functorch.aot_autograd import aot_function, aot_module
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from mlirfuse.core import events, garbage
+from mlirfuse.core import config, events, garbage
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     aot,
@@ -20,6 +18,7 @@ from mlirfuse.frontend.torch import (
     channels_last,
     decompositions,
     equal_layers,
+    extract,
     pools,
     products,
     random,
@@ -30,11 +29,12 @@ from mlirfuse.frontend.torch import (
     uncollected,
     warm,
 )
+from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.options import Options
-from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
 from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
 from mlirfuse.ir.graph import Graph
@@ -50,18 +50,32 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
     "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
+    given = Options.of(options)
+    private.warn_of_untested()
+    try:
+        return _run_of(module, inputs, mode, given)
+    except private.TorchDynamoException:  # Dynamo begins again, or stops
+        raise
+    except Exception as error:
+        if not (given.fallback and config.fallback):
+            raise
+        reports.not_compiled(error)
+        return module.forward
+
+
+def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, options: Options) -> Any:
+    """What runs ``module``, compiled."""
     progress.follow()
     recompiles.watch()
-    uncollected.while_dynamo_traces(mlirfuse)  # a reset forgets it
-    given = Options.of(options)
-    recorder = _recorder(mode, given, len(inputs))
+    uncollected.while_dynamo_traces()  # a reset forgets it
+    recorder = _recorder(mode, options, len(inputs))
     attention.prepare(module)
-    with attention.eagers_kernels(), _warm(given, recorder) as keep:
-        return aot.compiled(module, inputs, _compilers(given, recorder, keep))
+    with attention.eagers_kernels(), _warm(options, recorder) as keep:
+        return aot.compiled(module, inputs, _compilers(options, recorder, keep))
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
-uncollected.while_dynamo_traces(mlirfuse)
+uncollected.while_dynamo_traces()
 
 
 def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None:
@@ -80,7 +94,10 @@ def _warm(options: Options, recorder: Recorder | None) -> contextlib.AbstractCon
 def compilers(**options: Any) -> dict[str, Any]:
     """Our compilers, decompositions and partitioner by the names of ``aot_function``'s parameters:
     ``aot_function(f, **compilers())``. ``options``: those of :class:`Options`; ``cuda_graphs`` has no effect here."""
-    return _compilers(Options.of(options))
+    found = _compilers(Options.of(options))
+    if options.get("fallback", True) and config.fallback:
+        found["partition_fn"] = functools.partial(partition_or_torchs, turned=options.get("channels_last"))
+    return found
 
 
 def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
@@ -105,7 +122,7 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
 def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
     """functorch's function of this name, with our compilers: a function or a module compiled through AOTAutograd,
     without Dynamo, for the shapes of its first call. ``options``: those of :class:`Options`."""
-    make = aot_module if isinstance(fn, torch.nn.Module) else aot_function
+    make = private.aot_module if isinstance(fn, torch.nn.Module) else private.aot_function
     return make(fn, **compilers(**options))
 
 
@@ -126,12 +143,13 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
     equal_layers.put_back(module)
     failed = reports.Failures(module, which, options)
-    donated = _donated() if which == "backward" else []
     try:
+        donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others are cut from a joint graph, which was looked at
             channels_last.decide(module, options.channels_last)
             pools.by_offsets(module.graph)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
+        run = where_transformed(boxed(lowered, host), lambda: module, which)
     except Exception as error:
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
@@ -139,21 +157,15 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
         observer(which, lowered, host)
     traces.explained(which, lowered, host)
     reports.calls_outside(lowered, which, options)
-    run = where_transformed(boxed(lowered, host), lambda: module, which)
     return warm.Compiled(run, lowered, which, options, module)
 
 
-def _donated() -> list[int]:
-    """The inputs of the backward that are saved tensors which nobody else has. They are taken off AOTAutograd's list:
-    it refuses ``retain_graph=True`` where there are any, and :func:`boxed` sees to that."""
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None or not context.fw_metadata.bw_donated_idxs:
-        return []
-    found = list(context.fw_metadata.bw_donated_idxs)
-    context.fw_metadata.bw_donated_idxs.clear()  # this list: the metadata that is looked at may be another
-    # Ops with effects, such as the checks of an inverse, put tokens before the forward's results, which torch (2.13)
-    # forgets as it counts: its list names other tensors then, a parameter or an incoming gradient.
-    return [] if context.fw_metadata.tokens else found
+def _donated(module: GraphModule) -> list[int]:
+    """The indices of the inputs of a backward that are donated. AOTAutograd's own list of them is emptied: with entries
+    in it a second backward (``retain_graph=True``) is refused, and :func:`boxed` sees to that."""
+    private.empty_donated_indices()
+    inputs = module.graph.find_nodes(op="placeholder")
+    return [k for k, node in enumerate(inputs) if node.meta.get(extract.DONATED)]
 
 
 @garbage.uncollected(aged=True)
@@ -196,7 +208,7 @@ def _advance(which: str, graph: Graph) -> Callable[[Any, Any, float], None]:
 
 def _visible(which: str) -> int | None:
     """How many outputs of a forward graph are not saved for the backward: the first, tokens of effects before them."""
-    context = TracingContext.try_get()
-    if which != "forward" or context is None or context.fw_metadata is None:
+    metadata = private.forward_metadata()
+    if which != "forward" or metadata is None:
         return None
-    return len(context.fw_metadata.tokens) + context.fw_metadata.num_forward_returns
+    return len(metadata.tokens) + metadata.num_forward_returns

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from mlirfuse.frontend.torch.torch_private import reinterpret_tensor
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
@@ -46,7 +47,7 @@ def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides
     return [_reinterpret(x, shape, strides, start)]
 
 
-_reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # as_strided, by a quarter of the way through torch
+_reinterpret = reinterpret_tensor  # as_strided, by a quarter of the way through torch
 
 
 class Spelling:

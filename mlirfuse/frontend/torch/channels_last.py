@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from mlirfuse.frontend.torch import layouts, nodes
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.torch_private import OpOverload, pytree
 
 aten = torch.ops.aten
 log = logging.getLogger("mlirfuse")
@@ -170,7 +170,7 @@ def _follows(node: Node) -> bool:
         return False
     if any("val" not in n.meta for n in node.all_input_nodes):
         return False
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return getattr(node.target, "__name__", "") == "getitem"
     return node.target.namespace in ("aten", "prims", "mlirfuse") and not node.target._schema.is_mutable
 

@@ -14,6 +14,7 @@ from torch.fx import Node
 from mlirfuse.frontend.torch import layouts, sizes
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.frontend.torch.torch_private import OpOverload, resolve_process_group
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
@@ -30,7 +31,7 @@ _VIEWS = (aten.view.default, aten._unsafe_view.default)
 def role(node: Node) -> str | None:
     """ "start" of a call that other ranks take part in, "wait" of one that waits for it, None of all others."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return None
     name = target._schema.name
     if target.namespace not in _NAMESPACES and name not in _OTHERS:
@@ -63,7 +64,7 @@ def ranks(node: Node) -> int | None:
         return given["group_size"]
     group = given.get("group_name", given.get("process_group"))
     if isinstance(group, str):
-        group = torch.distributed.distributed_c10d._resolve_process_group(group)
+        group = resolve_process_group(group)
     return None if group is None else group.size()
 
 

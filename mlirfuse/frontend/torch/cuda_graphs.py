@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._dynamo.backends import cudagraphs
-from torch._guards import TracingContext
-from torch._inductor.cudagraph_utils import get_placeholder_info
-from torch._inductor.utils import count_tangents, num_fw_fixed_arguments
 from torch.fx import GraphModule
-from torch.utils.weak import TensorWeakRef
 
 from mlirfuse import _native
 from mlirfuse.core import threads
 from mlirfuse.frontend.torch import pending
+from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.execute import Boxed
 from mlirfuse.frontend.torch.uncompiled import transformed
 
@@ -87,12 +83,12 @@ def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -
     """The places of parameters, buffers and tensors that were saved for the backward: a replay reads and writes them
     where they are, and torch records again where one has moved. ``count``: of Dynamo's inputs."""
     if which == "backward":
-        return range(count_tangents(module))
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
-        return range(num_fw_fixed_arguments(count, len(inputs)))
-    tokens = len(context.fw_metadata.tokens)  # of effects: inputs before those that are counted
-    return [tokens + place for place in context.fw_metadata.static_input_indices]
+        return range(private.count_tangents(module))
+    metadata = private.forward_metadata()
+    if metadata is None:
+        return range(private.num_fw_fixed_arguments(count, len(inputs)))
+    tokens = len(metadata.tokens)  # of effects: inputs before those that are counted
+    return [tokens + place for place in metadata.static_input_indices]
 
 
 def _skip(module: GraphModule) -> str | None:
@@ -109,23 +105,21 @@ class Recorder:
         self.count, self.every_size = count, every_size
         self.on = True
         self.manager: Any = None
-        self.plain: list[TensorWeakRef] = []  # what forwards saved that ran as they are
+        self.plain: list[private.TensorWeakRef] = []  # what forwards saved that ran as they are
 
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
         """What has to be known of a graph before it is lowered, which changes it. ``visible``: how many outputs of a
         forward are not saved."""
         fixed = _fixed(module, inputs, which, self.count)
-        skip = cudagraphs.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
+        skip = private.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         witness = None if visible is None else pending.witness(module, fixed, visible)
-        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph), visible, witness)
+        return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, witness)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
         """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
         CPU or has an op that no CUDA graph holds."""
-        from torch._inductor.cudagraph_trees import cudagraphify_impl  # only with a GPU
-
         backward, skip = which == "backward", seen.skip
         if skip or not self.on:
             if skip:
@@ -134,18 +128,18 @@ class Recorder:
                 self.on = False
             if not (backward and self.on):
                 return run
-            return self._backward(None, run, cudagraphs.get_device_index(module))
-        device = cudagraphs.get_device_index(module)
+            return self._backward(None, run, private.get_device_index(module))
+        device = private.get_device_index(module)
         owned = in_own_storages(run)
-        found = cudagraphify_impl(
+        found = private.cudagraphify_impl(
             owned,
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
             seen.fixed,
             device_index=device,
             is_backward=backward,
             is_inference=which == "inference",
-            stack_traces=cudagraphs.get_stack_traces(module),
-            placeholders=get_placeholder_info(module.graph),
+            stack_traces=private.get_stack_traces(module),
+            placeholders=private.get_placeholder_info(module.graph),
             mutated_input_idxs=seen.mutated,
         )
         found._boxed_call = True
@@ -157,9 +151,7 @@ class Recorder:
         """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
         before anything is recorded, and where all of it was thrown away."""
         if self.manager is None or self.manager.graph is None:
-            from torch._inductor.cudagraph_trees import get_manager
-
-            self.manager = get_manager(device, create_if_none_exists=False)
+            self.manager = private.get_manager(device, create_if_none_exists=False)
         return self.manager
 
     def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:
@@ -170,9 +162,8 @@ class Recorder:
             manager = self._manager(device)
             if transformed(which):
                 return run(args)
-            with pending.in_backward(manager, which):
-                held = manager is not None and pending.pending(manager).hold(manager)
-                results = list(run(args)) if held else _own(recorded(args), visible)
+            held = manager is not None and pending.pending(manager).hold(manager)
+            results = list(run(args)) if held else _own(recorded(args), visible)
             manager = self._manager(device)
             if witness is None or manager is None:
                 return results
@@ -191,12 +182,14 @@ class Recorder:
         (``retain_graph=True``): a replay may write over what is saved for it."""
 
         def backward(args: list[Any]) -> list[Any]:
-            again, manager = torch._C._autograd._get_current_graph_task_keep_graph(), self._manager(device)
+            again, manager = private.keeps_graph(), self._manager(device)
             plain, others = pending.split(self.plain, args) if self.plain else ([], [])
             if plain:
                 self.plain = [*others, *plain] if again else others
                 return run(args)
             chosen = run if recorded is None or again or transformed("backward") else recorded
+            if chosen is recorded and manager is not None and manager.can_start_new_generation():
+                chosen = run  # recorded, it would begin a generation, in whose memory its own inputs lie
             if manager is not None:
                 pending.pending(manager).read(manager, args, again, chosen is recorded)
             return chosen(args)

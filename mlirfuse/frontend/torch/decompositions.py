@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
 
 from mlirfuse.frontend.torch import layouts, norms, pools, random
+from mlirfuse.frontend.torch.torch_private import core_aten_decompositions, get_decompositions
 
 aten = torch.ops.aten
 

@@ -23,16 +23,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, check_node_safe
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext, detect_fake_mode, tracing
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from mlirfuse.frontend.torch import layouts
+from mlirfuse.frontend.torch.torch_private import (
+    AutoDispatchBelowAutograd,
+    BypassAOTAutogradCache,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    TracingContext,
+    aot_module_simplified,
+    check_node_safe,
+    detect_fake_mode,
+    disable_current_modes,
+    is_traceable_wrapper_subclass,
+    pytree,
+    tracing,
+)
 
 _FEWEST = 10  # ops of a layer: with less there is little to save
 _NUMBERED = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
@@ -89,7 +97,7 @@ class Layer:
 
     def _traced(self, training: bool) -> Traced:
         try:
-            with _disable_current_modes(), tracing(TracingContext(detect_fake_mode(self._given))), torch.enable_grad():
+            with disable_current_modes(), tracing(TracingContext(detect_fake_mode(self._given))), torch.enable_grad():
                 given = [x.detach().requires_grad_(x.requires_grad and training) for x in self._given]
                 module = self._by_aot_autograd(given)
         except Exception as error:
@@ -142,7 +150,7 @@ class _Call(torch.autograd.Function):
     def forward(ctx: Any, name: str, call: int, *given: torch.Tensor) -> Any:
         ctx.name, ctx.call = name, call
         ctx.set_materialize_grads(False)
-        with torch._C._AutoDispatchBelowAutograd():
+        with AutoDispatchBelowAutograd():
             results = LAYER(name, call, True, given)
         ctx.mark_non_differentiable(*(r for r, yes in zip(results, _layer(name).differentiable) if not yes))
         return tuple(results)
@@ -175,7 +183,7 @@ def _differentiable(name: str, call: int, training: bool, given: Sequence[torch.
     _layer(name).traced(differentiable)  # here, where autograd can be
     if differentiable:
         return list(_Call.apply(name, call, *given))
-    with torch._C._AutoDispatchBelowAutograd():
+    with AutoDispatchBelowAutograd():
         return LAYER(name, call, training, given)
 
 
@@ -347,6 +355,8 @@ def _safe(node: Node) -> bool:
     """Whether its name says what it does, as it does in torch's cache of graphs."""
     if node.op not in ("call_function", "call_method") or isinstance(node.target, HigherOrderOperator):
         return False
+    if check_node_safe is None:
+        return False
     try:
         check_node_safe(node)
     except BypassAOTAutogradCache:
@@ -402,7 +412,7 @@ def put_back(module: GraphModule) -> None:
         if layer.refused:
             raise Refused(layer.name)
     known: dict[int, _Copy] = {}
-    with _disable_current_modes():
+    with disable_current_modes():
         for node in calls:
             _put_back(module, node, known)
     if calls:

@@ -11,10 +11,14 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from mlirfuse.frontend.torch.torch_private import (
+    HigherOrderOperator,
+    OpOverload,
+    StorageWeakRef,
+    free_unbacked_symbols,
+)
 
 aten = torch.ops.aten
 _MAKES_NEW = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}

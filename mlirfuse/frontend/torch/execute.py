@@ -9,6 +9,7 @@ import torch
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
@@ -25,7 +26,7 @@ def target_of(device: torch.device) -> Target:
 
 def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
     """What runs ``lowered`` after all passes; ``failed`` is told of kernels that do not compile."""
-    with torch.utils._python_dispatch._disable_current_modes():  # AOTAutograd's fake tensors among them
+    with disable_current_modes():  # AOTAutograd's fake tensors among them
         beside = torch.empty(0, device=lowered.device)
     return HostProgram(lowered.graph, target_of(lowered.device), failed, beside)
 
@@ -65,7 +66,7 @@ def _keeping(run: Boxed, donated: list[int]) -> Boxed:
     """``run`` with copies of the donated inputs where a second backward may read them."""
     if not donated:
         return run
-    kept = torch._C._autograd._get_current_graph_task_keep_graph
+    kept = keeps_graph
 
     def either(args: list[Any]) -> list[Any]:
         if kept():

@@ -11,10 +11,10 @@ from html import escape
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.description import GraphExplanation, described
+from mlirfuse.frontend.torch.torch_private import pytree
 
 
 @dataclass

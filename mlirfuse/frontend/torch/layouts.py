@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint, shape
+from mlirfuse.frontend.torch.torch_private import statically_known_true
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
 

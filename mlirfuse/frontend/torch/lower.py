@@ -28,6 +28,7 @@ from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported
 from mlirfuse.frontend.torch.partition import AGAIN
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
@@ -474,7 +475,7 @@ def _is_number(value: Value) -> bool:
     return op.row.kind == "create" or (op.row.kind == "elementwise" and all(map(_is_number, op.operands)))
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor}
+_PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 
 def _is_returned(node: Node) -> bool:
@@ -497,6 +498,6 @@ def _main_device(module: GraphModule) -> torch.device:
 
 def _has_effects(node: Node) -> bool:
     """Whether a call does more than compute its results."""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return node.target._schema.is_mutable or node.is_impure()
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
+    return isinstance(node.target, HigherOrderOperator)

@@ -17,15 +17,17 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch._functorch.partitioners import NodeInfo, _size_of, is_sym_node, must_recompute, sym_node_size
-from torch.fx import Graph, Node
-from torch.utils.checkpoint import CheckpointPolicy
+from torch.fx import Node
+from torch.utils import flop_counter
 
+from mlirfuse.frontend.torch import sizes
+from mlirfuse.frontend.torch.joint import Joint, has_effects, is_mutable, is_random, must_recompute, must_save
 from mlirfuse.frontend.torch.ops import pointwise, random, shapes
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
+from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
 
 # What a byte costs, in whole numbers, so that the cut is the same in every process.
 HELD = 1  # until the backward: memory for time
@@ -33,23 +35,44 @@ MOVED = 4  # written or read once
 
 _BESIDE = 16  # one byte of so many more is no more: a norm's statistics beside what they are of
 
+_UNKNOWN = 4096
+
 COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
 
 _CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
 _SCATTERS = {"aten.scatter.value"}
 
 
-def saved_values(graph: Graph, info: NodeInfo) -> list[Node] | None:
-    """The values to keep, in the graph's order; None where that is left to torch, as for objects without bytes."""
-    costs = _Costs(graph, info)
+class Settings(NamedTuple):
+    """torch's own settings of what may be recomputed. ``budget``: the share of the memory beyond that of inputs which
+    saved values may take, from 0 to 1. ``reductions``, ``others``: whether reductions, and what else is no product,
+    convolution or attention, may be recomputed where that costs less."""
+
+    budget: float = 1.0
+    reductions: bool = False
+    others: bool = False
+
+
+def saved_values(joint: Joint, settings: Settings = Settings()) -> list[Node] | None:  # noqa: B008
+    """The values to keep, in the graph's order; None where something can neither be kept nor computed again, as objects
+    without bytes."""
+    if settings.budget >= 1:
+        costs = _Costs(joint)
+        costs.allowed = {n for n in joint.required_forward if _is_allowed(n, settings)}
+        return _cut(joint, costs)
+    return _within_budget(joint, settings.budget)
+
+
+def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
     flow = _Flow()
-    for node in graph.nodes:
+    results = {n for n in joint.backward_results if isinstance(n, Node)}
+    for node in joint.graph.nodes:
         if node.op == "output":
             continue
-        if node in info.required_bw_nodes:
-            if node in info.tangents_closure:
-                flow.add((node, "in"), "sink", math.inf)
-                continue
+        if node in joint.of_tangents:
+            flow.add((node, "in"), "sink", math.inf)
+            continue
+        if node in results:
             flow.add((node, "out"), "sink", math.inf)
         if must_recompute(node):
             flow.add((node, "in"), "sink", math.inf)
@@ -66,9 +89,71 @@ def saved_values(graph: Graph, info: NodeInfo) -> list[Node] | None:
     if "source" not in flow.places or "sink" not in flow.places:
         return []
     behind = flow.behind("source", "sink")
-    if behind is None:  # something can neither be kept nor computed again: torch says what
+    if behind is None:
         return None
-    return [n for n in graph.nodes if (n, "out") in behind and (n, "in") in flow.places and (n, "in") not in behind]
+    nodes = joint.graph.nodes
+    return [n for n in nodes if (n, "out") in behind and (n, "in") in flow.places and (n, "in") not in behind]
+
+
+def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
+    """The values to keep where their bytes, beyond those of inputs, are at most ``budget`` of what they are without
+    recomputing anything costly. Ops are recomputed in the order of their time for a byte, as few as it takes."""
+    costs = _MemoryCosts(joint)
+    candidates = [n for n in joint.graph.nodes if costs.could_be_again(n)]
+    ranks = {n: (_time(n) / max(1, _bytes(n)), k) for k, n in enumerate(candidates)}
+    candidates.sort(key=ranks.__getitem__)
+
+    def cut(count: int) -> tuple[list[Node] | None, int]:
+        costs.allowed = set(candidates[:count])
+        saved = _cut(joint, costs)
+        return saved, sum(costs.held(n) for n in saved or ())
+
+    most, limit = cut(0)
+    if most is None:
+        return None
+    least, bytes_of_least = cut(len(candidates))
+    limit = bytes_of_least + int(budget * max(0, limit - bytes_of_least))
+    low, high, found = 0, len(candidates), least
+    while low < high:
+        middle = (low + high) // 2
+        saved, held = cut(middle)
+        if saved is not None and held <= limit:
+            high, found = middle, saved
+        else:
+            low = middle + 1
+    return found
+
+
+def _is_allowed(node: Node, settings: Settings) -> bool:
+    """Whether torch's settings allow to recompute ``node``, which is not free."""
+    if not (settings.reductions or settings.others) or not _repeats(node) or _is_heavy(node):
+        return False
+    return settings.others or (settings.reductions and is_fused(node))
+
+
+def _repeats(node: Node) -> bool:
+    """Whether ``node``, computed again, gives the same and does nothing else."""
+    if node.op != "call_function" or must_save(node) or is_random(node) or is_mutable(node) or has_effects(node):
+        return False
+    return not isinstance(node.target, HigherOrderOperator) and not node.is_impure()
+
+
+def _is_heavy(node: Node) -> bool:
+    """Whether ``node`` is a product, a convolution or attention."""
+    return getattr(node.target, "overloadpacket", None) in flop_counter.flop_registry
+
+
+def _time(node: Node) -> float:
+    """An estimate of the time of an op that is not free: its operations, or the bytes that it moves."""
+    moved = _bytes(node) + sum(map(_bytes, node.all_input_nodes))
+    count = flop_counter.flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if count is None:
+        return moved
+    try:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        return max(moved, sizes.hint(count(*args, **kwargs, out_val=node.meta["val"])))
+    except Exception:  # an estimate alone
+        return moved
 
 
 class _Flow:
@@ -150,16 +235,10 @@ class _Flow:
                 tried[place] += 1
 
 
-def written_inputs(graph: Graph) -> set[Node]:
-    """The inputs of a graph that it writes."""
-    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    return {node.args[0] for node in copies if node.args[0].op == "placeholder"}
-
-
 class _Costs:
-    def __init__(self, graph: Graph, info: NodeInfo):
-        self.info = info
-        self.copied = written_inputs(graph)  # where they are kept
+    def __init__(self, joint: Joint):
+        self.joint, graph = joint, joint.graph
+        self.allowed: set[Node] = set()  # what may be computed again though it is not free
         self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
         self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
         self.no_more: set[Node] = set()  # what is made of no more bytes than it has
@@ -179,23 +258,23 @@ class _Costs:
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
             for user in node.users:
-                if user in info.tangents_closure:
+                if user in joint.of_tangents:
                     needed |= {self.level[user]} if is_fused(user) else set()
                 elif is_free(user) and not self.called(user):
                     needed |= self.needed[user]
 
     def called(self, node: Node) -> bool:
         """Whether an op of torch's reads ``node`` in the backward."""
-        return any(not self.info.is_required_fw(u) and not is_fused(u) for u in _readers(node))
+        return any(u not in self.joint.required_forward and not is_fused(u) for u in _readers(node))
 
     def again(self, node: Node) -> float:
         """The cost of computing ``node`` in the backward too; infinite for what never is."""
-        if node.op == "placeholder" or node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
+        if node.op == "placeholder" or must_save(node):
             return math.inf
-        if node.op == "get_attr" or node.target is operator.getitem or not self.info.is_required_fw(node):
+        if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
             return 0
         if not is_free(node):
-            return math.inf
+            return self.by_itself(node) if node in self.allowed else math.inf
         if _is_view(node):
             return 0
         if self.called(node):  # by a kernel of its own, which others read
@@ -203,25 +282,49 @@ class _Costs:
         # The first of some kernels that need it stores it.
         return MOVED * 2 * self.source[node] if len(self.needed[node]) > 1 and node not in self.no_more else 0
 
+    def by_itself(self, node: Node) -> float:
+        """The cost of an op that reads its operands and writes its result."""
+        return MOVED * (_bytes(node) + sum(map(_bytes, node.all_input_nodes)))
+
     def kept(self, node: Node) -> float | None:
         """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""
         value = node.meta.get("val")
         if is_sym_node(node):
-            return sym_node_size(node)
+            return 4 if isinstance(value, torch.SymFloat) else 1
         if value is None or isinstance(value, (list, tuple)) or _is_view(node):
             return math.inf
         if not isinstance(value, torch.Tensor):
             return None
         readers = list(_readers(node))
-        later = [u for u in readers if not self.info.is_required_fw(u)]
+        later = [u for u in readers if u not in self.joint.required_forward]
         read = any(map(is_fused, later)) or not later
         written = is_fused(node) and all(
-            is_fused(u) and self.level[u] == self.level[node] for u in readers if self.info.is_required_fw(u)
+            is_fused(u) and self.level[u] == self.level[node] for u in readers if u in self.joint.required_forward
         )
-        if node in self.copied:
+        if node in self.joint.overwritten:
             return _bytes(node) * (HELD + MOVED * (read + 2))
-        held = node not in self.info.static_lifetime_input_nodes
+        held = node not in self.joint.static
         return _bytes(node) * (HELD * held + MOVED * (read + written))
+
+
+class _MemoryCosts(_Costs):
+    """Of memory alone: inputs are there in any case, unless they are overwritten."""
+
+    def could_be_again(self, node: Node) -> bool:
+        """Whether ``node`` may be computed again, and is not free."""
+        return node in self.joint.required_forward and not is_free(node) and _repeats(node)
+
+    def again(self, node: Node) -> float:
+        return 0 if node in self.allowed or math.isfinite(super().again(node)) else math.inf
+
+    def kept(self, node: Node) -> float | None:
+        usual = super().kept(node)
+        return usual if usual is None or math.isinf(usual) or is_sym_node(node) else self.held(node)
+
+    def held(self, node: Node) -> int:
+        """The bytes that keeping ``node`` takes."""
+        there = node.op == "placeholder" and node not in self.joint.overwritten
+        return 0 if there else _bytes(node)
 
 
 def is_fused(node: Node) -> bool:
@@ -260,7 +363,18 @@ def _readers(node: Node) -> Iterable[Node]:
 
 
 def _bytes(node: Node) -> int:
-    return _size_of(node) if _is_tensor(node) else 0
+    """Of a tensor; sizes that only values tell count as :data:`_UNKNOWN`."""
+    if not _is_tensor(node):
+        return 0
+    value = node.meta["val"]
+    return math.prod(map(_extent, value.shape)) * value.dtype.itemsize
+
+
+def _extent(n: Any) -> int:
+    try:
+        return n if type(n) is int else sizes.hint(n)
+    except sizes.OpaqueSize:
+        return _UNKNOWN
 
 
 def _is_tensor(node: Node) -> Any:

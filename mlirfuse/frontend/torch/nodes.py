@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
+
+from mlirfuse.frontend.torch.torch_private import DisableAutocast, detect_fake_mode, pytree
 
 
 def call(graph: Graph, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
@@ -23,5 +23,5 @@ def computed(node: Node) -> Any:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
     assert mode is not None
-    with mode, torch.no_grad(), torch._C._DisableAutocast():
+    with mode, torch.no_grad(), DisableAutocast():
         return node.target(*args, **kwargs)

@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table as torchs
-from torch._prims_common import get_computation_dtype
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from mlirfuse.frontend.torch.torch_private import decomposition_table as torchs
+from mlirfuse.frontend.torch.torch_private import get_computation_dtype, statically_known_true
 
 aten = torch.ops.aten
 _FORWARD = aten._native_batch_norm_legit_functional.default

@@ -1,42 +1,39 @@
-"""The cut of AOTAutograd's joint graph into forward and backward: torch's partitioner, with the values to keep as
-:mod:`mlirfuse.frontend.torch.min_cut` finds them, one seed a device, and no collective that runs twice."""
+"""The partition of AOTAutograd's joint graph into forward and backward: what is saved is the cut of
+:mod:`mlirfuse.frontend.torch.min_cut`, random numbers come from one seed a device, and no collective runs twice.
+
+Nothing of torch's is changed. What only torch's partitioner knows (streams of the user's, offloaded activations,
+objects of C++) is left to it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import torch
-from torch._functorch import partitioners
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mlirfuse.core import garbage, threads
+from mlirfuse.core import garbage
+from mlirfuse.core.errors import warn
 from mlirfuse.frontend.torch import (
+    aot,
     channels_last,
-    collectives,
     equal_layers,
     equal_nodes,
+    extract,
+    layouts,
     min_cut,
     pools,
     products,
     random,
 )
-from mlirfuse.frontend.torch.ops import pointwise
-from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
+from mlirfuse.frontend.torch import joint as joints
+from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.ops.rules import VIEWS
 
-_torchs_list = partitioners.get_default_op_list
-_torchs_cut = partitioners.solve_min_cut
-_DEFAULT = partitioners.MinCutOptions(True, True, True, True, True)
-_ELEMENTWISE = pointwise.__name__
-_lock = threads.lock()
 AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is computed there once more
+_STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
 
 
 @garbage.uncollected()
@@ -48,58 +45,109 @@ def partition(
     channels_last.decide(joint, turned)
     pools.by_offsets(joint.graph)
     random.share_seeds(joint.graph)
-    for node in joint.graph.nodes:
-        if collectives.role(node) is not None:  # in a checkpoint, too
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    with (
-        _lock,
-        mock.patch.object(partitioners, "get_default_op_list", _our_list),
-        mock.patch.object(partitioners, "solve_min_cut", _cut),
-        mock.patch.object(partitioners, "fx_graph_cse", equal_nodes.merge),
-        _unwritten() as unwritten,
-    ):
-        forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
-    forward, backward = (_LazyGraphModule.from_graphmodule(m) if m in unwritten else m for m in (forward, backward))
-    if joint in unwritten:
+    joint.graph.eliminate_dead_code()
+    if private.functorch_config.cse:
+        equal_nodes.merge(joint.graph)
+    try:
+        forward, backward = _parts(joint, options["num_fwd_outputs"], options.get("static_lifetime_input_indices"))
+    except joints.Refused:
         joint.recompile()
-    _keep_what_inputs_were(forward, options["num_fwd_outputs"])
+        forward, backward = private.torchs_partition(joint, inputs, **options)
     _tell_what_is_computed_again(forward, backward)
     products.pad_both(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 
-@contextlib.contextmanager
-def _unwritten() -> Iterator[set[GraphModule]]:
-    """Meanwhile this thread writes no Python code of modules: their graphs go on changing, and most are never run.
-    Gives those whose code is stale."""
-    write, here = GraphModule.recompile, threading.get_ident()
-    stale: set[GraphModule] = set()
+def partition_or_torchs(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+    """:func:`partition`, and torch's own where that raises, with a warning."""
+    turned = options.pop("turned", None)
+    copy = Graph(joint.graph.owning_module)
+    results = copy.graph_copy(joint.graph, known := dict[Node, Node]())
+    copy.output(results).meta = dict(joint.graph.output_node().meta)
+    assert len(known) == len(joint.graph.nodes) - 1
+    try:
+        return partition(joint, inputs, turned, **options)
+    except Exception as error:
+        warn(f"mlirfuse could not partition a graph, which torch does: {type(error).__name__}: {error}")
+        joint.graph = copy
+        return private.torchs_partition(joint, inputs, **options)
 
-    def recompile(module: GraphModule) -> Any:
-        if threading.get_ident() != here or isinstance(module, _LazyGraphModule):
-            return write(module)
-        stale.add(module)
 
-    with mock.patch.object(GraphModule, "recompile", recompile):
-        yield stale
+def _parts(module: GraphModule, count: int, static: Sequence[int] | None) -> tuple[GraphModule, GraphModule]:
+    """The modules of forward, of which ``count`` results are not saved, and backward. Raises ``Refused``."""
+    _leave_to_torch(module)
+    random_again = any(joints.must_recompute(n) and joints.is_random(n) for n in module.graph.nodes)
+    joints.mark(module)
+    joint = joints.read(module, count, static or ())
+    for node in joint.primals:
+        node.meta["is_static_input"] = node in joint.static  # as torch 2.15 says of them
+    saved = min_cut.saved_values(joint, _settings(module))
+    if saved is None:
+        raise joints.Refused("something can neither be saved nor computed again")
+    forward, backward, sizes = extract.modules(module, joint, saved, silent=not aot.logged())
+    if random_again:
+        forward, backward = private.functionalize_rng_ops(module, forward, backward, sizes)
+    if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+        forward = private.thread_graphsafe_rng_from_hops(forward, is_backward=False)
+        backward = private.thread_graphsafe_rng_from_hops(backward, is_backward=True)
+    _keep_what_inputs_were(forward, joint)
+    return forward, backward
 
 
-def _keep_what_inputs_were(forward: GraphModule, visible: int) -> None:
-    """A copy of each input that is kept for the backward though the forward writes it: the backward, which may compute
-    again what was made of it, would find what was written. torch's partitioner does not look at that. ``visible``: how
-    many of the results, the first, are not kept alone."""
-    graph = forward.graph
-    written = min_cut.written_inputs(graph)
-    given = graph.output_node().args[0][visible:]
-    kept = [n for n in dict.fromkeys(given) if isinstance(n, Node) and n.op == "placeholder" and n in written]
+def _leave_to_torch(module: GraphModule) -> None:
+    """Raises ``Refused`` for what only torch's partitioner knows."""
+    config = private.functorch_config
+    for setting in ("enable_activation_offloading", "_sync_decision_cross_ranks"):
+        if getattr(config, setting, False):
+            raise joints.Refused(f"torch._functorch.config.{setting}")
+    for node in module.graph.nodes:
+        if isinstance(node.target, private.HigherOrderOperator) and node.target.name() in _STREAMS:
+            raise joints.Refused("streams")
+
+
+def _settings(module: GraphModule) -> min_cut.Settings:
+    """What torch's settings, and regions of the program, say of what is recomputed. Raises RuntimeError for regions
+    with several budgets."""
+    config = private.functorch_config
+    budget: float = config.activation_memory_budget
+    marked = (n.meta["memory_budget"] for n in module.graph.nodes if isinstance(n.meta.get("memory_budget"), float))
+    budget = next(marked, budget)
+    regions = {b for b in private.memory_budgets(module) if b is not None}
+    if len(regions) > 1:
+        raise RuntimeError(
+            f"regions with several activation memory budgets, {sorted(regions)}, are in one graph: a graph break, "
+            "torch._dynamo.graph_break(), separates them"
+        )
+    budget = next(iter(regions), budget)
+    if not 0 <= budget <= 1:
+        raise RuntimeError(f"an activation memory budget is from 0 to 1, not {budget}")
+    others = config.aggressive_recomputation or not config.ban_recompute_not_in_allowlist
+    return min_cut.Settings(budget, not config.ban_recompute_reductions, others)
+
+
+def _keep_what_inputs_were(forward: GraphModule, joint: joints.Joint) -> None:
+    """Has the forward save copies of what lies in the memory of an input that is overwritten before the backward runs,
+    by the forward itself or by AOTAutograd once it has returned."""
+    graph, count = forward.graph, len(joint.forward_results)
+    memory = {layouts.storage(n.meta.get("val")) for n in joint.overwritten} - {None}
+    names = {n.name for n in joint.overwritten}
+    given = graph.output_node().args[0]
+    kept = [
+        n
+        for n in dict.fromkeys(given[count:])
+        if isinstance(n, Node)
+        and isinstance(n.meta.get("val"), torch.Tensor)
+        and (n.name in names or layouts.storage(n.meta["val"]) in memory)
+    ]
     if not kept:
         return
     copies: dict[Any, Any] = {}
-    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-        for node in kept:
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    for node in kept:
+        with graph.inserting_before(first if node.op == "placeholder" else node.next):
             copies[node] = graph.call_function(torch.ops.aten.clone.default, (node,))
             copies[node].meta = {**node.meta, "val": torch.clone(node.meta["val"])}
-    graph.output_node().args = ([*graph.output_node().args[0][:visible], *(copies.get(n, n) for n in given)],)
+    graph.output_node().args = ((*given[:count], *(copies.get(n, n) for n in given[count:])),)
     forward.recompile()
 
 
@@ -120,25 +168,3 @@ def _why_again(node: Node) -> str:
         return "torch's own cut"
     again, kept = node.meta[min_cut.COSTS]
     return f"costs {again} instead of {kept}" if again else "free in the kernel that reads it"
-
-
-def _cut(graph: Graph, info: Any, options: Any, dont_ban: Any = None) -> Any:
-    """As torch's function of this place; what is asked for otherwise than by default is left to it."""
-    found = min_cut.saved_values(graph, info) if dont_ban is None and options == _DEFAULT else None
-    return _torchs_cut(graph, info, options, dont_ban) if found is None else (found, OrderedSet())
-
-
-def _our_list() -> Any:
-    """torch's kinds of ops, with ours among what may be computed again: it has no other way to say so."""
-    ops = _torchs_list()
-    for kinds in (ops.fusible_ops, ops.recomputable_ops):
-        kinds.update(_free())
-    return ops
-
-
-@functools.cache
-def _free() -> tuple[Any, ...]:
-    """What a kernel of ours computes again as it reads the operands: elementwise ops, and numbers of a seed."""
-    names = dict.fromkeys(name.rpartition(".")[0] for name, rule in RULES.items() if rule.__module__ == _ELEMENTWISE)
-    found = [getattr(getattr(torch.ops, space), op, None) for space, _, op in (name.partition(".") for name in names)]
-    return (*filter(None, found), torch.ops.mlirfuse.uniform, torch.ops.mlirfuse.normal)

@@ -8,16 +8,15 @@ only autograd holds: while it lives, that backward is still to come.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.weak import TensorWeakRef
+
+from mlirfuse.frontend.torch.torch_private import StorageWeakRef, TensorWeakRef, current_graph_task_id, has_storage
 
 log = logging.getLogger("mlirfuse")
 
@@ -55,7 +54,7 @@ def _made_by(node: Any) -> Any:
 
 def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
     values = [node.meta.get("val") for node in nodes if isinstance(node, Node)]
-    tensors = [value for value in values if isinstance(value, torch.Tensor) and torch._C._has_storage(value)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and has_storage(value)]
     return {StorageWeakRef(value.untyped_storage()) for value in tensors}
 
 
@@ -88,12 +87,15 @@ class Pending:
         self.told = False
 
     def hold(self, manager: Any) -> bool:
-        """Whether the next graph has to run as it is, since it would begin a new generation. The user's own mark of a
-        step overrules it."""
+        """Whether the next graph has to run as it is, since it would begin a new generation: while a backward is to
+        come, or within one, which reads what lies in the one before. The user's own mark of a step overrules the
+        first."""
         kept = bool(self.kept)
         self.saved, self.kept = alive(self.saved), alive(self.kept)
         if kept and not self.saved:  # that backward did not run again
             manager.set_to_running_backward()
+        if current_graph_task_id() != -1:
+            return bool(manager.can_start_new_generation())
         if manager.user_invoked_mark_step() or not manager.in_new_torch_compile_invocation():
             return False
         held = bool(self.kept or (self.saved and not manager.running_forwards_with_pending_backwards))
@@ -106,33 +108,15 @@ class Pending:
         return held
 
     def read(self, manager: Any, args: Sequence[Any], again: bool, recorded: bool) -> None:
-        """A backward begins that reads ``args`` and may run ``again``. Before what is ``recorded`` no generation
-        begins, though other forwards may have run; behind what is not, one does."""
+        """A backward begins that reads ``args`` and may run ``again``. Behind one that is not ``recorded`` a generation
+        begins."""
         read, others = split(self.saved, args)
         if again and read:
             self.kept += read
             return
         self.saved, self.kept = others, split(self.kept, args)[1]
-        if recorded:
-            manager.running_forwards_with_pending_backwards = True
-        else:
+        if not recorded:
             manager.set_to_running_backward()
-
-
-@contextlib.contextmanager
-def in_backward(manager: Any, which: str) -> Iterator[None]:
-    """Where a backward calls a forward, as checkpoints and hooks do, no generation begins: what both read lies in the
-    one before. Behind a graph without gradients all is as it was."""
-    if manager is None or torch._C._current_graph_task_id() == -1:
-        yield
-        return
-    before = manager.running_forwards_with_pending_backwards
-    manager.running_forwards_with_pending_backwards = True
-    try:
-        yield
-    finally:
-        if which == "inference":
-            manager.running_forwards_with_pending_backwards = before
 
 
 _of_managers: weakref.WeakKeyDictionary[Any, Pending] = weakref.WeakKeyDictionary()

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch.fx import Graph, Node
+
+from mlirfuse.frontend.torch.torch_private import suggest_memory_format
 
 aten = torch.ops.aten
 

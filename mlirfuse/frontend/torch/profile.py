@@ -17,6 +17,7 @@ from mlirfuse.frontend.torch.description import GraphExplanation, counted, descr
 from mlirfuse.frontend.torch.explain import compiled, save_page, section, step
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.torch_private import gpu_sleep
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.launches import is_of
 from mlirfuse.inspect.timing import Times, timed
@@ -168,7 +169,7 @@ class _Clock:
         """Before a step: holds the device at each so-many-th one, until the host has queued all up to the next."""
         if self.on_gpu and self.steps % _AHEAD == 0:
             before = _event()
-            torch.cuda._sleep(int(self.hold_ms * self.cycles))
+            gpu_sleep(int(self.hold_ms * self.cycles))
             self.holds.append((before, _event()))
         self.steps += 1
 
@@ -176,7 +177,7 @@ class _Clock:
         """Before the first round on a GPU."""
         for cycles in (1_000, 10_000_000):  # the first loads the kernel
             before = _event()
-            torch.cuda._sleep(cycles)
+            gpu_sleep(cycles)
             after = _event()
             torch.cuda.synchronize()
         self.cycles, self.hold_ms = int(cycles / before.elapsed_time(after)), 20.0

@@ -7,9 +7,8 @@ import functools
 import logging
 import re
 
-from torch._guards import CompileContext
-
 from mlirfuse.core.errors import warn
+from mlirfuse.frontend.torch.torch_private import CompileContext
 
 _LOGGER = "torch._dynamo.convert_frame"
 _SIZE = re.compile(r"tensor '(?P<tensor>.+)' size mismatch at index (?P<dim>\d+)")
@@ -33,7 +32,7 @@ def forget() -> None:
 
 
 def _frame() -> int | None:
-    current = CompileContext.current_compile_id()
+    current = None if CompileContext is None else CompileContext.current_compile_id()
     return None if current is None else current.frame_id
 
 

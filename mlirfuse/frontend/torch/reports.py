@@ -21,6 +21,11 @@ def calls_outside(lowered: Lowered, which: str, options: Options) -> None:
         warnings.warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}", stacklevel=3)
 
 
+def not_compiled(error: Exception) -> None:
+    """Warns that a graph runs as in eager, because of ``error`` before any of it was compiled."""
+    warn(f"mlirfuse could not compile a graph and runs it as in eager: {repro.about(error)}")
+
+
 class Failures:
     """Of one graph, ``which`` it is. ``module``: None where torch's cache had what was compiled of it."""
 

@@ -8,23 +8,22 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.frontend.torch.torch_private import format_imports
 from mlirfuse.ir.graph import Op
 from mlirfuse.runtime.failures import innermost
 
 _SCRIPT = '''"""A {which} graph that mlirfuse did not compile, with random inputs. Run it to see the error."""
 
 import torch
-from torch._dynamo.testing import rand_strided
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlirfuse.torch  # its ops
 from mlirfuse.frontend.torch.backend import compile_graph
 from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.torch_private import make_fx, rand_strided
 {imports}
 
 {classes}
@@ -56,7 +55,7 @@ def script(module: GraphModule, which: str) -> str:
     symbolic = any(isinstance(x, torch.SymInt) for x in given)
     return _SCRIPT.format(
         which=which,
-        imports=_format_import_block(imports, sys_importer),
+        imports=format_imports(imports, sys_importer),
         classes="\n\n".join(classes),
         inputs="".join(f"    {_spelled(x)},\n" for x in given),
         mode="symbolic" if symbolic else "fake",

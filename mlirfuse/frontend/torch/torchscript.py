@@ -14,6 +14,7 @@ from torch import nn
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.script_functions import as_dtype, as_format, as_layout, python_of
+from mlirfuse.frontend.torch.torch_private import jit_inline, jit_inline_fork_wait, parse_schema, set_grad_enabled
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"ScalarType": as_dtype, "MemoryFormat": as_format, "Layout": as_layout}
 
@@ -62,8 +63,8 @@ class _Source:
 
     def __init__(self, graph: Any, schema: Any, script: Any, module: nn.Module | None):
         graph = graph.copy()
-        torch._C._jit_pass_inline(graph)
-        torch._C._jit_pass_inline_fork_wait(graph)
+        jit_inline(graph)
+        jit_inline_fork_wait(graph)
         self.graph = graph
         self.names: dict[str, str] = {}
         self.scope: dict[str, Any] = {}
@@ -131,7 +132,7 @@ class _Source:
         space, short = kind.split("::")
         if node.schema() == "(no schema)" or space not in ("aten", "torchvision", "prims"):
             raise UnsupportedError(f"TorchScript's {kind} is not taken: {str(node).strip()}")
-        schema = torch._C.parse_schema(node.schema())
+        schema = parse_schema(node.schema())
         packet = getattr(getattr(torch.ops, space), short)
         function = getattr(packet, schema.overload_name or "default")
         spelled = []
@@ -168,11 +169,11 @@ class _Source:
         return []
 
     def _enter(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        switch, state = self.bound(torch._C._set_grad_enabled), self.bound(torch.is_grad_enabled)
+        switch, state = self.bound(set_grad_enabled), self.bound(torch.is_grad_enabled)
         return [f"{given[0]} = {state}()", f"{switch}(False)"]
 
     def _exit(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        return [f"{self.bound(torch._C._set_grad_enabled)}({given[0]})"]
+        return [f"{self.bound(set_grad_enabled)}({given[0]})"]
 
     def _setattr(self, node: Any, given: list[str], made: list[str]) -> list[str]:
         return [] if given[0] in self.no_grads else [f"{given[0]}.{node.s('name')} = {given[1]}"]

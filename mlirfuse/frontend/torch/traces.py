@@ -6,11 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from torch._logging import trace_structured
-from torch._logging._internal import trace_log
-
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.frontend.torch.torch_private import trace_structured, traced
 from mlirfuse.ir.graph import Graph
 from mlirfuse.runtime.host_program import HostProgram
 
@@ -40,7 +38,7 @@ def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
 def _told(which: str, what: str, severity: int, text: Callable[[], str]) -> None:
     if log.isEnabledFor(severity):
         log.log(severity, "the %s graph, %s:\n%s", which, what, text())
-    if trace_log.handlers:
+    if traced():
         trace_structured(
             "artifact",
             metadata_fn=lambda: {"name": f"mlirfuse_{which}_{what}", "encoding": "string"},

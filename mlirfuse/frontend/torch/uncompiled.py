@@ -10,19 +10,18 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Interpreter
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.execute import Boxed
+from mlirfuse.frontend.torch.torch_private import LazyGraphModule, vmap_enter, vmap_exit
 
 
 def _in_vmap() -> bool:
     """Whether gradients come in batches: torch tells the depth only as it changes."""
-    torch._C._vmapmode_increment_nesting()
-    return torch._C._vmapmode_decrement_nesting() > 0
+    vmap_enter()
+    return vmap_exit() > 0
 
 
 _TRANSFORMED: dict[str, Callable[[], bool]] = {
@@ -76,7 +75,7 @@ def packed(module: GraphModule | None, which: str) -> bytes | None:
     is not asked for there, or a part cannot go there."""
     if module is None or which not in _TRANSFORMED:
         return None
-    plain = _LazyGraphModule(module, module.graph)  # whose code is written once, as it is pickled
+    plain = LazyGraphModule(module, module.graph)  # whose code is written once, as it is pickled
     plain.meta.clear()
     try:
         return pickle.dumps(plain)

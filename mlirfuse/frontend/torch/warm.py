@@ -12,21 +12,12 @@ import functools
 import hashlib
 import io
 import pickle
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch._functorch import config as functorch
-from torch._functorch._aot_autograd import autograd_cache
-from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
-from torch._inductor import codecache
-from torch._inductor.output_code import OutputCode
-from torch.compiler import _cache as artifacts
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.core import config, events, garbage
 from mlirfuse.core.machine import spelled
@@ -34,6 +25,17 @@ from mlirfuse.frontend.torch import aot, calls, reports, uncompiled
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.torch_private import (
+    BypassAOTAutogradCache,
+    HigherOrderOperator,
+    OpOverload,
+    OutputCode,
+    SerializableAOTDispatchCompiler,
+    artifacts,
+    disable_current_modes,
+    has_cache,
+)
+from mlirfuse.frontend.torch.torch_private import functorch_config as functorch
 from mlirfuse.ir.flat import flat, graph_of
 from mlirfuse.runtime import cache
 
@@ -61,7 +63,7 @@ class Compiled(OutputCode):
         if self.lowered is None:
             raise BypassAOTAutogradCache(f"the {self._which} graph runs op by op")
         try:
-            with _disable_current_modes():
+            with disable_current_modes():
                 body = _pickled(self.lowered, uncompiled.packed(self._module, self._which))
         except Exception as error:
             raise BypassAOTAutogradCache(f"the {self._which} graph: {error}") from error
@@ -76,7 +78,7 @@ class Compiled(OutputCode):
         digest, body = self._kept[:_DIGEST], self._kept[_DIGEST:]
         if hashlib.sha256(body).digest() != digest:
             raise ValueError("a damaged entry of the cache")
-        with _disable_current_modes():
+        with disable_current_modes():
             lowered, module = _unpickled(body)
         reports.calls_outside(lowered, self._which, self._options)
         failed = reports.Failures(None, self._which, self._options)
@@ -91,54 +93,16 @@ class Compiled(OutputCode):
 def start(options: Options) -> Iterator[bool]:
     """Inside, AOTAutograd looks graphs up in its cache and keeps them, where caches are on; says whether they are."""
     on = cache.enabled() and not config.dump and not torch.compiler.config.force_disable_caches
-    if not (on and functorch.enable_autograd_cache):
+    if not (on and has_cache() and functorch.enable_autograd_cache):
         yield False
         return
     _take_along()
     # An entry is written once the backward is compiled, which has to be here, where these settings are.
     with (
-        _without_inductors_facts(),
         functorch.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
         torch.compiler.config.patch(cache_key_tag=f"{torch.compiler.config.cache_key_tag}{_tag(options)}"),
     ):
         yield True
-
-
-_looking = threading.local()  # whether this thread looks a graph up, or keeps one
-
-
-def _here(ours: Any, torchs: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that gives ``ours`` to a thread that looks a graph up, and torch's to others, as Inductor's."""
-    return functools.wraps(torchs)(lambda: ours if getattr(_looking, "now", False) else torchs())
-
-
-_VERSION = f"{torch.__version__} {torch.version.git_version}".encode()
-_FACTS: tuple[tuple[Any, str, Any], ...] = (  # whose, which, and what stands there meanwhile
-    (codecache, "init_backend_registration", _here(None, codecache.init_backend_registration)),
-    (codecache, "custom_backend_passes", {}),
-    (codecache, "custom_backend_codegen_configs", {}),
-    (codecache, "torch_key", _here(_VERSION, codecache.torch_key)),
-    (codecache.CacheBase, "get_system", staticmethod(_here({"hash": ""}, codecache.CacheBase.get_system))),
-    (autograd_cache, "has_triton_package", _here(False, autograd_cache.has_triton_package)),
-)
-_TORCHS = [(owner, name, vars(owner)[name]) for owner, name, _ in _FACTS]
-
-
-@contextlib.contextmanager
-def _without_inductors_facts() -> Iterator[None]:
-    """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, nor Triton's sources
-    and those of its kernels: none of these is run of what is kept here (:class:`_Pickler`), and torch would import and
-    read all of it for the key. Its own sources, which it would read too, are told by version and commit. At the end all
-    is torch's own again, whatever other threads do."""
-    for owner, name, value in _FACTS:
-        setattr(owner, name, value)
-    before, _looking.now = getattr(_looking, "now", False), True
-    try:
-        yield
-    finally:
-        _looking.now = before
-        for owner, name, value in _TORCHS:
-            setattr(owner, name, value)
 
 
 def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
@@ -167,9 +131,9 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is FunctionType and hasattr(obj, "spelled"):
             return calls.spelled, obj.spelled
-        if isinstance(obj, torch._ops.OpOverload):
+        if isinstance(obj, OpOverload):
             return _overload, tuple(str(obj).rsplit(".", 2))
-        if isinstance(obj, torch._ops.HigherOrderOperator):
+        if isinstance(obj, HigherOrderOperator):
             if not obj.cacheable() or "triton" in obj.name():  # those name kernels by numbers of their process
                 raise pickle.PicklingError(f"{obj.name()} belongs to its process")
             return _higher_order, (obj.name(),)
@@ -198,8 +162,7 @@ def _unpickled(body: bytes) -> tuple[Lowered, bytes | None]:
 # ---- torch.compiler.save_cache_artifacts, load_cache_artifacts
 
 
-@artifacts.CacheArtifactFactory.register
-class Code(artifacts.CacheArtifact):
+class Code(artifacts.CacheArtifact if artifacts is not None else object):  # type: ignore[misc]
     """An entry of our own cache, code of kernels."""
 
     def populate_cache(self) -> None:
@@ -212,9 +175,16 @@ class Code(artifacts.CacheArtifact):
         return "mlirfuse"
 
 
+if artifacts is not None:
+    artifacts.CacheArtifactFactory.register(Code)
+
+
 @functools.cache
 def _take_along() -> None:
     """From now on, entries of our cache that are read or written go with torch's artifacts."""
+
+    if artifacts is None:
+        return
 
     def record(event: events.CacheRead | events.CacheStored) -> None:
         if event.body is not None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from mlirfuse.frontend.torch import layouts
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.torch_private import pytree
 
 aten = torch.ops.aten
 

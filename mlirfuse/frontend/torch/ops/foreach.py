@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from mlirfuse.frontend.torch.ops import pointwise  # noqa: F401  (its rules are looked up here)
 from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported
+from mlirfuse.frontend.torch.torch_private import pytree
 
 _OF_ONE = (
     "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",

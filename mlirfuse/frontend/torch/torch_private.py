@@ -1,0 +1,341 @@
+"""All that the back end uses of torch's private modules: nothing else here imports one.
+
+Each name stands in :data:`NAMES` with what happens where torch lacks it; all were tested with the releases
+:data:`TESTED`. Nothing of torch's is assigned to. A name without another way is an object whose use raises
+:class:`Missing`, which the back end's fallback catches: the graph runs as in eager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from mlirfuse.core.errors import warn
+
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+
+
+class Name(NamedTuple):
+    """``name`` of the module ``where``. ``takes``: parameters that it is called with by name. ``instead``: what happens
+    where it is missing. ``found``: whether it is there, as ``takes`` says."""
+
+    where: str
+    name: str
+    takes: tuple[str, ...]
+    instead: str
+    found: bool
+
+
+class Missing(Exception):
+    """A name of torch's that this release lacks."""
+
+
+NAMES: list[Name] = []
+LATE: list[_Late] = []  # those that come to :data:`NAMES` once they are used
+_GRAPH = "graphs run as in eager"
+
+
+class _Missing:
+    """Stands for what is missing, where there is no other way."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise Missing(f"torch {torch.__version__} has no {self._name}")
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise Missing(f"torch {torch.__version__} has no {self._name}.{attribute}")
+
+
+_NONE = object()
+
+
+def _use(where: str, name: str, *takes: str, missing: Any = _NONE, instead: str = _GRAPH) -> Any:
+    """``name``, which may have dots, of the module ``where``; ``missing`` where it is not there, or lacks a parameter
+    of ``takes``."""
+    try:
+        found = functools.reduce(getattr, name.split("."), importlib.import_module(where))
+        fits = _takes(found, takes)
+    except (ImportError, AttributeError):
+        fits = False
+    NAMES.append(Name(where, name, takes, instead, fits))
+    if fits:
+        return found
+    return _Missing(f"{where}.{name}") if missing is _NONE else missing
+
+
+class _Late:
+    """A function of a module that is imported as it is called."""
+
+    def __init__(self, where: str, name: str, *takes: str, instead: str):
+        self.given = where, name, *takes
+        self.instead = instead
+        LATE.append(self)
+
+    @functools.cached_property
+    def found(self) -> Any:
+        """The function itself."""
+        return _use(*self.given, instead=self.instead)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.found(*args, **kwargs)
+
+
+def _takes(found: Any, names: tuple[str, ...]) -> bool:
+    if not names:
+        return True
+    parameters = inspect.signature(found).parameters
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return any_name or set(names) <= set(parameters)
+
+
+@functools.cache
+def warn_of_untested() -> None:
+    """One warning where this release of torch was not tested."""
+    release = ".".join(torch.__version__.split(".")[:2])
+    if release in TESTED:
+        return
+    missing = [f"{n.where}.{n.name} ({n.instead})" for n in NAMES if not n.found]
+    unused = f"not used, since it lacks them: {', '.join(missing)}" if missing else "it has all names that are used"
+    warn(
+        f"mlirfuse was tested with torch {TESTED[0]} to {TESTED[-1]}, and not with {torch.__version__}: {unused}. "
+        "Graphs that do not compile run as in eager, with a warning"
+    )
+
+
+# ---- kinds of objects
+
+OpOverload = _use("torch._ops", "OpOverload")
+HigherOrderOperator = _use("torch._ops", "HigherOrderOperator")
+FakeTensor = _use("torch._subclasses.fake_tensor", "FakeTensor")
+unset_fake_temporarily = _use("torch._subclasses.fake_tensor", "unset_fake_temporarily")
+disable_current_modes = _use("torch.utils._python_dispatch", "_disable_current_modes")
+is_traceable_wrapper_subclass = _use("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
+pytree = _use("torch.utils", "_pytree")
+StorageWeakRef = _use("torch.multiprocessing.reductions", "StorageWeakRef")
+TensorWeakRef = _use("torch.utils.weak", "TensorWeakRef")
+BackwardState = _use(
+    "torch.fx.experimental._backward_state", "BackwardState", missing=None, instead="hooks run as without compilation"
+)
+LazyGraphModule = _use(
+    "torch.fx._lazy_graph_module", "_LazyGraphModule", missing=torch.fx.GraphModule, instead="code is written at once"
+)
+
+# ---- C++ functions
+
+DisableAutocast = _use("torch._C", "_DisableAutocast", missing=contextlib.nullcontext, instead="autocast stays on")
+AutoDispatchBelowAutograd = _use("torch._C", "_AutoDispatchBelowAutograd")
+has_storage = _use("torch._C", "_has_storage")
+current_graph_task_id = _use("torch._C", "_current_graph_task_id", missing=lambda: -1, instead="CUDA graphs alone")
+keeps_graph = _use("torch._C", "_autograd._get_current_graph_task_keep_graph")
+reinterpret_tensor = _use(
+    "torch._C", "_dynamo.guards._reinterpret_tensor", missing=torch.as_strided, instead="torch.as_strided"
+)
+vmap_enter = _use("torch._C", "_vmapmode_increment_nesting")
+vmap_exit = _use("torch._C", "_vmapmode_decrement_nesting")
+gpu_sleep = _use("torch.cuda", "_sleep", missing=lambda cycles: None, instead="profiles have gaps of the host's")
+jit_inline = _use("torch._C", "_jit_pass_inline", instead="no TorchScript")
+jit_inline_fork_wait = _use("torch._C", "_jit_pass_inline_fork_wait", instead="no TorchScript")
+parse_schema = _use("torch._C", "parse_schema", instead="no TorchScript")
+set_grad_enabled = _use("torch._C", "_set_grad_enabled", instead="no TorchScript")
+
+# ---- symbolic sizes
+
+is_sym_node = _use("torch.fx.experimental.proxy_tensor", "is_sym_node")
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+free_symbols = _use(_SHAPES, "free_symbols")
+free_unbacked_symbols = _use(_SHAPES, "free_unbacked_symbols")
+find_symbol_binding_fx_nodes = _use(_SHAPES, "find_symbol_binding_fx_nodes")
+statically_known_true = _use(_SHAPES, "statically_known_true", missing=lambda x: x is True, instead="constants alone")
+
+# ---- decompositions and types
+
+decomposition_table = _use("torch._decomp", "decomposition_table")
+core_aten_decompositions = _use("torch._decomp", "core_aten_decompositions")
+get_decompositions = _use("torch._decomp", "get_decompositions")
+ELEMENTWISE_TYPE_PROMOTION_KIND = _use("torch._prims_common", "ELEMENTWISE_TYPE_PROMOTION_KIND")
+elementwise_dtypes = _use("torch._prims_common", "elementwise_dtypes", "type_promotion_kind")
+get_computation_dtype = _use("torch._prims_common", "get_computation_dtype")
+suggest_memory_format = _use("torch._prims_common", "suggest_memory_format")
+resolve_process_group = _use(
+    "torch.distributed.distributed_c10d",
+    "_resolve_process_group",
+    missing=lambda name: None,
+    instead="sizes of groups are not known",
+)
+
+# ---- Dynamo
+
+TorchDynamoException = _use("torch._dynamo.exc", "TorchDynamoException", missing=(), instead="no restarts of Dynamo")
+RestartAnalysis = _use("torch._dynamo.exc", "RestartAnalysis", missing=(), instead="no restarts of Dynamo")
+counters = _use("torch._dynamo.utils", "counters", missing=None, instead="not counted")
+flatten_graph_inputs = _use("torch._dynamo.utils", "flatten_graph_inputs")
+callbacks = _use("torch._dynamo.callback", "callback_handler", missing=None, instead="gc runs while Dynamo traces")
+rand_strided = _Late("torch._dynamo.testing", "rand_strided", instead="no scripts that repeat an error")
+format_imports = _Late("torch.fx.graph_module", "_format_import_block", instead="no scripts that repeat an error")
+make_fx = _Late("torch.fx.experimental.proxy_tensor", "make_fx", instead="no scripts that repeat an error")
+compiler_fns = _use("torch._dynamo.backends.registry", "_COMPILER_FNS", missing=None, instead="the entry point alone")
+register_backend = _use("torch._dynamo.backends.registry", "register_backend", "name")
+aot_autograd = _use("torch._dynamo.backends.common", "aot_autograd", instead="no TORCH_COMPILE_DEBUG=1")
+
+CompileContext = _use("torch._guards", "CompileContext", missing=None, instead="torch's own line at recompile limits")
+TracingContext = _use("torch._guards", "TracingContext")
+detect_fake_mode = _use("torch._guards", "detect_fake_mode")
+tracing = _use("torch._guards", "tracing")
+
+
+def forward_metadata() -> Any:
+    """What AOTAutograd knows of the forward that this thread compiles; None outside."""
+    context = TracingContext.try_get()
+    return None if context is None else getattr(context, "fw_metadata", None)
+
+
+def empty_donated_indices() -> None:
+    """Tells AOTAutograd that no input of the backward that this thread compiles is donated."""
+    indices = getattr(forward_metadata(), "bw_donated_idxs", None)
+    if indices:
+        indices.clear()  # this list: the metadata that is looked at later may be another object with the same
+
+
+# ---- logs
+
+_LOGGED: Any = dict(missing=None, instead="graphs are printed for logs that nobody reads")
+_LazyTraceHandler = _use("torch._logging._internal", "LazyTraceHandler", **_LOGGED)
+_log_state = _use("torch._logging._internal", "log_state", **_LOGGED)
+_trace_log = _use("torch._logging._internal", "trace_log", **_LOGGED)
+trace_structured = _use(
+    "torch._logging",
+    "trace_structured",
+    "metadata_fn",
+    "payload_fn",
+    missing=lambda *args, **kwargs: None,
+    instead="no artifacts in structured traces",
+)
+
+
+def traced() -> bool:
+    """Whether structured traces are written, or torch has not yet looked whether they are."""
+    return bool(_trace_log is not None and _trace_log.handlers)
+
+
+def logged(lazy: bool) -> bool:
+    """Whether somebody reads torch's logs. ``lazy``: a handler that has no folder yet reads nothing."""
+    if _trace_log is None or _log_state is None or _LazyTraceHandler is None:
+        return True
+    read = any(not (lazy and isinstance(handler, _LazyTraceHandler)) for handler in _trace_log.handlers)
+    return bool(read or _log_state.artifact_names or _log_state.log_qname_to_level)
+
+
+# ---- AOTAutograd
+
+functorch_config = _use("torch._functorch", "config")
+aot_function = _use("torch._functorch.aot_autograd", "aot_function")
+aot_module = _use("torch._functorch.aot_autograd", "aot_module")
+aot_module_simplified = _use(
+    "torch._functorch.aot_autograd",
+    "aot_module_simplified",
+    "fw_compiler",
+    "bw_compiler",
+    "inference_compiler",
+    "partition_fn",
+    "decompositions",
+    "keep_inference_input_mutations",
+)
+torchs_partition = _use(
+    "torch._functorch.partitioners",
+    "min_cut_rematerialization_partition",
+    "num_fwd_outputs",
+    "static_lifetime_input_indices",
+)
+_CHECKPOINTS = "checkpoints with random ops of torch's run as in eager"
+functionalize_rng_ops = _use(
+    "torch._functorch.partitioners",
+    "functionalize_rng_ops",
+    "joint_module",
+    "fw_module",
+    "bw_module",
+    "num_sym_nodes",
+    instead=_CHECKPOINTS,
+)
+thread_graphsafe_rng_from_hops = _use(
+    "torch._functorch.partitioners", "thread_graphsafe_rng_from_hops", "is_backward", instead=_CHECKPOINTS
+)
+_memory_budget = _use(
+    "torch.fx.traceback",
+    "_get_memory_budget_annotation",
+    missing=lambda node: None,
+    instead="region_activation_memory_budget has no effect, as before torch 2.13",
+)
+_SAVED = "torch._functorch._aot_autograd.descriptors"
+_described = [
+    _use(_SAVED, name, missing=lambda k: None, instead="saved values have no description")
+    for name in ("SavedForBackwardsAOTOutput", "SavedForBackwardsNoVcCheckAOTOutput")
+]
+
+
+def saved_for_backward(index: int, unchecked: bool) -> Any:
+    """AOTAutograd's description of the value that is saved as the one with this ``index``."""
+    return _described[unchecked](index)
+
+
+def memory_budgets(module: torch.fx.GraphModule) -> Iterator[float | None]:
+    """Of each op of ``module``, subgraphs included, the memory budget that a region around it sets."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.op == "call_function":
+                    yield _memory_budget(node)
+
+
+# ---- the cache of AOTAutograd
+
+_COLD = "no warm start"
+_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+BypassAOTAutogradCache = _use(_CACHE, "BypassAOTAutogradCache", missing=Missing, instead=_COLD)
+check_node_safe = _use(_CACHE, "check_node_safe", missing=None, instead="equal layers are traced one by one")
+SerializableAOTDispatchCompiler = _use(
+    "torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler", missing=None, instead=_COLD
+)
+OutputCode = _use("torch._inductor.output_code", "OutputCode", missing=object, instead=_COLD)
+artifacts = _use("torch.compiler", "_cache", missing=None, instead="no artifacts of the cache")
+
+
+def has_cache() -> bool:
+    """Whether AOTAutograd's cache takes what is compiled here."""
+    names = ("SerializableAOTDispatchCompiler", "OutputCode", "BypassAOTAutogradCache")
+    return all(n.found for n in NAMES if n.name in names)
+
+
+# ---- CUDA graphs
+
+_RECORDED = "no CUDA graphs"
+_backends = "torch._dynamo.backends.cudagraphs"
+check_for_skip = _use(_backends, "check_for_skip", instead=_RECORDED)
+find_input_mutations = _use(_backends, "find_input_mutations", instead=_RECORDED)
+get_device_index = _use(_backends, "get_device_index", instead=_RECORDED)
+get_stack_traces = _use(_backends, "get_stack_traces", instead=_RECORDED)
+get_placeholder_info = _use("torch._inductor.cudagraph_utils", "get_placeholder_info", instead=_RECORDED)
+count_tangents = _use("torch._inductor.utils", "count_tangents", instead=_RECORDED)
+num_fw_fixed_arguments = _use("torch._inductor.utils", "num_fw_fixed_arguments", instead=_RECORDED)
+_TREES = "torch._inductor.cudagraph_trees"
+cudagraphify_impl = _Late(
+    _TREES,
+    "cudagraphify_impl",
+    "device_index",
+    "is_backward",
+    "is_inference",
+    "stack_traces",
+    "placeholders",
+    "mutated_input_idxs",
+    instead=_RECORDED,
+)
+get_manager = _Late(_TREES, "get_manager", "create_if_none_exists", instead=_RECORDED)
