@@ -11,6 +11,7 @@ import torch
 from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from mlirfuse.core import events, garbage
 from mlirfuse.core.errors import UnsupportedError
@@ -85,7 +86,7 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
     """``keep``: what is compiled may go into AOTAutograd's cache."""
 
     def compiler(which: str) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = _compiled if keep else functools.partial(compile_graph, recorder=recorder)
+        compiled: Callable[..., Any] = _keepable if keep else functools.partial(compile_graph, recorder=recorder)
         compiled = functools.partial(compiled, options=options, which=which)
         compiled = aot.untraced(compiled) if which == "backward" else compiled
         return warm.kept(compiled) if keep else compiled
@@ -139,6 +140,23 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     reports.calls_outside(lowered, which, options)
     run = where_transformed(boxed(lowered, host), lambda: module, which)
     return warm.Compiled(run, lowered, which, options, module)
+
+
+def _keepable(*args: Any, **kwargs: Any) -> warm.Compiled:
+    """:func:`_compiled` for AOTAutograd's cache. An entry's guards are those of integers alone: what was specialized to
+    the value of a float belongs to this trace."""
+    found = _compiled(*args, **kwargs)
+    if _specialized_floats():
+        found.lowered = None  # is not kept
+    return found
+
+
+def _specialized_floats() -> bool:
+    """Whether what Dynamo traces holds for some values of a dynamic float only."""
+    context = TracingContext.try_get()
+    env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    guards = [] if env is None else env.guards
+    return any(symbol_is_type(s, SymT.FLOAT) for guard in guards for s in guard.expr.free_symbols)
 
 
 def _donated() -> list[int]:

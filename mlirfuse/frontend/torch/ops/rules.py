@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -120,9 +121,16 @@ class Context:
         made = self.b.elementwise(name, *(self.value(x, work) for x in operands))
         return self.b.cast(made, dtype) if work is not dtype and made.dtype is work else made
 
+    def known(self, a: Size, relation: str, b: Size) -> bool:
+        """Whether ``a < b``, ``a <= b`` or ``a >= b`` holds in all calls of the graph: by what Dynamo has guarded."""
+        return sizes.known(_RELATIONS[relation], a, b, [*self.fakes, self.out])
+
     def spread(self, x: Value) -> Value:
         """``x`` repeated to the result's shape."""
         return self.b.broadcast_to(x, self.shape)
+
+
+_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
 
 
 def _exact(x: Value | Size | float | bool, dtype: DType) -> bool:

@@ -74,25 +74,34 @@ def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = Non
     if not isinstance(step, int):
         raise Unsupported("a step that is a size")
     dim = axis(dim, x.rank)
-    first = _from_front(start, x.shape[dim])
+    first = _first(c, start, x.shape[dim])
     return c.b.slice(x, dim, first, c.shape[dim], step)
 
 
-def _from_front(start: Size | None, extent: Size) -> Size:
-    """Where a slice begins, where that is known to be inside the dimension."""
+def _first(c: Context, start: Size | None, extent: Size) -> Size:
+    """The first element of a slice, between 0 and ``extent``: a negative ``start`` counts from the end."""
     if start is None or start == 0:
         return 0
-    if isinstance(start, int):
-        if start > 0:
-            return min(start, extent) if isinstance(extent, int) else start
-        return max(0, start + extent) if isinstance(extent, int) else extent + start
-    return start
+    start = _from_front(c, start, extent)
+    if c.known(start, "<=", extent):
+        return start if c.known(start, ">=", 0) else sz.maximum(start, 0)
+    return sz.minimum(start if c.known(start, ">=", 0) else sz.maximum(start, 0), extent)
+
+
+def _from_front(c: Context, index: Size, extent: Size) -> Size:
+    """``index``, with ``extent`` added where it is negative."""
+    if c.known(index, ">=", 0):
+        return index
+    if c.known(index, "<", 0):
+        return index + extent
+    negative = sz.minimum(sz.maximum(sz.mul(index, -1), 0), 1)  # 1 for a negative index, else 0
+    return index + sz.mul(negative, extent)
 
 
 @rule("aten.select.int", view=True)
 def select(c: Context, x: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
-    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    place = _from_front(c, index, x.shape[dim])
     return c.op("squeeze", c.b.slice(x, dim, place, 1), axes=(dim,))
 
 
@@ -182,13 +191,13 @@ def slice_scatter(c: Context, x: Value, source: Value, dim: int = 0, start: Any 
     dim = axis(dim, x.rank)
     if not isinstance(step, int):
         raise Unsupported("a step that is a size")
-    return _placed(c, x, source, dim, _from_front(start, x.shape[dim]), step)
+    return _placed(c, x, source, dim, _first(c, start, x.shape[dim]), step)
 
 
 @rule("aten.select_scatter.default")
 def select_scatter(c: Context, x: Value, source: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
-    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    place = _from_front(c, index, x.shape[dim])
     return _placed(c, x, c.op("expand_dims", source, axes=(dim,)), dim, place, 1)
 
 
