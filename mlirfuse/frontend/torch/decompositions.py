@@ -64,6 +64,7 @@ _KEPT = {
     "aten.im2col",
     "aten.index_add",
     "aten.index_copy",
+    "aten.index_fill",  # torch's own takes no negative positions
     "aten.isfinite",
     "aten.isneginf",
     "aten.isposinf",

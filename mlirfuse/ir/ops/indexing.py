@@ -36,21 +36,21 @@ def _position_dtypes(dtypes, attrs):
     return None if dtypes[0] in (dt.i32, dt.i64) else f"the positions are {dtypes[0]}, not i32 or i64"
 
 
-def _position(x, extent, axis, checked):
-    inside = (x >= -extent) & (x < extent)
+def _position(x, extent, axis, checked, wraps):
+    inside = (x >= (-extent if wraps else 0)) & (x < extent)
     if checked and not inside.all():
         raise IndexError(f"index {x[~inside].flat[0]} is out of bounds for axis {axis} with size {extent}")
-    return np.clip(np.where(x < 0, x + extent, x), 0, max(extent - 1, 0)).astype(x.dtype)
+    return np.clip(np.where((x < 0) & wraps, x + extent, x), 0, max(extent - 1, 0)).astype(x.dtype)
 
 
 row(
     "position",
     "elementwise",
     "x",
-    "x counted from the first element of an axis with this extent, where negative ones count from the end, and held "
-    "inside it; checked: an IndexError of the call where it is not inside",
-    attrs={"extent": ..., "axis": 0, "checked": False},
-    types={"extent": SIZE, "checked": BOOL},
+    "x counted from the first element of an axis with this extent, where negative ones count from the end if it wraps, "
+    "and held inside it; checked: an IndexError of the call where it is not inside",
+    attrs={"extent": ..., "axis": 0, "checked": False, "wraps": True},
+    types={"extent": SIZE, "checked": BOOL, "wraps": BOOL},
     ref=_position,
     operand_dtypes=_position_dtypes,
     cost=2,

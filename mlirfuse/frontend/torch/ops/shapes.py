@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
+from mlirfuse.frontend.torch.ops.positions import along_dimensions, checked
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -287,7 +287,7 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
 
 @rule("aten.embedding.default")
 def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
-    return c.op("take", table, positions(index), axis=0)
+    return c.op("take", table, checked(c, index, table.shape[0], 0), axis=0)
 
 
 @rule("aten._unsafe_index.Tensor")
@@ -303,7 +303,7 @@ def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
         raise Unsupported("positions for a part of the tensor")
-    return c.op("take_along_axis", x, positions(index), axis=dim)
+    return c.op("take_along_axis", x, checked(c, index, x.shape[dim], dim), axis=dim)
 
 
 @rule("aten.scatter.value")
@@ -316,7 +316,7 @@ def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> V
         or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim)
     ):
         raise Unsupported("several positions a row")
-    index = positions(index)
+    index = checked(c, index, x.shape[dim], dim)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
     here = c.op("iota", shape=shape, axis=dim, dtype=index.dtype)
     hit = c.op("eq", here, index)
