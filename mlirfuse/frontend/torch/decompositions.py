@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from mlirfuse.frontend.torch import layouts, norms, pools, random
+from mlirfuse.frontend.torch import layouts, norms, pools, random, refusals
 
 aten = torch.ops.aten
 
@@ -170,8 +170,7 @@ class Table(Mapping[Any, Callable[..., Any]]):
 def _table() -> dict[Any, Callable[..., Any]]:
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {
-        **found,
+    found |= {
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
@@ -179,3 +178,4 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **pools.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
     }
+    return {op: refusals.unless_refused(op, f) for op, f in found.items()}

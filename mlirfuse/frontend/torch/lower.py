@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, sizes, write_back
+from mlirfuse.frontend.torch import collectives, layouts, refusals, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
@@ -263,6 +263,8 @@ class _Lowering:
             self.readable(fake)
         args, kwargs = map_arg((node.args, node.kwargs), self._operand)
         flat = [x.meta["val"] if isinstance(x, Node) else x for x in _leaves((node.args, node.kwargs))]
+        if refusals.refused(node.target, *map_arg((node.args, node.kwargs), lambda x: x.meta["val"])):
+            raise Unsupported("eager refuses such operands")
         if name not in VIEWS:  # a fresh result that does not lie without gaps
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
