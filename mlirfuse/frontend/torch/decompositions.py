@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from mlirfuse.frontend.torch import layouts, norms, pools, random, refusals
+from mlirfuse.frontend.torch import layouts, norms, pools, random, refusals, value_checks
 
 aten = torch.ops.aten
 
@@ -154,7 +154,10 @@ class Table(Mapping[Any, Callable[..., Any]]):
     @functools.cached_property
     def _found(self) -> dict[Any, Callable[..., Any]]:
         found = _table()
-        return found if self._random else {op: f for op, f in found.items() if op not in random.DECOMPOSITIONS}
+        if self._random:
+            return found
+        ours = {**random.DECOMPOSITIONS, **value_checks.RANDOM}
+        return {op: f for op, f in found.items() if op not in ours}
 
     def __getitem__(self, op: Any) -> Callable[..., Any]:
         return self._found[op]
@@ -176,6 +179,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.softplus.default: _softplus,
         **norms.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
+        **value_checks.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
+        **value_checks.RANDOM,
     }
     return {op: refusals.unless_refused(op, f) for op, f in found.items()}

@@ -354,7 +354,7 @@ class Kernel(Moves):
         val = given if counted else e.select(e.cmp("lt", given, 0), e.add(given, n), given)
         unsigned = dt.u64 if given.dtype is dt.i64 else dt.u32
         bad = e.cmp("ge", e.bitcast(val, unsigned), e.bitcast(n, unsigned))
-        self._report(bad, given, n, site_of(op.loc, op.attrs["axis"]))
+        self._report(bad, given, n, site_of(op.loc, op.attrs["axis"], op.attrs["message"]))
         return e.select(bad, 0, val)
 
     def _any(self, lanes: Val) -> Val:
