@@ -147,6 +147,12 @@ def element(x: Value) -> DType:
     return x.dtype
 
 
+def without_negative_zero(c: Context, x: Value) -> Value:
+    """``x`` with 0 for -0: eager's sums begin at 0."""
+    dtype = element(x)
+    return c.op("add", x, c.b.constant(0, dtype)) if dtype.is_float else x
+
+
 def axis(dim: int, rank: int) -> int:
     """A dimension counted from the front."""
     return dim % rank if rank else 0
