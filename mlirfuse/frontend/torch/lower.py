@@ -106,6 +106,8 @@ class _Lowering:
             self.placeholder(place, node)
         for place, node in enumerate(placeholders):
             self._solve(place, node.meta.get("val"))
+        graph = self.result.graph  # what no kernel reads, a tensor without elements, tells sizes too
+        graph.numbers |= set(self.result.symbols) - sz.symbols_of([n for value in graph.args for n in value.shape or ()])
         for node in self.module.graph.nodes:
             self.node = node
             if node.op == "get_attr":
@@ -117,7 +119,6 @@ class _Lowering:
                     self.result.again.append(again)
             elif node.op == "output":
                 self.output(node)
-        graph = self.result.graph
         for value, what in self.late:
             self.argument(value, what)
         self.result.constants = [what for _, what in self.late]

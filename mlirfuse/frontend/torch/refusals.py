@@ -54,8 +54,9 @@ def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def _pure(op: Any) -> bool:
-    """Whether a call changes nothing, torch's random state neither."""
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+    """Whether a call of the user's changes nothing, torch's random state neither. What a gradient is given was made by
+    decompositions, of types that eager's own need not have."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or "_backward" in op.name():
         return False
     return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
