@@ -55,6 +55,11 @@ class FusionIRError(MlirfuseError, ValueError):
         self.location = location
 
 
+class IndexOutOfRangeError(IndexError, RuntimeError):
+    """An index of a compiled torch function that is not in its tensor: torch raises IndexError for some ops and
+    RuntimeError for others."""
+
+
 def located(message: str, where: tuple[str, int] | None) -> str:
     """``message`` with a place in the user's program, (file, line), and its source."""
     if where is None:

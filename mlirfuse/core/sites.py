@@ -9,19 +9,22 @@ from typing import NoReturn
 from mlirfuse import _native
 from mlirfuse.core.errors import located
 
-_SITES: dict[int, tuple[tuple[str, int] | None, int]] = {}
+_SITES: dict[int, tuple[tuple[str, int] | None, int, str]] = {}
 
 
-def site_of(where: tuple[str, int] | None, axis: int) -> int:
-    """The number of a place in the user's program, (file, line), where positions along ``axis`` are used."""
-    number = int.from_bytes(hashlib.sha256(repr((where, axis)).encode()).digest()[:7], "little")
-    _SITES[number] = where, axis
+def site_of(where: tuple[str, int] | None, axis: int, message: str = "") -> int:
+    """The number of a place in the user's program, (file, line), where positions along ``axis`` are used. ``message``:
+    of a RuntimeError, where it is not NumPy's IndexError."""
+    number = int.from_bytes(hashlib.sha256(repr((where, axis, message)).encode()).digest()[:7], "little")
+    _SITES[number] = where, axis, message
     return number
 
 
 def _raise(site: int, index: int, extent: int) -> NoReturn:
-    """NumPy's error for a position that a kernel has met; with the user's line."""
-    where, axis = _SITES.get(site, (None, 0))
+    """The error for a position that a kernel has met; with the user's line."""
+    where, axis, message = _SITES.get(site, (None, 0, ""))
+    if message:
+        raise RuntimeError(located(message, where))
     raise IndexError(located(f"index {index} is out of bounds for axis {axis} with size {extent}", where))
 
 

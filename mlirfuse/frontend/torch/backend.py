@@ -104,7 +104,7 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
     """``keep``: what is compiled may go into AOTAutograd's cache."""
 
     def compiler(which: str) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = _compiled if keep else functools.partial(compile_graph, recorder=recorder)
+        compiled: Callable[..., Any] = _keepable if keep else functools.partial(compile_graph, recorder=recorder)
         compiled = functools.partial(compiled, options=options, which=which)
         compiled = aot.untraced(compiled) if which == "backward" else compiled
         return warm.kept(compiled) if keep else compiled
@@ -158,6 +158,15 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     traces.explained(which, lowered, host)
     reports.calls_outside(lowered, which, options)
     return warm.Compiled(run, lowered, which, options, module)
+
+
+def _keepable(*args: Any, **kwargs: Any) -> warm.Compiled:
+    """:func:`_compiled` for AOTAutograd's cache. An entry's guards are those of integers alone: what was specialized to
+    the value of a float belongs to this trace."""
+    found = _compiled(*args, **kwargs)
+    if private.specialized_floats():
+        found.lowered = None  # is not kept
+    return found
 
 
 def _donated(module: GraphModule) -> list[int]:

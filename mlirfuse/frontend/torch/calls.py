@@ -42,9 +42,23 @@ def _code(source: str) -> CodeType:
 def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:
     """The view of ``x`` of this shape and these strides, whose first element lies ``start`` elements behind that of
     ``x``; or of a copy of ``x``, where that does not have the strides ``held`` which the view is stated for."""
+    return [_reinterpret(_lying(x, held), shape, strides, start)]
+
+
+def base_window(
+    x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int
+) -> list:
+    """:func:`window` as autograd knows views, for what a graph gives back: all views of one tensor have one ``_base``,
+    by which AOTAutograd finds inputs of the next graph that share memory."""
+    x = _lying(x, held)
+    return [x.as_strided(shape, strides, x.storage_offset() + start)]
+
+
+def _lying(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
+    """``x``, or a copy of the strides ``held`` where it has others."""
     if x.stride() != held and any(n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), held)):
-        x = x.new_empty_strided(x.shape, held).copy_(x)
-    return [_reinterpret(x, shape, strides, start)]
+        return x.new_empty_strided(x.shape, held).copy_(x)
+    return x
 
 
 _reinterpret = reinterpret_tensor  # as_strided, by a quarter of the way through torch

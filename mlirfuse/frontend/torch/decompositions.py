@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch import layouts, norms, pools, random
+from mlirfuse.frontend.torch import layouts, norms, pools, random, refusals, value_checks
 from mlirfuse.frontend.torch.torch_private import core_aten_decompositions, get_decompositions
 
 aten = torch.ops.aten
@@ -64,6 +64,7 @@ _KEPT = {
     "aten.im2col",
     "aten.index_add",
     "aten.index_copy",
+    "aten.index_fill",  # torch's own takes no negative positions
     "aten.isfinite",
     "aten.isneginf",
     "aten.isposinf",
@@ -153,7 +154,10 @@ class Table(Mapping[Any, Callable[..., Any]]):
     @functools.cached_property
     def _found(self) -> dict[Any, Callable[..., Any]]:
         found = _table()
-        return found if self._random else {op: f for op, f in found.items() if op not in random.DECOMPOSITIONS}
+        if self._random:
+            return found
+        ours = {**random.DECOMPOSITIONS, **value_checks.RANDOM}
+        return {op: f for op, f in found.items() if op not in ours}
 
     def __getitem__(self, op: Any) -> Callable[..., Any]:
         return self._found[op]
@@ -169,12 +173,14 @@ class Table(Mapping[Any, Callable[..., Any]]):
 def _table() -> dict[Any, Callable[..., Any]]:
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {
-        **found,
+    found |= {
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
         **norms.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
+        **value_checks.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
+        **value_checks.RANDOM,
     }
+    return {op: refusals.unless_refused(op, f) for op, f in found.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
@@ -48,18 +48,29 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
         def run(args: list[Any]) -> list[Any]:
             env = sizes(args)
             args += constants
-            results = host.function(env)(args)
+            try:
+                results = host.function(env)(args)
+            except IndexError as error:
+                raise _of_torch(error) from None
             return results if finish is None else finish(results, env)
     else:
         only = host.function({})  # at once: its kernels are compiled while Python goes on
 
         def run(args: list[Any]) -> list[Any]:
             args += constants
-            results = only(args)
+            try:
+                results = only(args)
+            except IndexError as error:
+                raise _of_torch(error) from None
             return results if finish is None else finish(results, {})
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return _keeping(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+
+
+def _of_torch(error: IndexError) -> IndexError:
+    """``error`` as what those who expect torch's error of any op catch; torch's own errors as they are."""
+    return IndexOutOfRangeError(*error.args) if type(error) is IndexError else error
 
 
 def _keeping(run: Boxed, donated: list[int]) -> Boxed:

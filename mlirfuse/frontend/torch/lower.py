@@ -21,9 +21,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, sizes, write_back
+from mlirfuse.frontend.torch import collectives, layouts, refusals, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
-from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
+from mlirfuse.frontend.torch.calls import Literal, Spelling, base_window, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import AGAIN
 from mlirfuse.frontend.torch.places import user_line
@@ -108,6 +108,10 @@ class _Lowering:
             self.placeholder(place, node)
         for place, node in enumerate(placeholders):
             self._solve(place, node.meta.get("val"))
+        graph = self.result.graph  # what no kernel reads, a tensor without elements, tells sizes too
+        graph.numbers |= set(self.result.symbols) - sz.symbols_of(
+            [n for value in graph.args for n in value.shape or ()]
+        )
         for node in self.module.graph.nodes:
             self.node = node
             if node.op == "get_attr":
@@ -119,7 +123,6 @@ class _Lowering:
                     self.result.again.append(again)
             elif node.op == "output":
                 self.output(node)
-        graph = self.result.graph
         for value, what in self.late:
             self.argument(value, what)
         self.result.constants = [what for _, what in self.late]
@@ -265,6 +268,11 @@ class _Lowering:
             self.readable(fake)
         args, kwargs = map_arg((node.args, node.kwargs), self._operand)
         flat = [x.meta["val"] if isinstance(x, Node) else x for x in _leaves((node.args, node.kwargs))]
+        if isinstance(args[0] if args else None, (bool, int, float)) and _is_tensor(node.target, 0):
+            if not any(isinstance(x, Value) for x in _leaves((args, kwargs))):
+                raise Unsupported("a number in a tensor's place")
+        if refusals.refused(node.target, *map_arg((node.args, node.kwargs), lambda x: x.meta["val"])):
+            raise Unsupported("eager refuses such operands")
         if name not in VIEWS:  # a fresh result that does not lie without gaps
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
@@ -323,8 +331,7 @@ class _Lowering:
     # ---- calls of torch's own
 
     def view(self, node: Node) -> Any:
-        """A view as one step from the tensor that the views before it are of: its value, or the list of them. What the
-        graph gives back is torch's own view."""
+        """A view as one step from the tensor that the views before it are of: its value, or the list of them."""
         try:
             return self._windows(node) or self.call(node)
         except OpaqueSize:
@@ -333,24 +340,26 @@ class _Lowering:
     def _windows(self, node: Node) -> Any:
         source = node.args[0]
         whole = self.made[source].outside if isinstance(source, Node) else None
-        if not isinstance(whole, Value) or whole.dtype is None or _is_returned(node):
+        fakes, returned = node.meta["val"], _is_returned(node)
+        several = isinstance(fakes, (list, tuple))
+        if not isinstance(whole, Value) or whole.dtype is None or (several and returned):
             return None
         root, held = self.windows.get(whole, (whole, source.meta["val"]))
-        fakes = node.meta["val"]
-        several = isinstance(fakes, (list, tuple))
         made = []
         for fake in fakes if several else [fakes]:
             if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
                 return None
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
-            made.append(self._window(root, fake, numbers))
+            made.append(self._window(root, fake, numbers, base_window if returned else window))
             self.windows[made[-1]] = root, held
         return made if several else made[0]
 
-    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]]) -> Value:
-        """The view ``fake`` of ``root``; ``numbers``: strides of root, shape, strides and first element of the view."""
-        names = {"window": window}
+    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]],
+                make: Callable[..., list[Any]]) -> Value:  # fmt: skip
+        """The view ``fake`` of ``root``, by ``make``; ``numbers``: strides of root, shape, strides and first element of
+        the view."""
+        names = {"window": make}
         attrs: dict[str, Any] = {"shares": (0,)}
         if sz.symbols_of([n for part in numbers for n in part]):
             a, b, c = len(numbers[0]), len(numbers[0]) + len(fake.shape), len(numbers[0]) + 2 * len(fake.shape)
@@ -494,6 +503,11 @@ def _main_device(module: GraphModule) -> torch.device:
                     return fake.device
                 found = found or fake.device
     return found or torch.device("cpu")
+
+
+def _is_tensor(target: Any, place: int) -> bool:
+    """Whether the schema of an op has a tensor as its argument at ``place``."""
+    return isinstance(target, torch._ops.OpOverload) and str(target._schema.arguments[place].type) == "Tensor"
 
 
 def _has_effects(node: Node) -> bool:

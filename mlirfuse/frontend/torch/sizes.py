@@ -8,10 +8,12 @@ recompile for other sizes.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
@@ -68,6 +70,26 @@ def of_expr(expr: sympy.Expr) -> Size:
         function = sz.maximum if name == "Max" else sz.minimum
         return functools.reduce(function, parts)
     raise OpaqueSize(f"{expr} has no counterpart among sizes")
+
+
+def known(relation: Callable[[Any, Any], Any], a: Size, b: Size, fakes: Iterable[Any]) -> bool:
+    """Whether ``relation`` of two sizes, an operator's function, holds by the guards of the ``ShapeEnv`` of ``fakes``:
+    the tensors and numbers in which the symbols occur. Adds no guard."""
+    if isinstance(a, int) and isinstance(b, int):
+        return bool(relation(a, b))
+    numbers = [n for fake in fakes for n in (_sizes_of(fake) if isinstance(fake, torch.Tensor) else [fake])]
+    names: dict[str, Any] = {"max": torch.sym_max, "min": torch.sym_min}
+    for n in numbers:
+        for found in n.node.expr.free_symbols if isinstance(n, torch.SymInt) else ():
+            names.setdefault(found.name, n.node.shape_env.create_symintnode(found, hint=None))
+    try:
+        return statically_known_true(relation(*(eval(str(x), names) for x in (a, b))))
+    except NameError:  # a symbol of other tensors
+        return False
+
+
+def _sizes_of(fake: torch.Tensor) -> list[Any]:
+    return [*fake.shape, *fake.stride(), fake.storage_offset()] if fake.layout is torch.strided else []
 
 
 def hint(value: Any) -> int:

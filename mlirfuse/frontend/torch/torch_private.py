@@ -191,12 +191,22 @@ CompileContext = _use("torch._guards", "CompileContext", missing=None, instead="
 TracingContext = _use("torch._guards", "TracingContext")
 detect_fake_mode = _use("torch._guards", "detect_fake_mode")
 tracing = _use("torch._guards", "tracing")
+_SymT = _use("torch.utils._sympy.symbol", "SymT")
+_symbol_is_type = _use("torch.utils._sympy.symbol", "symbol_is_type")
 
 
 def forward_metadata() -> Any:
     """What AOTAutograd knows of the forward that this thread compiles; None outside."""
     context = TracingContext.try_get()
     return None if context is None else getattr(context, "fw_metadata", None)
+
+
+def specialized_floats() -> bool:
+    """Whether what Dynamo traces holds for some values of a dynamic float only."""
+    context = TracingContext.try_get()
+    env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    guards = [] if env is None else env.guards
+    return any(_symbol_is_type(s, _SymT.FLOAT) for guard in guards for s in guard.expr.free_symbols)
 
 
 def empty_donated_indices() -> None:

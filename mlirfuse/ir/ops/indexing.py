@@ -10,7 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.ops.attributes import BOOL, SIZE
+from mlirfuse.ir.ops.attributes import BOOL, SIZE, TEXT
 from mlirfuse.ir.ops.registry import (
     ALL_TYPES,
     COMPLEX,
@@ -36,21 +36,23 @@ def _position_dtypes(dtypes, attrs):
     return None if dtypes[0] in (dt.i32, dt.i64) else f"the positions are {dtypes[0]}, not i32 or i64"
 
 
-def _position(x, extent, axis, checked):
-    inside = (x >= -extent) & (x < extent)
+def _position(x, extent, axis, checked, wraps, message):
+    inside = (x >= (-extent if wraps else 0)) & (x < extent)
     if checked and not inside.all():
+        if message:
+            raise RuntimeError(message)
         raise IndexError(f"index {x[~inside].flat[0]} is out of bounds for axis {axis} with size {extent}")
-    return np.clip(np.where(x < 0, x + extent, x), 0, max(extent - 1, 0)).astype(x.dtype)
+    return np.clip(np.where((x < 0) & wraps, x + extent, x), 0, max(extent - 1, 0)).astype(x.dtype)
 
 
 row(
     "position",
     "elementwise",
     "x",
-    "x counted from the first element of an axis with this extent, where negative ones count from the end, and held "
-    "inside it; checked: an IndexError of the call where it is not inside",
-    attrs={"extent": ..., "axis": 0, "checked": False},
-    types={"extent": SIZE, "checked": BOOL},
+    "x counted from the first element of an axis with this extent, where negative ones count from the end if it wraps, "
+    "and held inside it; checked: an IndexError of the call where it is not inside, a RuntimeError with a message",
+    attrs={"extent": ..., "axis": 0, "checked": False, "wraps": True, "message": ""},
+    types={"extent": SIZE, "checked": BOOL, "wraps": BOOL, "message": TEXT},
     ref=_position,
     operand_dtypes=_position_dtypes,
     cost=2,

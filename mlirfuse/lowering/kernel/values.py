@@ -321,15 +321,17 @@ class Kernel(Moves):
             return self._of_val(e.cast(val, self.index_type))
         return self._of_val(e.cast(self._inside(val, indices, extent), self.index_type))
 
-    def _inside(self, val: Val, given: Value, extent: Size) -> Val:
-        """A position ``val`` of those ``given``: negative ones count from the end, out of range is held inside."""
+    def _inside(self, val: Val, given: Value, extent: Size, wraps: bool = True) -> Val:
+        """A position ``val`` of those ``given``: negative ones count from the end where it ``wraps``, out of range is
+        held inside."""
         e = self.e
         if self._short(given) and isinstance(extent, int) and extent < 1 << 31:
             val = e.cast(val, dt.i32)
         n = e.cast(self.size(extent), val.dtype)
         if self._positive(given):
             return e.min(val, e.sub(n, 1))
-        val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
+        if wraps:
+            val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
         return e.max(e.min(val, e.sub(n, 1)), 0)
 
     def _positive(self, value: Value) -> bool:
@@ -346,12 +348,13 @@ class Kernel(Moves):
         given = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
         extent = op.attrs["extent"]
         if not op.attrs["checked"]:
-            return e.cast(self._inside(given, operand, extent), given.dtype)
+            return e.cast(self._inside(given, operand, extent, op.attrs["wraps"]), given.dtype)
         n = e.cast(self.size(extent), given.dtype)
-        val = given if self._positive(operand) else e.select(e.cmp("lt", given, 0), e.add(given, n), given)
+        counted = not op.attrs["wraps"] or self._positive(operand)
+        val = given if counted else e.select(e.cmp("lt", given, 0), e.add(given, n), given)
         unsigned = dt.u64 if given.dtype is dt.i64 else dt.u32
         bad = e.cmp("ge", e.bitcast(val, unsigned), e.bitcast(n, unsigned))
-        self._report(bad, given, n, site_of(op.loc, op.attrs["axis"]))
+        self._report(bad, given, n, site_of(op.loc, op.attrs["axis"], op.attrs["message"]))
         return e.select(bad, 0, val)
 
     def _any(self, lanes: Val) -> Val:

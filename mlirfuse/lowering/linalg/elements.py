@@ -232,17 +232,18 @@ class Elements(Writer):
         val = self.value(source, tuple(at))
         return val if inside is None else e.select(inside, val, fill)
 
-    def _held(self, val: Val, extent: Size) -> Val:
-        """An index out of an array: negative ones count from the end, out of range is clamped."""
+    def _held(self, val: Val, extent: Size, wraps: bool = True) -> Val:
+        """An index out of an array: negative ones count from the end where it ``wraps``, out of range is clamped."""
         e = self.e
         i, n = e.cast(val, I64), self.size(extent)
-        i = e.select(e.cmp("lt", i, 0), e.add(i, n), i)
+        if wraps:
+            i = e.select(e.cmp("lt", i, 0), e.add(i, n), i)
         return e.max(e.min(i, e.sub(n, 1)), 0)
 
     def _at_position(self, op: Op, index) -> Val:
         """Not checked: these kernels have nowhere to tell."""
         (operand,) = op.operands
-        held = self._held(self.value(operand, index), op.attrs["extent"])
+        held = self._held(self.value(operand, index), op.attrs["extent"], op.attrs["wraps"])
         return self.e.cast(held, op.result.dtype)
 
     def _at_take(self, op: Op, index) -> Val:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
+from mlirfuse.frontend.torch.ops.positions import along_dimensions, checked
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -19,10 +19,10 @@ from mlirfuse.ir.known_values import known_value
 _MOST_READERS = 64  # elements that one thread adds up one after the other
 
 
-def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
-    """``values`` added to the rows of ``x``; ``index`` of rank 1, negative ones from the end."""
+def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
+    """``values`` added to the rows of ``x``; ``index`` of rank 1. ``wraps``: negative ones count from the end."""
     _in_any_order(c)
-    rows = c.op("position", positions(index), extent=x.shape[0], checked=True)
+    rows = checked(c, index, x.shape[0], 0, wraps)
     return c.op("index_put_accumulate", x, rows, values)
 
 
@@ -36,8 +36,7 @@ def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, al
     if x.rank == 0 or source.rank != x.rank or index.rank != 1 or axis(dim, x.rank):
         raise Unsupported("positions along another dimension than the first")
     values = source if alpha == 1 else c.elementwise("mul", source, alpha, dtype=element(x))
-    none = c.op("lt", index, c.b.constant(0, element(index)))  # here they do not count from the end
-    return _add(c, x, c.op("where", none, c.b.cast(c.b.size(x.shape[0]), element(index)), index), values)
+    return _add(c, x, index, values)
 
 
 @rule("aten.index_put.default")
@@ -46,7 +45,7 @@ def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Val
     if not accumulate or index is None or any(i is not None for i in others) or index.rank != 1:
         raise Unsupported("values that are put, or positions in several dimensions")
     shape = (index.shape[0], *x.shape[1:])
-    return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape))
+    return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape), wraps=True)
 
 
 @rule("aten._unsafe_index_put.default")

@@ -82,12 +82,21 @@ def _with_alpha(c: Context, name: str, a: Any, b: Any, alpha: Any) -> Value:
 
 @rule("aten.mul.Tensor", "aten.mul.Scalar")
 def mul(c: Context, a: Any, b: Any) -> Value:
-    return c.elementwise("mul", a, b, dtype=c.dtype)
+    return _by_number(c, "mul", a, b)
 
 
 @rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def div(c: Context, a: Any, b: Any) -> Value:
-    return c.elementwise("div", a, b, dtype=c.dtype)
+    return _by_number(c, "div", a, b)
+
+
+def _by_number(c: Context, name: str, a: Any, b: Any) -> Value:
+    """On the CPU eager does not round a 0-d second operand of a wider type to a half type."""
+    wider = isinstance(b, Value) and not b.rank and element(b).is_float and element(b).bits > c.dtype.bits
+    if wider and c.dtype.is_float and c.out.device.type == "cpu":
+        wide = c.dtype.compute
+        return c.b.cast(c.b.elementwise(name, c.value(a, wide), c.value(b, wide)), c.dtype)
+    return c.elementwise(name, a, b, dtype=c.dtype)
 
 
 @rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -104,7 +113,16 @@ def floor_divide(c: Context, a: Any, b: Any) -> Value:
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(c: Context, a: Any, b: Any) -> Value:
-    return _divided(c, "mod", a, b)
+    """Torch's zeros have the dividend's sign, where the table's, which are NumPy's, have the divisor's."""
+    if not c.dtype.is_float:
+        return _divided(c, "mod", a, b)
+    wide = c.dtype.compute
+    by = c.value(b, wide)
+    rest = c.b.elementwise("fmod", c.value(a, wide), by)
+    zero = c.b.constant(0, wide)
+    apart = c.b.elementwise("ne", c.op("lt", by, zero), c.op("lt", rest, zero))
+    moved = c.b.elementwise("logical_and", c.op("ne", rest, zero), apart)
+    return c.b.cast(c.b.elementwise("where", moved, c.b.elementwise("add", rest, by), rest), c.dtype)
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")
@@ -116,6 +134,8 @@ def _divided(c: Context, name: str, a: Any, b: Any) -> Value:
     """Division of integers by 0 is an error of torch's, on the CPU: only a number that is not 0 is taken."""
     if not c.dtype.is_float and (isinstance(b, Value) or b == 0):
         raise Unsupported("integers divided by a tensor, which may hold a 0")
+    if name in ("trunc_div", "floor_div"):
+        return _by_number(c, name, a, b)
     return c.elementwise(name, a, b, dtype=c.dtype)
 
 
@@ -174,11 +194,39 @@ def clamp(c: Context, x: Any, min: Any = None, max: Any = None) -> Value:
     dtype = c.dtype
     wide = dtype.compute
     y = c.value(x, wide)
-    if min is not None:
-        y = c.b.elementwise("maximum", y, c.value(min, wide))
-    if max is not None:
-        y = c.b.elementwise("minimum", y, c.value(max, wide))
+    for name, outside, bound in (("maximum", "lt", min), ("minimum", "gt", max)):
+        if bound is None:
+            continue
+        limit = c.value(bound, wide)
+        if isinstance(bound, (int, float)) and bound == 0 and dtype.is_float:  # a zero keeps its sign
+            y = c.b.elementwise("where", c.b.elementwise(outside, y, limit), limit, y)
+        else:
+            y = c.b.elementwise(name, y, limit)
     return c.b.cast(y, dtype)
+
+
+@rule("aten.relu.default")
+def relu(c: Context, x: Value) -> Value:
+    return clamp(c, x, 0)
+
+
+@rule("aten.fmax.default")
+def fmax(c: Context, a: Value, b: Value) -> Value:
+    return _first_unless(c, "ge", a, b)
+
+
+@rule("aten.fmin.default")
+def fmin(c: Context, a: Value, b: Value) -> Value:
+    return _first_unless(c, "le", a, b)
+
+
+def _first_unless(c: Context, relation: str, a: Value, b: Value) -> Value:
+    """``a`` where it stands in ``relation`` to ``b``, or ``b`` is NaN, else ``b``: of equal zeros the first."""
+    a, b = c.value(a, c.dtype), c.value(b, c.dtype)
+    taken = c.b.elementwise(relation, a, b)
+    if c.dtype.is_float:
+        taken = c.b.elementwise("logical_or", taken, c.op("isnan", b))
+    return c.b.elementwise("where", taken, a, b)
 
 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axes, axis, element, rule
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axes, axis, element, rule, without_negative_zero
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -32,7 +32,8 @@ def total(
     c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, name: str = "sum"
 ) -> Value:
     wide = c.dtype.compute
-    return c.b.cast(_reduce(c, name, c.b.cast(x, wide), dim, keepdim), c.dtype)
+    found = _reduce(c, name, c.b.cast(x, wide), dim, keepdim)
+    return c.b.cast(without_negative_zero(c, found), c.dtype)
 
 
 @rule("aten.mean.dim")
@@ -120,8 +121,8 @@ def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepd
     correction = 1 if correction is None else correction
     if correction != int(correction):
         raise Unsupported("a correction that is no integer")
-    count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank)))
-    if not x.rank or (isinstance(count, int) and count <= correction):
+    count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank))) if x.rank else 1
+    if isinstance(count, int) and count <= correction:
         raise Unsupported("a variance of as few elements as the correction")
     wide = c.b.cast(x, element(x).compute)
     return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -120,9 +121,16 @@ class Context:
         made = self.b.elementwise(name, *(self.value(x, work) for x in operands))
         return self.b.cast(made, dtype) if work is not dtype and made.dtype is work else made
 
+    def known(self, a: Size, relation: str, b: Size) -> bool:
+        """Whether ``a < b``, ``a <= b`` or ``a >= b`` holds in all calls of the graph: by what Dynamo has guarded."""
+        return sizes.known(_RELATIONS[relation], a, b, [*self.fakes, self.out])
+
     def spread(self, x: Value) -> Value:
         """``x`` repeated to the result's shape."""
         return self.b.broadcast_to(x, self.shape)
+
+
+_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
 
 
 def _exact(x: Value | Size | float | bool, dtype: DType) -> bool:
@@ -137,6 +145,12 @@ def element(x: Value) -> DType:
     """The element type of a tensor."""
     assert x.dtype is not None
     return x.dtype
+
+
+def without_negative_zero(c: Context, x: Value) -> Value:
+    """``x`` with 0 for -0: eager's sums begin at 0."""
+    dtype = element(x)
+    return c.op("add", x, c.b.constant(0, dtype)) if dtype.is_float else x
 
 
 def axis(dim: int, rank: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.rules import Context, axis, rule
+from mlirfuse.frontend.torch.ops.rules import Context, axis, rule, without_negative_zero
 from mlirfuse.ir.graph import Value
 
 
@@ -16,7 +16,7 @@ def _scan(c: Context, name: str, x: Value, dim: int) -> Value:
 
 @rule("aten.cumsum.default")
 def cumsum(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
-    return _scan(c, "cumsum", x, dim)
+    return without_negative_zero(c, _scan(c, "cumsum", x, dim))
 
 
 @rule("aten.cumprod.default")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.positions import along_dimensions, positions
+from mlirfuse.frontend.torch.ops.positions import along_dimensions, checked
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -74,25 +74,34 @@ def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = Non
     if not isinstance(step, int):
         raise Unsupported("a step that is a size")
     dim = axis(dim, x.rank)
-    first = _from_front(start, x.shape[dim])
+    first = _first(c, start, x.shape[dim])
     return c.b.slice(x, dim, first, c.shape[dim], step)
 
 
-def _from_front(start: Size | None, extent: Size) -> Size:
-    """Where a slice begins, where that is known to be inside the dimension."""
+def _first(c: Context, start: Size | None, extent: Size) -> Size:
+    """The first element of a slice, between 0 and ``extent``: a negative ``start`` counts from the end."""
     if start is None or start == 0:
         return 0
-    if isinstance(start, int):
-        if start > 0:
-            return min(start, extent) if isinstance(extent, int) else start
-        return max(0, start + extent) if isinstance(extent, int) else extent + start
-    return start
+    start = _from_front(c, start, extent)
+    if c.known(start, "<=", extent):
+        return start if c.known(start, ">=", 0) else sz.maximum(start, 0)
+    return sz.minimum(start if c.known(start, ">=", 0) else sz.maximum(start, 0), extent)
+
+
+def _from_front(c: Context, index: Size, extent: Size) -> Size:
+    """``index``, with ``extent`` added where it is negative."""
+    if c.known(index, ">=", 0):
+        return index
+    if c.known(index, "<", 0):
+        return index + extent
+    negative = sz.minimum(sz.maximum(sz.mul(index, -1), 0), 1)  # 1 for a negative index, else 0
+    return index + sz.mul(negative, extent)
 
 
 @rule("aten.select.int", view=True)
 def select(c: Context, x: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
-    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    place = _from_front(c, index, x.shape[dim])
     return c.op("squeeze", c.b.slice(x, dim, place, 1), axes=(dim,))
 
 
@@ -182,13 +191,13 @@ def slice_scatter(c: Context, x: Value, source: Value, dim: int = 0, start: Any 
     dim = axis(dim, x.rank)
     if not isinstance(step, int):
         raise Unsupported("a step that is a size")
-    return _placed(c, x, source, dim, _from_front(start, x.shape[dim]), step)
+    return _placed(c, x, source, dim, _first(c, start, x.shape[dim]), step)
 
 
 @rule("aten.select_scatter.default")
 def select_scatter(c: Context, x: Value, source: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
-    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    place = _from_front(c, index, x.shape[dim])
     return _placed(c, x, c.op("expand_dims", source, axes=(dim,)), dim, place, 1)
 
 
@@ -278,7 +287,7 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
 
 @rule("aten.embedding.default")
 def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
-    return c.op("take", table, positions(index), axis=0)
+    return c.op("take", table, checked(c, index, table.shape[0], 0), axis=0)
 
 
 @rule("aten._unsafe_index.Tensor")
@@ -294,7 +303,7 @@ def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
         raise Unsupported("positions for a part of the tensor")
-    return c.op("take_along_axis", x, positions(index), axis=dim)
+    return c.op("take_along_axis", x, checked(c, index, x.shape[dim], dim), axis=dim)
 
 
 @rule("aten.scatter.value")
@@ -307,7 +316,7 @@ def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> V
         or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim)
     ):
         raise Unsupported("several positions a row")
-    index = positions(index)
+    index = checked(c, index, x.shape[dim], dim)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
     here = c.op("iota", shape=shape, axis=dim, dtype=index.dtype)
     hit = c.op("eq", here, index)

@@ -1,0 +1,124 @@
+"""Which calls of torch's ops eager refuses, for the types of the operands or the numbers among the arguments.
+
+torch's kernels refuse what its decompositions and fake tensors let pass: a softmax of integers, a target of int32, a
+negative ``beta``. The op itself is asked, with small tensors of the same types. What it refuses is neither taken apart
+nor compiled: the call of torch's own raises eager's error.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+from mlirfuse.frontend.torch.torch_private import disable_current_modes
+
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_OF_TYPES = re.compile(
+    r"not implemented for|[Ee]xpected .*(dtype|scalar type|type)|not supported|can't be cast|[Dd]type"
+)
+_SMALL = 2  # the largest extent of tensors with which an op is asked first
+_FEW = 1 << 16  # elements up to which it is asked with the sizes of the call
+_asked: dict[Any, bool] = {}
+
+
+def unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """``decomposition`` of ``op``, but NotImplemented for calls that eager refuses."""
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if refused(op, args, kwargs) else decomposition(*args, **kwargs)
+
+    return decomposed
+
+
+def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``op`` raises for tensors of these types and these numbers on the CPU. ``args``: with fake tensors."""
+    tensors: list[torch.Tensor] = []
+    key = _described((args, kwargs), tensors)
+    types = {x.dtype for x in tensors}
+    numbers = _has_float(args) or _has_float(kwargs.values())
+    if not tensors or (len(types) == 1 and types <= _FLOATS and not numbers):
+        return False
+    if any(x.device.type != "cpu" or x.layout is not torch.strided for x in tensors) or not _pure(op):
+        return False
+    known = _asked.get((op, key))
+    if known is None:
+        if len(_asked) > 1 << 14:
+            _asked.clear()
+        known = _asked[op, key] = _ask(op, args, kwargs, tensors)
+    return known
+
+
+@functools.cache
+def _pure(op: Any) -> bool:
+    """Whether a call of the user's changes nothing, torch's random state neither. What a gradient is given was made by
+    decompositions, of types that eager's own need not have."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or "_backward" in op.name():
+        return False
+    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _described(given: Any, tensors: list[torch.Tensor]) -> Any:
+    """What decides the answer, as a key: of tensors, which are collected, types and ranks."""
+    if isinstance(given, torch.Tensor):
+        tensors.append(given)
+        return given.dtype, given.dim()
+    if isinstance(given, (list, tuple)):
+        return tuple([_described(x, tensors) for x in given])
+    if isinstance(given, Mapping):
+        return tuple([(name, _described(x, tensors)) for name, x in given.items()])
+    if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return type(given)
+    return type(given), given if given == given else None
+
+
+def _has_float(given: Any) -> bool:
+    return any(isinstance(x, float) for x in given)
+
+
+def _ask(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
+    try:
+        few = sum(_count(x) for x in tensors) <= _FEW
+        with disable_current_modes(), torch.no_grad():
+            error = _error(op, args, kwargs, _SMALL)
+            if error is not None and few:  # may be about sizes that do not fit each other any more
+                error = _error(op, args, kwargs, None)
+    except OpaqueSize:
+        return False
+    if error is None or "ZeroDivisionError" in str(error):  # the zeros are not the call's
+        return False
+    return few or _OF_TYPES.search(str(error)) is not None
+
+
+def _count(x: torch.Tensor) -> int:
+    count = 1
+    for n in x.shape:
+        count *= hint(n)
+    return count
+
+
+def _error(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int | None) -> Exception | None:
+    def real(given: Any) -> Any:
+        if isinstance(given, torch.Tensor):
+            shape = [hint(n) if most is None else min(hint(n), most) for n in given.shape]
+            return torch.full(shape, 0.5 if given.dtype.is_floating_point else 0, dtype=given.dtype)
+        if isinstance(given, torch.SymInt):
+            return hint(given)
+        if isinstance(given, (torch.SymFloat, torch.SymBool)):
+            raise OpaqueSize(f"{given} is no size")
+        if isinstance(given, Mapping):
+            return {name: real(x) for name, x in given.items()}
+        return type(given)(map(real, given)) if type(given) in (list, tuple) else given
+
+    try:
+        op(*real(args), **real(kwargs))
+    except OpaqueSize:
+        raise
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,59 @@
+"""Checks of tensors' values that eager makes on the CPU and torch's decompositions leave out.
+
+``mlirfuse::checked(x, holds, message)`` is ``x``, and a RuntimeError of the call where ``holds`` is false somewhere,
+such as for probabilities outside of [0, 1]. The kernel that reads ``x`` checks it on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlirfuse.frontend.torch.torch_private import decomposition_table
+
+aten = torch.ops.aten
+
+_library = torch.library.Library("mlirfuse", "FRAGMENT")
+_library.define("checked(Tensor x, Tensor holds, str message) -> Tensor")
+
+
+def _checked(x: torch.Tensor, holds: torch.Tensor, message: str) -> torch.Tensor:
+    if not bool(holds.all()):
+        raise RuntimeError(message)
+    return x.clone()
+
+
+for _key in ("CompositeExplicitAutograd", "Autograd"):
+    _library.impl("checked", _checked, _key)
+
+
+@torch.library.register_fake("mlirfuse::checked", lib=_library)
+def _fake_checked(x: torch.Tensor, holds: torch.Tensor, message: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+CHECKED = torch.ops.mlirfuse.checked.default
+
+
+def _probabilities(x: torch.Tensor, message: str) -> torch.Tensor:
+    """``x``, whose elements are in [0, 1]; on a GPU they are not looked at."""
+    return CHECKED(x, (x >= 0) & (x <= 1), message) if x.device.type == "cpu" else x
+
+
+def _binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, weight: Any = None, reduction: int = 1) -> Any:
+    x = _probabilities(x, "all elements of input should be between 0 and 1")
+    target = _probabilities(target, "all elements of target should be between 0 and 1")
+    return decomposition_table[aten.binary_cross_entropy.default](x, target, weight, reduction)
+
+
+def _bernoulli(x: torch.Tensor, *, generator: Any = None) -> Any:
+    if generator is not None:
+        return NotImplemented
+    x = _probabilities(x, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    return decomposition_table[aten.bernoulli.default](x)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.binary_cross_entropy.default: _binary_cross_entropy}
+RANDOM: dict[Any, Callable[..., Any]] = {aten.bernoulli.default: _bernoulli}
