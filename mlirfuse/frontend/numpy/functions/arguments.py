@@ -27,3 +27,14 @@ def joined(arrays, dtype=None) -> tuple:
     arrays = [operand(t, x) for x in arrays]
     to = result_type_of(tuple(kind_of(x) for x in arrays)) if dtype is None else dtype_of(dtype)
     return t, [asarray(x) for x in arrays], to
+
+
+def checked_order(order: str | None) -> str:
+    """One of NumPy's orders, "K" for None. Raises ValueError for others."""
+    if order is None:
+        return "K"
+    if not isinstance(order, str):
+        fail(TypeError, f"order must be str, not {type(order).__name__}")
+    if order.upper() not in ("C", "F", "A", "K"):
+        fail(ValueError, f"order must be one of 'C', 'F', 'A', or 'K' (got '{order}')")
+    return order.upper()

@@ -9,7 +9,9 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.broadcasting import aligned
+from mlirfuse.frontend.numpy.functions.arguments import checked_order
 from mlirfuse.frontend.numpy.functions.creation import zeros_like
+from mlirfuse.frontend.numpy.memory_order import forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
@@ -99,7 +101,8 @@ def round(a, decimals=0, out=None):
         return into_out(wrap(t, t.emit("complex", *parts)), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round", True)
+    made = t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)
+    return into_out(wrap(t, forced(t, made, "A", strides_of_array(t, x))), out, "round", True)
 
 
 @implements(np.fix)
@@ -148,7 +151,7 @@ def imag(val):
     x = asarray(val)
     if iscomplexobj(x):
         return _part(x, "imag")
-    zeros = zeros_like(x)
+    zeros = zeros_like(x, order="A")
     return wrap(x._trace, zeros.value) if x._scalar else zeros.step(ReadOnly())
 
 
@@ -231,4 +234,5 @@ def astype(x, dtype, /, *, copy=True, device=None):
 @implements(np.copy)
 def copy(a, order="K", subok=False):
     x = asarray(a)
-    return TracedArray(x._trace, fresh(x._trace, x.value))
+    t = x._trace
+    return TracedArray(t, forced(t, fresh(t, x.value), checked_order(order), strides_of_array(t, x)), scalar=x._scalar)

@@ -8,6 +8,7 @@ from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.axes import axis_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
+from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
 from mlirfuse.frontend.numpy.positions import from_start, positions_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -43,8 +44,7 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     elif mode == "clip":
         value = t.emit("maximum", value, t.builder.constant(0, value.dtype))
     taken = t.emit("take", x.value, value, axis=axis)
-    t.contiguous.add(taken)  # unlike indexing's, whatever the order of x
-    return into_out(wrap(t, taken), out, "take")
+    return into_out(wrap(t, forced(t, taken, "C")), out, "take")  # unlike indexing's, whatever the order of x
 
 
 def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
