@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mlirfuse.analysis import views as noop
 from mlirfuse.frontend.numpy import views as vw
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
@@ -134,6 +135,17 @@ def packed(shape: Sequence[Size], order: Sequence[int]) -> Strides:
     for k, d in enumerate(order):
         out[d] = inner[k]
     return tuple(out)
+
+
+def checked_order(order: str | None) -> str:
+    """One of NumPy's orders, "K" for None. Raises ValueError for others."""
+    if order is None:
+        return "K"
+    if not isinstance(order, str):
+        fail(TypeError, f"order must be str, not {type(order).__name__}")
+    if order.upper() not in ("C", "F", "A", "K"):
+        fail(ValueError, f"order must be one of 'C', 'F', 'A', or 'K' (got '{order}')")
+    return order.upper()
 
 
 def forced(t: Trace, value: Value, order: str, strides: Strides | None = None) -> Value:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.axes import shape_of, size_of
-from mlirfuse.frontend.numpy.functions.arguments import checked_order
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
-from mlirfuse.frontend.numpy.memory_order import forced, is_column_major, is_row_major, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, contains_traced, fresh, operand, trace_of, value_of
-from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of
+from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
@@ -123,18 +122,27 @@ def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None)
 
 @creates(np.linspace)
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
-    """``num`` evenly spaced numbers from start to stop."""
+    """``num`` evenly spaced numbers from start to stop, by NumPy's steps and in its types."""
     num = operator.index(num)
-    t = trace_of(start, stop)
-    div = num - 1 if endpoint else num
-    position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
-    step = (
-        (np.asarray(stop)[()] - start if not contains_traced((start, stop)) else stop - start) / div if div else np.nan
-    )
-    result = position * step + start if div else position * 0.0 + start
+    t = trace_of(start, stop, num)
+    start, stop = (_no_number(as_traced(x)) * 1.0 for x in (start, stop))
+    kept = result_type_of((start.dtype, stop.dtype, float))
+    div, delta = num - 1 if endpoint else num, as_traced(stop - start, kept.numpy)
+    wide = kept if kept.is_float and kept.bits > 16 else dt.f64
+    position = TracedArray(t, t.builder.cast(t.emit("iota", shape=(num,), axis=0, dtype=wide), kept))
+    position = position.reshape((num,) + (1,) * delta.ndim)
+    step: Any = delta / div if div > 0 else np.nan
+    if div > 0:
+        result = np.where(step == 0, position / div * delta, position * step)
+    else:
+        result = position * delta
+    result = result + start
     if endpoint and num > 1:
-        result = np.where(position == num - 1, stop * 1.0, result)
-    result = result if dtype is None else result.astype(dtype)
+        last = as_traced(np.arange(num) == num - 1).reshape((num,) + (1,) * delta.ndim)
+        result = np.where(last, as_traced(stop, kept.numpy), result)
+    if dtype is not None and dtype_of(dtype).is_integer:
+        result = np.floor(result)
+    result = as_traced(result, kept.numpy if dtype is None else dtype)
     return (result, step) if retstep else result
 
 

@@ -33,7 +33,9 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     arrays = list(arrays)
     if not arrays:
         fail(ValueError, "need at least one array to concatenate")
-    t, arrays, to = joined(arrays, dtype)
+    if dtype is not None and out is not None:
+        fail(TypeError, "concatenate() only takes `out` or `dtype` as an argument, but both were provided.")
+    t, arrays, to = joined(arrays, dtype, casting)
     if axis is None:
         arrays, axis = [reshape(x, -1) for x in arrays], 0
     if any(x.ndim == 0 for x in arrays):
@@ -58,34 +60,35 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
                 )
     values = [value_of(t, x, to) for x in arrays]
     if len(values) == 1:
-        return into_out(wrap(t, fresh(t, values[0])), out, "concatenate")
+        return into_out(wrap(t, fresh(t, values[0])), out, "concatenate", casting=casting)
     made = t.emit("concatenate", *values, axis=axis)
     made.shape = tuple(t.canonical(n) for n in made.shape)
-    return into_out(wrap(t, made), out, "concatenate")
+    return into_out(wrap(t, made), out, "concatenate", casting=casting)
 
 
 @implements(np.stack)
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    t, arrays, to = joined(list(arrays), dtype)
+    t, arrays, to = joined(list(arrays), dtype, casting)
     axis = axis_of(axis, arrays[0].ndim + 1)
     for x in arrays[1:]:
         if x.ndim != arrays[0].ndim or not all(
             t.unify(n, m) for n, m in zip(t.shape(x._value), t.shape(arrays[0]._value))
         ):
             fail(ShapeError, "all input arrays must have the same shape")
-    return concatenate([expand_dims(x, axis) for x in arrays], axis, out, dtype=to.numpy)
+    parts = [expand_dims(asarray(x, to.numpy), axis) for x in arrays]
+    return concatenate(parts, axis, out, casting=casting)
 
 
 @implements(np.vstack)
 def vstack(tup, *, dtype=None, casting="same_kind"):
     arrays = [atleast_2d(x) for x in tup]
-    return concatenate(arrays, 0, dtype=dtype)
+    return concatenate(arrays, 0, dtype=dtype, casting=casting)
 
 
 @implements(np.hstack)
 def hstack(tup, *, dtype=None, casting="same_kind"):
     arrays = [atleast_1d(x) for x in tup]
-    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1, dtype=dtype)
+    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @implements(np.dstack)

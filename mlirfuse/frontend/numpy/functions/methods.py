@@ -7,7 +7,6 @@ import operator
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.functions.arguments import checked_order
 from mlirfuse.frontend.numpy.functions.diagonals import diagonal, trace
 from mlirfuse.frontend.numpy.functions.elementwise import clip, copy, imag, real, round
 from mlirfuse.frontend.numpy.functions.indexing import take
@@ -17,7 +16,7 @@ from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, arg
 from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
 from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
 from mlirfuse.frontend.numpy.indexing import getitem, setitem
-from mlirfuse.frontend.numpy.memory_order import forced, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.promotion import dtype_of

@@ -60,8 +60,10 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     valid = ~isnan_(x)
     count = sum(valid, axis, x.dtype, keepdims=True)
     d = chosen(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
-    left = sum(valid, axis, x.dtype, keepdims=keepdims) - ddof
-    return into_out(chosen(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
+    squares = d.real * d.real + d.imag * d.imag if x._value.dtype.kind == "c" else d * d
+    left = sum(valid, axis, squares.dtype, keepdims=keepdims) - ddof
+    result = sum(squares, axis, keepdims=keepdims) / left
+    return into_out(chosen(left > 0, result, squares.dtype.type(np.nan)), out, "nanvar")
 
 
 @implements(np.nanstd)

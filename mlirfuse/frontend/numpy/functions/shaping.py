@@ -9,8 +9,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, full_shape
-from mlirfuse.frontend.numpy.functions.arguments import checked_order
-from mlirfuse.frontend.numpy.memory_order import forced, is_column_major, is_row_major, may_be_view, order_of, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, may_be_view, order_of, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
