@@ -52,13 +52,18 @@ def generate(seed: int) -> Case:
         text = f"np.{r.choice(_UNARY)}(a{_keywords(r, words)})"
     elif kind < 5:
         given = r.choice(["a, b", "a, b", f"a, {words['s']}", f"{words['s']}, a"])
-        text = f"np.{r.choice(_BINARY)}({given}{_keywords(r, words)})"
+        name = r.choice(_BINARY)
+        given = "a, b" if "less" in name or "equal" in name or "greater" in name else given  # NumPy 2.4 crashes on some
+        text = f"np.{name}({given}{_keywords(r, words)})"
     elif kind == 5:
         text = f"np.{r.choice(_REDUCTIONS)}(a{_of_reduction(r, words)})"
     else:
         text = r.choice(_OTHERS).format(**words)
+    if "f2" in kinds:  # else rounded once, not twice
+        words["d"] = "f2"
+    tame = ".astype(" in text  # of floats beyond a type's range a cast gives anything
     source = f"def f(a, b, o, w, i):\n    r = {text}\n    return (r,), o, a + a\n"
-    return Case(source, lambda: _arguments(seed, kinds, words["d"]), ulps=ULPS, strides=False, sharing=False, kinds=False)
+    return Case(source, lambda: _arguments(seed, kinds, words["d"], tame), ulps=ULPS, strides=False, sharing=False, kinds=False)
 
 
 def _keywords(r: random.Random, words: dict) -> str:
@@ -71,12 +76,12 @@ def _of_reduction(r: random.Random, words: dict) -> str:
                      f", where=w, initial={words['s']}", ", axis=(0, 1)", ", axis=5"])  # fmt: skip
 
 
-def _arguments(seed: int, kinds: tuple[str, str], third: str) -> tuple:
+def _arguments(seed: int, kinds: tuple[str, str], third: str, tame: bool) -> tuple:
     rng = np.random.default_rng(seed)
-    return _filled(rng, kinds[0]), _filled(rng, kinds[1]), _filled(rng, third), rng.integers(0, 2, (4, 5)) > 0, np.array([0, 2, 2])
+    return _filled(rng, kinds[0], tame), _filled(rng, kinds[1], tame), _filled(rng, third), rng.integers(0, 2, (4, 5)) > 0, np.array([0, 2, 2])
 
 
-def _filled(rng, kind: str) -> np.ndarray:
+def _filled(rng, kind: str, tame: bool = False) -> np.ndarray:
     dtype = np.dtype(kind)
     if dtype.kind == "b":
         return rng.integers(0, 2, (4, 5)) > 0
@@ -87,7 +92,7 @@ def _filled(rng, kind: str) -> np.ndarray:
     if dtype.kind == "c":
         return (rng.integers(-4, 5, (4, 5)) + 1j * rng.integers(-4, 5, (4, 5))).astype(dtype)
     special = np.array([0.0, -0.0, 1, -1, 0.5, 2, np.inf, -np.inf, np.nan, 3, -2.5, 100], dtype)
-    return rng.choice(special if rng.integers(2) else special[[0, 2, 3, 4, 5, 9, 10]], (4, 5))
+    return rng.choice(special if rng.integers(2) and not tame else special[[0, 2, 4, 5, 9, 11]], (4, 5))
 
 
 if __name__ == "__main__":

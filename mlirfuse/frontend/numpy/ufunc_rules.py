@@ -128,7 +128,9 @@ def _rad2deg(t, values, ins, outs):
 def _spacing(t, values, ins, outs):
     (x,) = values
     far, zero = t.builder.constant(math.inf, ins[0]), t.builder.constant(0, ins[0])
-    limit = t.emit("where", t.emit("lt", x, zero), t.builder.constant(-math.inf, ins[0]), far)
+    limit = far  # of float16; else away from 0
+    if ins[0] is not dt.f16:
+        limit = t.emit("where", t.emit("lt", x, zero), t.builder.constant(-math.inf, ins[0]), far)
     return t.emit("sub", t.emit("nextafter", x, limit), x)
 
 

@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broad
 from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -66,7 +66,11 @@ def call_ufunc(ufunc, inputs, kwargs=None):
                 if out is None and where_ is True
                 else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
             )
-    if ufunc is np.power:
+    if ufunc is np.float_power and dtype is None and isinstance(operands[0], TracedArray):
+        wide = resolve(ufunc, operands)[0]
+        if wide.kind == "c":
+            operands[0] = asarray(operands[0], wide.numpy)
+    if ufunc is np.power or (ufunc is np.float_power and kind_of(operands[0]) == np.dtype(complex)):
         shortcut = _power(t, operands) if dtype is None and out is None else None
         if shortcut is not None:
             return shortcut
@@ -77,8 +81,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     ins, outs = types[: ufunc.nin], types[ufunc.nin :]
     if ins[0].kind == "c":
         lower = COMPLEX.get(ufunc, lower)
-    if ufunc is np.power and ins[1].kind == "i" and t.device == "cpu":
-        lower = _integer_power
+    if ufunc in (np.power, np.float_power) and ins[1].kind in "ic" and t.device == "cpu":
+        if where_ is not True:
+            fail(UnsupportedError, f"{ufunc.__name__} of {ins[0]} with where= is not supported in a compiled function")
+        lower = _power_by_numpy
     made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = made if isinstance(made, tuple) else (made,)
     if out is not None or where_ is not True:
@@ -95,8 +101,9 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _integer_power(t, values, ins, outs) -> Value:
-    """The powers of integers, by NumPy, which refuses negative exponents."""
+def _power_by_numpy(t, values, ins, outs) -> Value:
+    """The powers of integers, of which NumPy refuses negative ones, and of complex numbers, where it multiplies for
+    each exponent that is an integer."""
     a, b = aligned(t, values)
     shape = broadcast_shape(t, [t.shape(a), t.shape(b)])
     call = library.by_numpy(np.power)
@@ -112,12 +119,22 @@ def _computed(ufunc, k: int | None, *operands):
 def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:
     """The types of the loop that NumPy takes for ``dtype=`` and ``casting=``: inputs, then outputs. Raises TypeError
     where there is none, or an input cannot be cast."""
-    signature = None if dtype is None else (None,) * ufunc.nin + (dtype_of(dtype).numpy,) * ufunc.nout
-    kinds = (*map(kind_of, operands), *(None,) * ufunc.nout)
+    kinds = tuple(map(kind_of, operands))
+    strong = [isinstance(kind, np.dtype) for kind in kinds]
+    if not all(strong) and casting in ("no", "equiv"):
+        fail(TypeError, f"{ufunc.__name__}: a Python number cannot be cast under the casting rule '{casting}'")
+    common = result_type_of(kinds).numpy  # in place of Python's numbers, of which NumPy 2.4 crashes here
+    given: dict[str, Any] = {"casting": "unsafe"}
+    if dtype is not None:
+        given["signature"] = (None,) * ufunc.nin + (dtype_of(dtype).numpy,) * ufunc.nout
+    known = [kind if is_strong else common for kind, is_strong in zip(kinds, strong)]
     try:
-        return tuple(map(dt.of, ufunc.resolve_dtypes(kinds, signature=signature, casting=casting)))
+        found = tuple(map(dt.of, ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout), **given)))
     except TypeError as error:
         fail(TypeError, str(error))
+    for k, (kind, is_strong, kept) in enumerate(zip(known, strong, found)):
+        check_cast(kind, kept.numpy, f"ufunc '{ufunc.__name__}' input {k}", casting if is_strong else "same_kind")
+    return found
 
 
 def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same_kind"):

@@ -125,9 +125,9 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     """``num`` evenly spaced numbers from start to stop, by NumPy's steps and in its types."""
     num = operator.index(num)
     t = trace_of(start, stop, num)
-    start, stop = (_no_number(as_traced(x)) * 1.0 for x in (start, stop))
-    kept = result_type_of((start.dtype, stop.dtype, float))
-    div, delta = num - 1 if endpoint else num, as_traced(stop - start, kept.numpy)
+    kept = result_type_of((kind_of(operand(t, start)), kind_of(operand(t, stop)), float))
+    start, stop = (_no_number(as_traced(x, kept.numpy)) for x in (start, stop))
+    div, delta = num - 1 if endpoint else num, stop - start
     wide = kept if kept.is_float and kept.bits > 16 else dt.f64
     position = TracedArray(t, t.builder.cast(t.emit("iota", shape=(num,), axis=0, dtype=wide), kept))
     position = position.reshape((num,) + (1,) * delta.ndim)
@@ -139,7 +139,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     result = result + start
     if endpoint and num > 1:
         last = as_traced(np.arange(num) == num - 1).reshape((num,) + (1,) * delta.ndim)
-        result = np.where(last, as_traced(stop, kept.numpy), result)
+        result = np.where(last, stop, result)
     if dtype is not None and dtype_of(dtype).is_integer:
         result = np.floor(result)
     result = as_traced(result, kept.numpy if dtype is None else dtype)
