@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 
 import numpy as np
-
 from beside_numpy import Case, main
 
 _VIEWS = [

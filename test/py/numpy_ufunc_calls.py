@@ -9,19 +9,30 @@ from __future__ import annotations
 import random
 
 import numpy as np
-
 from beside_numpy import Case, main
 
 ULPS = 64
 _TYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
-_UNARY = """positive negative absolute fabs sign rint floor ceil trunc square sqrt cbrt reciprocal exp exp2 expm1 log log2
-log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh deg2rad rad2deg isnan isinf isfinite
-signbit logical_not invert conjugate spacing""".split()
-_BINARY = """add subtract multiply divide floor_divide remainder fmod power float_power maximum minimum fmax fmin arctan2
-hypot copysign nextafter logaddexp logaddexp2 gcd lcm heaviside less less_equal equal not_equal greater greater_equal
-logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor left_shift right_shift""".split()
-_REDUCTIONS = """sum prod max min any all mean var std argmax argmin ptp count_nonzero nansum nanprod nanmax nanmin nanmean
-nanvar nanstd cumsum cumprod median""".split()
+_UNARY = [
+    "positive", "negative", "absolute", "fabs", "sign", "rint", "floor", "ceil",
+    "trunc", "square", "sqrt", "cbrt", "reciprocal", "exp", "exp2", "expm1",
+    "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin",
+    "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh",
+    "deg2rad", "rad2deg", "isnan", "isinf", "isfinite", "signbit", "logical_not", "invert",
+    "conjugate", "spacing",
+]  # fmt: skip
+_BINARY = [
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power",
+    "float_power", "maximum", "minimum", "fmax", "fmin", "arctan2", "hypot", "copysign",
+    "nextafter", "logaddexp", "logaddexp2", "gcd", "lcm", "heaviside", "less", "less_equal",
+    "equal", "not_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
+]  # fmt: skip
+_REDUCTIONS = [
+    "sum", "prod", "max", "min", "any", "all", "mean", "var",
+    "std", "argmax", "argmin", "ptp", "count_nonzero", "nansum", "nanprod", "nanmax",
+    "nanmin", "nanmean", "nanvar", "nanstd", "cumsum", "cumprod", "median",
+]  # fmt: skip
 _OTHERS = [
     "np.angle({x})", "np.angle({x}, deg=True)", "np.real({x})", "np.imag({x})", "np.round({x}, {n})", "np.fix({x})", "np.sinc({x})",
     "np.nan_to_num({x})", "np.clip({x}, {s}, {s2})", "np.clip({x}, {s}, None)", "np.clip({x}, {y}, {s}, dtype='{d}')",
@@ -63,7 +74,9 @@ def generate(seed: int) -> Case:
         words["d"] = "f2"
     tame = ".astype(" in text  # of floats beyond a type's range a cast gives anything
     source = f"def f(a, b, o, w, i):\n    r = {text}\n    return (r,), o, a + a\n"
-    return Case(source, lambda: _arguments(seed, kinds, words["d"], tame), ulps=ULPS, strides=False, sharing=False, kinds=False)
+    return Case(
+        source, lambda: _arguments(seed, kinds, words["d"], tame), ulps=ULPS, strides=False, sharing=False, kinds=False
+    )
 
 
 def _keywords(r: random.Random, words: dict) -> str:
@@ -78,7 +91,13 @@ def _of_reduction(r: random.Random, words: dict) -> str:
 
 def _arguments(seed: int, kinds: tuple[str, str], third: str, tame: bool) -> tuple:
     rng = np.random.default_rng(seed)
-    return _filled(rng, kinds[0], tame), _filled(rng, kinds[1], tame), _filled(rng, third), rng.integers(0, 2, (4, 5)) > 0, np.array([0, 2, 2])
+    return (
+        _filled(rng, kinds[0], tame),
+        _filled(rng, kinds[1], tame),
+        _filled(rng, third),
+        rng.integers(0, 2, (4, 5)) > 0,
+        np.array([0, 2, 2]),
+    )
 
 
 def _filled(rng, kind: str, tame: bool = False) -> np.ndarray:

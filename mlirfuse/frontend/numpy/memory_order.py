@@ -1,9 +1,9 @@
 """How the arrays of a trace would lie in memory if NumPy made them.
 
 NumPy gives what it computes of arrays the order of their dimensions in memory (``order="K"``), and makes a view of a
-reshape where strides allow one. Strides here are in elements, symbolic, and those that NumPy's array would have; kernels
-write results row-major, with their dimensions in that order (:func:`order_of`). What depends on how the strides of an
-argument compare is a condition of the trace.
+reshape where strides allow one. Strides here are in elements, symbolic, and those that NumPy's array would have.
+Kernels write results row-major, with their dimensions in that order (:func:`order_of`). What depends on how the strides
+of an argument compare is a condition of the trace.
 """
 
 from __future__ import annotations

@@ -313,8 +313,8 @@ def _in_argument(value: Value) -> bool:
 
 def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
     """The steps from an argument to a view of it, () for all of it; None where the graph may give the view as well, or
-    has to: nothing writes into the argument and all positions are known, or one is computed. (Of complex arrays the graph
-    has the parts, of a diagonal the elements, and of some reshapes only the strides of a call tell.)"""
+    has to: nothing writes into the argument and all positions are known, or one is computed. (Of complex arrays the
+    graph has the parts, of a diagonal the elements, and of some reshapes only the strides of a call tell.)"""
     if x.value is x._buffer.value:
         return ()
     positions = [step for step in x._path if isinstance(step, At)]

@@ -71,7 +71,9 @@ def _reciprocal(t, values, ins, outs):
     with np.errstate(all="ignore"):
         of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # what a cast of an infinity gives there
     zero = t.emit("eq", x, t.builder.constant(0, dtype))
-    return t.emit("where", zero, t.builder.constant(of_zero, dtype), t.emit("trunc_div", t.builder.constant(1, dtype), x))
+    return t.emit(
+        "where", zero, t.builder.constant(of_zero, dtype), t.emit("trunc_div", t.builder.constant(1, dtype), x)
+    )
 
 
 @lowers(np.float_power)

@@ -29,6 +29,7 @@ def _is_number(x) -> bool:
 
 _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
+
 def call_ufunc(ufunc, inputs, kwargs=None):
     """A ufunc on operands of which at least one is traced."""
     t = trace_of(*inputs)
@@ -37,7 +38,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         constants = with_known((inputs, kwargs or {}))
         if constants is not None:
             return as_made(ufunc(*constants[0], **constants[1]))
-    dtype, out, where_, casting, order = None, None, True, "same_kind", "K"
+    casting: _Casting = "same_kind"
+    dtype, out, where_, order = None, None, True, "K"
     if kwargs:
         dtype, out, where_ = kwargs.pop("dtype", None), kwargs.pop("out", None), kwargs.pop("where", True)
         casting, order = kwargs.pop("casting", casting), checked_order(kwargs.pop("order", order))

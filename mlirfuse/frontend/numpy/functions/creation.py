@@ -11,7 +11,7 @@ from mlirfuse.frontend.numpy.axes import shape_of, size_of
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
-from mlirfuse.frontend.numpy.operands import concrete, contains_traced, fresh, operand, trace_of, value_of
+from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -190,7 +190,7 @@ def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
     x = _ordered(_no_number(as_traced(a, dtype)), order, bool(copy))
-    return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x  # type: ignore[call-overload]
+    return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 
 @creates(np.asfortranarray)

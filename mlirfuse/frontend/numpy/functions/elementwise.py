@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.functions.creation import zeros_like
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
+from mlirfuse.frontend.numpy.promotion import int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 
 import numpy as np
@@ -26,6 +27,9 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
 from mlirfuse.frontend.numpy.views import Slice
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.passes.segmentation.legality import LARGEST
+from mlirfuse.passes.segmentation.work import CODE_OF_A_MOVE, MOVE
 
 
 @implements(np.concatenate, np.concat)
@@ -61,9 +65,22 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     values = [value_of(t, x, to) for x in arrays]
     if len(values) == 1:
         return into_out(wrap(t, fresh(t, values[0])), out, "concatenate", casting=casting)
-    made = t.emit("concatenate", *values, axis=axis)
+    made = _joined(t, values, axis)
     made.shape = tuple(t.canonical(n) for n in made.shape)
     return into_out(wrap(t, made), out, "concatenate", casting=casting)
+
+
+def _joined(t, values: list[Value], axis: int) -> Value:
+    """The concatenation of values of one type. A kernel looks for an element in each of the operands in turn, so that
+    its code and its time grow with their number: of many, runs are joined first, as many as each has members."""
+    run = math.isqrt(len(values))
+    if len(values) > _MOST_JOINED:
+        runs = [values[k : k + run] for k in range(0, len(values), run)]
+        values = [_joined(t, some, axis) if len(some) > 1 else some[0] for some in runs]
+    return t.emit("concatenate", *values, axis=axis)
+
+
+_MOST_JOINED = LARGEST // (MOVE * CODE_OF_A_MOVE)  # by one op: a kernel of more is too large
 
 
 @implements(np.stack)

@@ -9,7 +9,15 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, full_shape
-from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, may_be_view, order_of, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import (
+    checked_order,
+    forced,
+    is_column_major,
+    is_row_major,
+    may_be_view,
+    order_of,
+    strides_of_array,
+)
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
@@ -23,7 +31,10 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     x = asarray(a)
     t = x._trace
     if order not in ("C", "F", "A"):
-        fail(ValueError, f"order '{order}' is not permitted for reshaping" if order == "K" else "order must be one of 'C', 'F', 'A'")
+        fail(
+            ValueError,
+            f"order '{order}' is not permitted for reshaping" if order == "K" else "order must be one of 'C', 'F', 'A'",
+        )
     if order == "F" or (order == "A" and is_fortran(x)):
         target = shape if isinstance(shape, (tuple, list)) else (shape,)
         return transpose(reshape(transpose(x), tuple(reversed(target))))
