@@ -372,7 +372,7 @@ class _Plan:
         for k, value in enumerate(sequence.returns):
             if value in self.written or self._inside([value]).isdisjoint(targets):
                 continue
-            if k in written and value is written[k]:
+            if k in written and value is written[k] and k not in graph.windows:
                 continue
             apart = Value(value.dtype, value.shape)
             sequence.steps.append(st.Apart([value, *targets], [apart]))
@@ -380,7 +380,7 @@ class _Plan:
         for k, argument in written.items():
             if sequence.returns[k] in self.in_place:
                 sequence.returns[k] = argument
-            elif sequence.returns[k] is not argument:
+            elif sequence.returns[k] is not argument or k in graph.windows:
                 self._write(argument, sequence.returns[k], graph.windows.get(k))
                 sequence.returns[k] = argument
 

@@ -115,6 +115,7 @@ class SegmentedProgram:
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
         self.axes = axes or Axes(graph.ops, own=graph.own_results)
+        self._copy_aside()
         self.steps = self._steps(hint)
         if self._overwrite_donated() | self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
@@ -221,6 +222,18 @@ class SegmentedProgram:
                     break
         return changed
 
+    def _copy_aside(self) -> None:
+        """Copies an argument's old elements that are another's new ones, or its own elsewhere (``b[::-1] = b``), before
+        anything is written."""
+        graph, copies = self.graph, dict[Value, Value]()
+        written = {graph.args[a] for a in graph.aliases.values()}
+        for k in graph.aliases:
+            value = graph.returns[k]
+            if value in written:
+                if value not in copies:
+                    copies[value] = self._copy(value, "reads an argument that is written")
+                graph.returns[k] = copies[value]
+
     def _write_late(self) -> bool:
         """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
         end."""
@@ -230,13 +243,17 @@ class SegmentedProgram:
             if value.op is not None and value.op.segment is not None and value.op.segment.why == WRITES_ARGUMENT:
                 continue  # a copy that was made here before
             if not self._in_place(value, graph.args[argument], full=argument in graph.donated):
-                copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
-                copy.group = Group()
-                copy.segment = Segment(copy.group, "pointwise", {}, WRITES_ARGUMENT)
-                graph.ops.append(copy)
-                graph.returns[k] = copy.result
+                graph.returns[k] = self._copy(value, WRITES_ARGUMENT)
                 changed = True
         return changed
+
+    def _copy(self, value: Value, why: str) -> Value:
+        """A copy of ``value`` by a segment of its own."""
+        copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
+        copy.group = Group()
+        copy.segment = Segment(copy.group, "pointwise", {}, why)
+        self.graph.ops.append(copy)
+        return copy.result
 
     def _in_place(self, value: Value, argument: Value, full: bool = False) -> bool:
         """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old

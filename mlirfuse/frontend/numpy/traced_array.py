@@ -17,10 +17,11 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.effects import give_up
+from mlirfuse.frontend.numpy.memory_order import along, is_view, strides_of
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
-from mlirfuse.frontend.numpy.views import Permute, Whole, reshapes_are_views
+from mlirfuse.frontend.numpy.views import Permute, Reshape, Whole
 from mlirfuse.ir.graph import Value
 
 if TYPE_CHECKING:
@@ -164,13 +165,22 @@ class TracedArray(Operators):
         )
 
     def _check_reshapes(self) -> None:
-        if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
+        if any(isinstance(step, Reshape) for step in self._path) and not self._is_view():
             fail(
                 TraceError,
                 "an array and a reshape of it are written and read here, and whether NumPy made the "
                 "reshape a view or a copy depends "
                 "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
             )
+
+    def _is_view(self) -> bool:
+        """Whether NumPy surely made views of all reshapes on the way to this array."""
+        t, shape, strides = self._trace, self._buffer.origin.shape, strides_of(self._trace, self._buffer.origin)
+        for step in self._path:
+            if isinstance(step, Reshape) and not is_view(t, strides, shape, step.shape):
+                return False
+            strides, shape = along(t, strides, shape, (step,)), step.out(shape)
+        return True
 
     def assign(self, new: Value) -> None:
         """Makes the memory of this array hold ``new``, which has its dtype and shape."""

@@ -36,7 +36,7 @@ def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     else:
         _check_room(e, value, [*chosen.shape, *array.shape[1:]])
         _check(e, array, chosen)
-    if arrays.conflicts(array, value) or chosen.roots & array.roots:
+    if chosen.roots & array.roots or any(read.roots & array.roots for read in value.reads):  # of another position
         value = arrays.lazy(e, arrays.materialized(e, value, site()))
     if chosen.roots & array.roots:
         chosen = arrays.materialized(e, chosen, site())
