@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, sizes, write_back
+from mlirfuse.frontend.torch import attention, collectives, layouts, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
@@ -233,7 +233,8 @@ class _Lowering:
             outside = self.view(node)
         else:
             outside = self.call(node)
-            self.result.outside.append((name, reason, user_line(node)))
+            why = node.meta.get("custom", {}).get(attention.WHY, reason) if "attention" in name else reason
+            self.result.outside.append((name, why, user_line(node)))
         self.made[node] = _Made(outside, outside)
 
     def by_rule(self, node: Node, name: str) -> None:
