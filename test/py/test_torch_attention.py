@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import mlirfuse.torch
 from mlirfuse.frontend.torch import attention
+from mlirfuse.frontend.torch.nodes import WHY
 
 
 def masks_of(fn, *args, seen=None):
@@ -93,7 +94,7 @@ def said(fn, *args, dynamic=None):
             for node in m.graph.nodes if isinstance(m, torch.fx.GraphModule) else ():
                 if node.target is F.scaled_dot_product_attention:
                     mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
-                    why = node.meta.get("custom", {}).get(attention.WHY, "")
+                    why = node.meta.get("custom", {}).get(WHY, "")
                     found.append((mask is not None, bool(node.kwargs.get("is_causal")), why))
         return module.forward
 

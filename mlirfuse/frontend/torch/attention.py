@@ -28,10 +28,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mlirfuse.frontend.torch import index_expressions, purity
 from mlirfuse.frontend.torch.index_expressions import Expressions, Unknown, Written
 from mlirfuse.frontend.torch.mask_forms import Form, form_of
+from mlirfuse.frontend.torch.nodes import explain
 
 aten = torch.ops.aten
 
-WHY = "mlirfuse_why"  # in ``meta["custom"]``, which AOTAutograd hands on: why this kernel, for ``explain``
 _LARGEST = 1 << 26  # elements of a mask that is computed while compiling, to see what it hides
 
 
@@ -75,7 +75,7 @@ class _Prepared:
             form = self.form(mask, value, query.shape[-2], key.shape[-2])
         except Written:
             form = None
-            _explain(node, "the mask stays a tensor: it is written in place; without that it would be looked at")
+            explain(node, "the mask stays a tensor: it is written in place; without that it would be looked at")
         if form is not None and self.said(node, mask, form):
             self.without.add(mask)
             return True
@@ -104,14 +104,14 @@ class _Prepared:
         """Whether the attention needs the mask no more, as it is said otherwise what that hides."""
         if form.shows_all:
             _set(node, None, bool(_argument(node, "is_causal", 5)))
-            _explain(node, "the mask hides nothing: no mask")
+            explain(node, "the mask hides nothing: no mask")
         elif form.is_causal:
             _set(node, None, True)
-            _explain(node, "the mask is causal: is_causal")
+            explain(node, "the mask is causal: is_causal")
         elif form.is_band and _takes_windows(node):
             _windowed(self.module, node, form)
         else:
-            _explain(node, f"the mask stays a tensor: {form}; {_remedy(form)}")
+            explain(node, f"the mask stays a tensor: {form}; {_remedy(form)}")
             return False
         return True
 
@@ -123,10 +123,6 @@ def _remedy(form: Form) -> str:
     return (
         "a flash kernel takes it on a GPU, in float16 or bfloat16, with as many batches and no more queries than keys"
     )
-
-
-def _explain(node: Node, why: str) -> None:
-    node.meta["custom"] = {**node.meta.get("custom", {}), WHY: why}
 
 
 def _example(node: Any) -> torch.Tensor | None:
@@ -199,7 +195,7 @@ def _windowed(module: GraphModule, node: Node, form: Form) -> None:
         first = graph.call_function(operator.getitem, (found, 0))
         made = graph.call_method("transpose", (first, 1, 2))
     made.meta["example_value"] = node.meta.get("example_value")
-    _explain(found, f"the mask is {form}: the flash kernel's window")
+    explain(found, f"the mask is {form}: the flash kernel's window")
     node.replace_all_uses_with(made)
     graph.erase_node(node)
 

@@ -20,6 +20,7 @@ from mlirfuse.frontend.torch import (
     channels_last,
     decompositions,
     equal_layers,
+    losses,
     pools,
     products,
     random,
@@ -54,6 +55,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     given = Options.of(options)
     recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
+    losses.prepare(module, given.chunked_loss)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
         return aot.compiled(module, inputs, _compilers(given, recorder, keep))
 

@@ -21,9 +21,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import attention, collectives, layouts, sizes, write_back
+from mlirfuse.frontend.torch import collectives, layouts, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
+from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import AGAIN
 from mlirfuse.frontend.torch.places import user_line
@@ -233,7 +234,7 @@ class _Lowering:
             outside = self.view(node)
         else:
             outside = self.call(node)
-            why = node.meta.get("custom", {}).get(attention.WHY, reason) if "attention" in name else reason
+            why = (node.meta.get("custom") or {}).get(WHY, reason)
             self.result.outside.append((name, why, user_line(node)))
         self.made[node] = _Made(outside, outside)
 
