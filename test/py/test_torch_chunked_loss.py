@@ -121,6 +121,25 @@ def test_losses_that_are_more_than_a_factor_compute_logits_again(reduction):
     check(fn, (x, weight, labels), "linear_rows")
 
 
+@pytest.mark.parametrize("form", ["linear_loss", "linear_rows"])
+def test_chunks_by_kernels_of_ours(monkeypatch, form):
+    """As chunks of many elements are, here of few; twice, in a softcap."""
+    monkeypatch.setattr(chunked_loss, "LEAST", 0)
+    seen = []
+    compiled = chunked_loss._compiled
+    monkeypatch.setattr(chunked_loss, "_compiled", lambda function: seen.append(function) or compiled(function))
+
+    def fn(x, weight, labels):
+        logits = (F.linear(x, weight).view(-1, WORDS) / 5.0).tanh() * 5.0
+        loss = F.cross_entropy(logits, labels.view(-1), label_smoothing=0.1)
+        return loss if form == "linear_loss" else loss + 0.01 * torch.logsumexp(logits, -1).pow(2).mean()
+
+    x, weight, _, labels = given()
+    check(fn, (x, weight, labels), form)
+    names = {"linear_loss": {"_rows_and_gradient"}, "linear_rows": {"_rows_of", "_gradient_of"}}[form]
+    assert {f.__name__ for f in seen} == names
+
+
 def test_no_row_counts():
     """As in eager: no number, with gradients of zero."""
     x, weight, _, labels = given()

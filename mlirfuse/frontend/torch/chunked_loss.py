@@ -10,12 +10,14 @@ more in the backward. Weight gradients are summed in float32 at least.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 ROWS = 2048  # of a chunk: from some 1200 on a product on an H100 waits no more for the sum that it is added to
+LEAST = 1 << 16  # elements of a chunk from which on kernels are compiled for it
 
 
 def chunks(rows: int) -> Iterator[tuple[int, int]]:
@@ -64,11 +66,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 # ---- one chunk
 
 
-def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For each row logarithm of the sum of exponentials, the target's logit, the sum of all."""
+def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> torch.Tensor:
+    """For each row logarithm of the sum of exponentials, the target's logit, the sum of all: 3 × rows."""
     y, _ = _applied(logits, how)
-    picked = y.gather(1, target[:, None])[:, 0]
-    return torch.logsumexp(y, 1), picked, y.sum(1)
+    picked, _ = _applied(logits.gather(1, target[:, None])[:, 0], how)
+    return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
 
 
 def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, how: str
@@ -79,6 +81,22 @@ def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, 
     here = words[None, :] == target[:, None]
     d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
     return _through(d, how, kept).to(logits.dtype)
+
+
+def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, how: str
+                       ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    rows = _rows_of(logits, target, how)
+    return rows, _gradient_of(logits, target, rows[0], factors, how)
+
+
+@functools.cache
+def _compiled(function: Any) -> Any:
+    return torch.compile(function, backend="mlirfuse")
+
+
+def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
+    """``function`` by kernels of ours: by torch's own, one at a time, a chunk is in memory many times in float32."""
+    return (_compiled(function) if logits.numel() >= LEAST else function)(logits, *args)
 
 
 def _logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -136,18 +154,20 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     for first, end in chunks(x.shape[0]):
         part, words_of, f = x[first:end].to(dtype), target[first:end], factors[first:end].to(loss.dtype)
         logits = _logits(part, w, b)
-        lse, picked, total = _rows_of(logits, words_of, how)
-        row = lse - (1 - smoothing) * picked - (smoothing / words) * total
-        loss += torch.where(f == 0, 0, row * f).sum()
+        each = torch.stack([f, -(1 - smoothing) * f, -(smoothing / words) * f])
         if any(needs):
-            each = torch.stack([f, -(1 - smoothing) * f, -(smoothing / words) * f])
-            sums.add(first, end, _gradient_of(logits, words_of, lse, each, how), part, w)
+            rows, d = _fused(_rows_and_gradient, logits, words_of, each, how)
+            sums.add(first, end, d, part, w)
+            del d
+        else:
+            rows = _fused(_rows_of, logits, words_of, how)
+        loss += torch.where(f == 0, 0, rows * each).sum()
         del logits
     return [loss, *sums.results(x, weight, bias)]
 
 
 @linear_loss.register_fake
-def _(x, weight, bias, target, factors, smoothing, how, dtype, needs):  # type: ignore[no-untyped-def]
+def _(x, weight, bias, target, factors, smoothing, how, dtype, needs):
     none = x.new_empty(0)
     given = [
         torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
@@ -183,12 +203,12 @@ def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     found = torch.empty((3, x.shape[0]), dtype=_wide(dtype), device=x.device)
     for first, end in chunks(x.shape[0]):
         logits = _logits(x[first:end].to(dtype), w, b)
-        found[:, first:end] = torch.stack(_rows_of(logits, target[first:end], how))
+        found[:, first:end] = _fused(_rows_of, logits, target[first:end], how)
     return found
 
 
 @linear_rows.register_fake
-def _(x, weight, bias, target, how, dtype, needs):  # type: ignore[no-untyped-def]
+def _(x, weight, bias, target, how, dtype, needs):
     return x.new_empty((3, x.shape[0]), dtype=_wide(dtype))
 
 
@@ -202,14 +222,14 @@ def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor
     for first, end in chunks(x.shape[0]):
         part, words_of = x[first:end].to(dtype), target[first:end]
         logits = _logits(part, w, b)
-        d = _gradient_of(logits, words_of, rows[0, first:end], grad[:, first:end], how)
+        d = _fused(_gradient_of, logits, words_of, rows[0, first:end], grad[:, first:end], how)
         sums.add(first, end, d, part, w)
         del logits, d
     return sums.results(x, weight, bias)
 
 
 @linear_rows_backward.register_fake
-def _(grad, rows, x, weight, bias, target, how, dtype, needs):  # type: ignore[no-untyped-def]
+def _(grad, rows, x, weight, bias, target, how, dtype, needs):
     none = x.new_empty(0)
     return [
         torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)

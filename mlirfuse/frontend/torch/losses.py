@@ -113,7 +113,7 @@ class _Chain:
             self.steps.append(f"{_SCALES[name]} {float(number)!r}")
             return number != 0
         if name == "transpose" and not self.views and source.dim() == 3 and not self.moved:
-            self.moved = sorted(k % 3 for k in node.args[1:]) == [1, 2]  # type: ignore[operator]
+            self.moved = sorted(k % 3 for k in node.args[1:]) == [1, 2]
             return self.moved
         return self._views(node, source, value)
 
@@ -164,7 +164,7 @@ class _Chain:
         *given, words = (hint(n) for n in logits.shape)
         rows, size = math.prod(given), logits.element_size()
         sums = words * features * 4 if size == 2 else 0
-        return 2 * rows * words * size - min(rows, chunked_loss.ROWS) * words * (size + 12) - sums
+        return 2 * rows * words * size - min(rows, chunked_loss.ROWS) * words * 2 * size - sums
 
     def _is_lse(self, user: Node) -> bool:
         """Whether ``user`` is the logarithm of the sum of exponentials of each row."""
@@ -199,6 +199,7 @@ def _shape(node: Node) -> list[Any]:
 def _replace(graph: Graph, chain: _Chain) -> None:
     loss, given = chain.loss, _entropy(chain.loss)
     lse = [user for user in chain.logits.users if user is not loss]
+    before = set(graph.nodes)
     with graph.inserting_before(min((loss, *lse))):
         call, method = graph.call_function, graph.call_method
         x = _rows_of_inputs(graph, chain)
@@ -230,6 +231,9 @@ def _replace(graph: Graph, chain: _Chain) -> None:
         made = method("to", (made, _value(loss).dtype))
     again = "; the backward computes them again" if called is not made and called.target is _ROWS else ""
     explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{again}")
+    for node in graph.nodes:
+        if node not in before and "stack_trace" in loss.meta:
+            node.meta["stack_trace"] = loss.meta["stack_trace"]
     loss.replace_all_uses_with(made)
     for node in (loss, *chain.between):
         graph.erase_node(node)
