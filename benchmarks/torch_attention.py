@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import torch
 import transformers
 
-import mlirfuse.torch
+import mlirfuse.torch  # noqa: F401  (registers the back end)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PEERS = {
@@ -159,20 +159,19 @@ def loss(small: bool, repeats: int):
                     logits = torch.nn.functional.linear(x, weight)
                 return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-            called, found = PEERS[peer](entropy), []
+            called = PEERS[peer](entropy)
 
-            def run():
-                got = called(x, weight, labels)  # noqa: B023
-                found[:] = [got.detach(), *torch.autograd.grad(got, (x, weight))]  # noqa: B023
+            def run(called=called, x=x, weight=weight, labels=labels):
+                found = called(x, weight, labels)
+                torch.autograd.grad(found, (x, weight))
+                return found.detach()
 
-            run()
-            value = float(found[0])
+            value = float(run())
             expected = value if expected is None else expected
-            found.clear()
             took, peak = timed(run, repeats)
             yield {"words": words, "by": peer, "ms": round(took, 2), "GB": round(peak / 1e9, 2),
                    "differs": abs(value - expected) / abs(expected)}  # fmt: skip
-            del x, weight, run, found
+            x = weight = run = None
             gc.collect()
 
 

@@ -281,3 +281,49 @@ def test_what_is_done_otherwise_keeps_logits(step):
     x, weight, _, labels = given()
     fn = lambda x, w, t: F.cross_entropy(step(F.linear(x, w).view(-1, WORDS)), t.view(-1)) + x.sum()  # noqa: E731
     assert not calls(fn, x, weight, labels)[0]
+
+
+class Tied(torch.nn.Module):
+    """A loss of words whose embeddings are the head's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden = torch.nn.Embedding(WORDS, FEATURES), torch.nn.Linear(FEATURES, FEATURES)
+        self.head = torch.nn.Linear(FEATURES, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        logits = self.head(torch.tanh(self.hidden(self.words(ids))))
+        return F.cross_entropy(logits.view(-1, WORDS), ids.view(-1))
+
+
+def rank_of_two(rank: int, folder: str, ways: tuple[str, ...]):
+    """Trains a step in each of torch's ways of spreading a model; raises where gradients are not those of one process."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=2)
+    chunks, seen = chunked_loss.chunks, []
+    chunked_loss.chunks = lambda rows: seen.append(rows) or chunks(rows)
+    torch.manual_seed(0)
+    ids, whole = torch.randint(0, WORDS, (2, 4, 10)), Tied()
+    ((whole(ids[0]) + whole(ids[1])) / 2).backward()
+    for way in ways:
+        model = Tied()
+        model.load_state_dict(whole.state_dict())
+        if way == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        else:
+            fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        options = {"chunked_loss": "always", "fallback": False}
+        torch.compile(model, backend="mlirfuse", options=options)(ids[rank]).backward()
+        for expected, found in zip(whole.parameters(), model.parameters()):
+            grad = found.grad.full_tensor() if way == "fsdp2" else found.grad
+            torch.testing.assert_close(grad, expected.grad)
+        assert seen.pop() == 40
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_ddp_and_fsdp2_with_tied_embeddings(tmp_path):
+    torch.multiprocessing.spawn(rank_of_two, (str(tmp_path), ("ddp", "fsdp2")), 2)

@@ -24,6 +24,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mlirfuse.frontend.torch import index_expressions, purity
 from mlirfuse.frontend.torch.index_expressions import Expressions, Unknown, Written
@@ -158,7 +159,10 @@ def _takes_windows(node: Node) -> bool:
     """Whether torch's flash kernel takes the attention's operands; it has windows and aligns the last query with the
     last key."""
     operands = [_example(_argument(node, name, k)) for k, name in enumerate(("query", "key", "value"))]
-    if any(x is None or x.dim() != 4 for x in operands) or not torch.backends.cuda.flash_sdp_enabled():
+    if (
+        any(x is None or x.dim() != 4 or is_traceable_wrapper_subclass(x) for x in operands)
+        or not torch.backends.cuda.flash_sdp_enabled()
+    ):
         return False
     q, k, v = operands
     assert q is not None and k is not None and v is not None

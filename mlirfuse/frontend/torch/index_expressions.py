@@ -55,7 +55,7 @@ def _level(k: int) -> sympy.Symbol:
 
 def size_of(n: Any) -> sympy.Expr:
     """A size as sympy's. Raises :class:`Unknown`."""
-    if isinstance(n, torch.SymInt):
+    if isinstance(n, torch.SymInt) and hasattr(n.node, "expr"):  # not one of a nested tensor
         return n.node.expr
     if isinstance(n, int):
         return sympy.Integer(n)

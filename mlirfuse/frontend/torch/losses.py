@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mlirfuse.frontend.torch import chunked_loss
 from mlirfuse.frontend.torch.nodes import explain
@@ -142,6 +143,8 @@ class _Chain:
                 if user is not reader and not (made is self.logits and self._is_lse(user)):
                     who = "the graph returns them" if user.op == "output" else f"{_named(user)} reads them too"
                     return f"the logits stay whole: {who}; without that the loss runs in chunks of rows"
+        if any(is_traceable_wrapper_subclass(_value(n)) for n in (*_given(self.linear), self.loss) if n is not None):
+            return "the logits stay whole: they are sharded over ranks; chunks are of plain tensors"
         if any(user < _entropy(self.loss)["target"] for user in self.logits.users):
             return "the logits stay whole: they are read before there are labels"
         if option == "always":
