@@ -1,4 +1,7 @@
-"""Attention keeps eager's kernel: masks that hide nothing are seen to, others stay."""
+"""Attention keeps eager's kernel: what masks hide is seen to where the graph tells it, others stay."""
+
+import operator
+import random
 
 import pytest
 
@@ -6,8 +9,9 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F
 
-import mlirfuse.torch  # noqa: F401
+import mlirfuse.torch
 from mlirfuse.frontend.torch import attention
+from mlirfuse.frontend.torch.nodes import WHY
 
 
 def masks_of(fn, *args, seen=None):
@@ -77,6 +81,265 @@ def test_a_mask_of_random_numbers_stays():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.rand(16, 16) >= 0)
 
     assert None not in masks_of(fn, *qkv())
+
+
+def said(fn, *args, dynamic=None):
+    """What the graph of ``fn`` says of its attention, after `attention.prepare`: whether a mask is left, `is_causal`,
+    and why. The graph's results are eager's."""
+    found = []
+
+    def backend(module, inputs):
+        attention.prepare(module)
+        for m in module.modules():
+            for node in m.graph.nodes if isinstance(m, torch.fx.GraphModule) else ():
+                if node.target is F.scaled_dot_product_attention:
+                    mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
+                    why = node.meta.get("custom", {}).get(WHY, "")
+                    found.append((mask is not None, bool(node.kwargs.get("is_causal")), why))
+        return module.forward
+
+    torch._dynamo.reset()
+    got = torch.compile(fn, backend=backend, dynamic=dynamic)(*args)
+    torch.testing.assert_close(got, fn(*args))
+    (one,) = found
+    return one
+
+
+def positions(n, device=None):
+    return torch.arange(n, device=device) + 0
+
+
+def by_indices(shown):
+    """Attention whose mask is a function of indices, as transformers makes them: ands of comparisons."""
+
+    def fn(q, k, v, *given):
+        batch = torch.arange(q.shape[0])[:, None, None, None]
+        query, key = positions(q.shape[2])[None, None, :, None], positions(k.shape[2])[None, None, None, :]
+        mask = shown(batch, query, key, *given).expand(q.shape[0], -1, q.shape[2], k.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return fn
+
+
+CAUSAL = {
+    "and": lambda b, q, k: q.new_ones((), dtype=torch.bool) & (k <= q).to(q.device),
+    "method": lambda b, q, k: (k <= q).__and__(torch.ones((), dtype=torch.bool)),
+    "not": lambda b, q, k: ~(k > q),
+    "one window too wide": lambda b, q, k: (k <= q) & (k > q - 16),
+    "or nothing": lambda b, q, k: (q >= k) | (k < 0),
+    "tril": lambda b, q, k: torch.ones(16, 16, dtype=torch.bool).tril()[q, k],
+    "cumsum of nothing": lambda b, q, k: (k <= q) & ((q != q).cumsum(-1) == (k != k).cumsum(-1)),
+    "floats": lambda b, q, k: torch.full((16, 16), float("-inf")).triu(diagonal=1)[None, None],
+    "masked_fill": lambda b, q, k: torch.zeros(1, 1, 16, 16).masked_fill(k > q, torch.finfo(torch.float32).min),
+    "inverted": lambda b, q, k: (1.0 - (k <= q).to(torch.float32)) * torch.finfo(torch.float32).min,
+    "where": lambda b, q, k: torch.where(k <= q, 0.0, float("-inf")),
+}
+
+
+@pytest.mark.parametrize("shown", CAUSAL.values(), ids=CAUSAL)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_causal_is_said_so_however_it_was_made(shown, dynamic):
+    sizes_known = any(shown is CAUSAL[name] for name in ("tril", "floats", "masked_fill", "one window too wide"))
+    if dynamic and sizes_known:
+        pytest.skip("its sizes are numbers")
+    mask, causal, why = said(by_indices(shown), *qkv(), dynamic=dynamic)
+    assert (mask, causal) == (False, True), why
+
+
+STAYS = {
+    "shifted": (lambda b, q, k: k <= q + 1, "keys up to query + 1"),
+    "strict": (lambda b, q, k: (k < q) | (k == 0), "a choice of masks"),
+    "window": (lambda b, q, k: (k <= q) & (k > q - 4), "causal and a window of 4"),
+    "prefix": (lambda b, q, k: (k <= q) | (k < 5), "a choice of masks"),
+    "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of positions"),
+    "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "values that are added"),
+    "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "values that are added"),
+}
+
+
+@pytest.mark.parametrize("shown, how", STAYS.values(), ids=STAYS)
+def test_what_is_something_else_stays_and_says_what_it_is(shown, how):
+    mask, causal, why = said(by_indices(shown), *qkv())
+    assert (mask, causal) == (True, False)
+    assert how in why
+
+
+def test_padding_and_documents_that_values_tell_stay():
+    q, k, v = qkv()
+    kept = torch.ones(2, 16, dtype=torch.long)
+    kept[0, 12:] = 0
+    documents = torch.tensor([[0] * 7 + [1] * 9, [0] * 16])
+
+    def padded(b, i, j, kept):
+        return (j <= i) & kept.to(torch.bool)[b, j]
+
+    def packed(b, i, j, documents):
+        return (j <= i) & (documents[b, i] == documents[b, j])
+
+    mask, _, why = said(by_indices(padded), q, k, v, kept)
+    assert mask and "causal and padding that values tell" in why and "without padding" in why
+    mask, _, why = said(by_indices(packed), q, k, v, documents)
+    assert mask and "causal and documents that values tell" in why
+
+
+def test_documents_of_positions_that_the_graph_counts_are_one():
+    """As transformers looks for packed sequences in positions that it made itself."""
+
+    def shown(batch, query, key):
+        given = (torch.arange(16) + 0)[None].expand(2, -1)
+        steps = torch.diff(given, prepend=given[:, :1] - 1, dim=-1)
+        documents = (steps != 1).cumsum(-1)
+        return (key <= query) & (documents[batch, query] == documents[batch, key])
+
+    assert said(by_indices(shown), *qkv())[:2] == (False, True)
+
+
+def test_masks_of_vmapped_functions():
+    def fn(q, k, v):
+        every = torch.vmap(torch.vmap(lambda i, j: (j <= i) & (j >= 0), (None, 0)), (0, None))
+        mask = every(torch.arange(16), torch.arange(16))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    assert said(fn, *qkv())[:2] == (False, True)
+
+
+def test_a_mask_that_is_written_stays():
+    def fn(q, k, v):
+        mask = torch.arange(16)[None, :] <= torch.arange(16)[:, None]
+        mask = mask & True
+        mask[3, 9] = True
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    mask, causal, why = said(fn, *qkv())
+    assert (mask, causal) == (True, False)
+    assert "written in place" in why
+
+
+def test_a_view_of_what_is_written_stays():
+    def fn(q, k, v):
+        mask = torch.arange(16)[None, :] <= torch.arange(16)[:, None]
+        seen = mask[None, None]
+        mask.logical_not_()
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    q, k, v = qkv()
+    assert said(fn, q, k, v)[:2] == (True, False)
+
+
+def test_fewer_queries_than_keys():
+    q, k, v = qkv()
+    last = q[:, :, -1:]
+    assert said(by_indices(lambda b, i, j: j <= i + 15), last, k, v)[:2] == (False, False)  # sees everything
+    few = q[:, :, -4:]
+    mask, _, why = said(by_indices(lambda b, i, j: j <= i + 12), few, k, v)
+    assert mask and "keys up to query + 12" in why
+    assert said(by_indices(lambda b, i, j: j <= i), few, k, v)[:2] == (False, True)  # as is_causal says
+
+
+def test_checkpoints_too():
+    def fn(q, k, v):
+        mask = (torch.arange(16)[None, :] <= torch.arange(16)[:, None]) & True
+        inner = lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # noqa: E731
+        return torch.utils.checkpoint.checkpoint(inner, q, k, v, mask, use_reentrant=False)
+
+    assert said(fn, *(x.requires_grad_() for x in qkv()))[:2] == (False, True)
+
+
+def random_mask(choice, depth=3):
+    """A boolean function of the indices of queries and keys."""
+    if depth == 0 or choice.random() < 0.2:
+        compare = choice.choice([operator.le, operator.lt, operator.ge, operator.gt, torch.ge, torch.lt])
+        which, a, b = choice.randrange(4), choice.randint(-3, 3), choice.randint(-9, 9)
+        return lambda q, k: compare((q, k, q, k)[which] + a, (k, q, q * 0, k * 0)[which] - b)
+    kind = choice.randrange(6)
+    left, right = random_mask(choice, depth - 1), random_mask(choice, depth - 1)
+    return [
+        lambda q, k: ~left(q, k),
+        lambda q, k: (left(q, k).to(torch.float32) * -2.0 + 2.0) == 0,
+        lambda q, k: torch.where(left(q, k), right(q, k), q.new_ones((), dtype=torch.bool)),
+        lambda q, k: left(q, k) | right(q, k),
+        lambda q, k: left(q, k) & right(q, k),
+        lambda q, k: left(q, k) & right(q, k),
+    ][kind]
+
+
+def test_forms_are_what_the_values_are():
+    """Of 50 random masks: whatever a form says in full is what the mask shows."""
+    queries, keys, told, choice = 7, 9, 0, random.Random(5)
+    made = [random_mask(choice) for _ in range(50)]
+
+    def fn(x):
+        q, k = torch.arange(queries)[:, None] + 0, torch.arange(keys)[None, :] + 0
+        return [mask(q, k).expand(queries, keys) for mask in made]
+
+    graphs = []
+    masks = torch.compile(fn, backend=lambda module, inputs: graphs.append(module) or module.forward)(torch.ones(1))
+    (module,) = graphs
+    expressions = attention.Expressions(module)
+    nodes = module.graph.output_node().args[0]
+    for node, mask in zip(nodes, masks):
+        form = attention.form_of(expressions.of(node), queries, keys)
+        if form.others:
+            continue
+        q, k = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
+        shown = torch.ones(queries, keys, dtype=torch.bool)
+        shown &= (k <= q + int(form.behind)) if form.behind is not None else shown
+        shown &= (k >= q - int(form.before)) if form.before is not None else shown
+        assert torch.equal(shown, mask), (node, form)
+        told += 1
+    assert told > 12
+
+
+@pytest.fixture
+def window_on_a_gpu():
+    """The graph of attention in a window as Dynamo would have it of bfloat16 on a GPU, which need not be there."""
+    from torch._subclasses import FakeTensorMode
+
+    graph = torch.fx.Graph()
+    q, k, v = (graph.placeholder(name) for name in "qkv")
+    keys = graph.call_function(torch.arange, (16,), {"device": "cuda"})
+    queries = graph.call_method("unsqueeze", (graph.call_function(torch.arange, (12, 16), {"device": "cuda"}), 1))
+    causal = graph.call_function(operator.le, (keys, queries))
+    near = graph.call_function(operator.gt, (keys, graph.call_function(operator.sub, (queries, 4))))
+    mask = graph.call_function(operator.and_, (causal, near))
+    found = graph.call_function(F.scaled_dot_product_attention, (q, k, v), {"attn_mask": mask, "scale": 0.25})
+    graph.output((found,))
+    with FakeTensorMode():
+        shapes = (2, 4, 4, 8), (2, 4, 16, 8), (2, 4, 16, 8)
+        given = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
+        values = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                values[node] = given[len(values)]
+            elif node.op != "output":
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.get)
+                method = node.op == "call_method"
+                call = getattr(args[0], node.target) if method else node.target
+                values[node] = call(*args[method:], **kwargs)
+            if node in values:
+                node.meta["example_value"] = values[node]
+        module = torch.fx.GraphModule(torch.nn.Module(), graph)
+        yield module, given
+
+
+def test_a_window_takes_the_flash_kernel_on_a_gpu(window_on_a_gpu):
+    module, given = window_on_a_gpu
+    before = module(*given)[0]
+    attention.prepare(module)
+    (call,) = (n for n in module.graph.nodes if "_flash_attention_forward" in str(n.target))
+    assert call.kwargs == {"scale": 0.25, "window_size_left": 3, "window_size_right": 0}
+    assert call.args[5:8] == (4, 16, 0.0) and call.args[8] is True
+    assert not any(n.target is torch.arange for n in module.graph.nodes)
+    after = module(*given)[0]
+    assert (after.shape, after.dtype) == (before.shape, before.dtype)
+
+
+def test_explain_says_which_kernel_and_why():
+    told = mlirfuse.torch.explain(by_indices(CAUSAL["and"]), *(x.requires_grad_() for x in qkv()))
+    assert "_scaled_dot_product_flash_attention_for_cpu" in str(told)
+    assert "the mask is causal: is_causal" in str(told)
+    told = mlirfuse.torch.explain(by_indices(lambda b, q, k: (k <= q) & (k > q - 4)), *qkv())
+    assert "the mask stays a tensor: causal and a window of 4; a flash kernel takes it on a GPU" in str(told)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

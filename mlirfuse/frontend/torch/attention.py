@@ -5,54 +5,129 @@ While a graph is traced, a mask is a tensor like any other: one that hides nothi
 broadcast along its rows has strides that no fused kernel takes. Either leaves torch with its plain formulas, a product,
 a softmax in float32 and another product. One that hides what comes later is not seen to be causal, and no flash kernel
 takes it. And among the kernels that do take a call, tracing prefers others than eager.
+
+So masks are looked at as functions of query and key (:mod:`mlirfuse.frontend.torch.mask_forms`): what is causal is said
+so, and a window goes to the flash kernel that has windows. What that cannot prove is computed here, where it is small
+and follows from constants; else the mask stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mlirfuse.frontend.torch.torch_private import unset_fake_temporarily
+from mlirfuse.frontend.torch import index_expressions, purity
+from mlirfuse.frontend.torch.index_expressions import Expressions, Unknown, Written
+from mlirfuse.frontend.torch.mask_forms import Form, form_of
+from mlirfuse.frontend.torch.nodes import explain
+from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, unset_fake_temporarily
 
-_LARGEST = 1 << 26  # elements of a mask that is computed while compiling, to see whether it hides anything
+aten = torch.ops.aten
+
+_LARGEST = 1 << 26  # elements of a mask that is computed while compiling, to see what it hides
 
 
 def prepare(module: GraphModule) -> None:
-    """Says in the attentions of Dynamo's graph what their masks hide, where the graph alone tells: nothing, or what is
-    behind each position. Gives other masks rows in memory."""
-    known: dict[Node, torch.Tensor | None] = {}
-    changed = False
-    for node in module.graph.nodes:
-        if node.op != "call_function" or node.target is not torch.nn.functional.scaled_dot_product_attention:
-            continue
+    """Says in the attentions of Dynamo's graph what their masks hide, where the graph alone tells: nothing, what is
+    behind each position, what is before a window. Gives other masks rows in memory. Graphs that are called, such as
+    those of checkpoints, are seen to as well."""
+    attentions = torch.nn.functional.scaled_dot_product_attention
+    if any(n.target is attentions for m in module.modules() if isinstance(m, GraphModule) for n in m.graph.nodes):
+        _Prepared(module, Expressions(module)).run()
+
+
+class _Prepared:
+    """A graph, and what is known of its tensors."""
+
+    def __init__(self, module: GraphModule, expressions: Expressions):
+        self.module, self.expressions = module, expressions
+        self.forms: dict[Any, Form | None] = {}
+        self.without: set[Node] = set()  # masks that an attention reads no more
+
+    def run(self) -> None:
+        changed = False
+        for node in list(self.module.graph.nodes):
+            if node.target is torch.nn.functional.scaled_dot_product_attention and node.op == "call_function":
+                changed |= self.attention(node)
+            elif (called := self.expressions.called(node)) is not None:
+                _Prepared(called.module, called).run()
+        if changed:
+            for mask in self.without:
+                _erase(self.module, mask)
+            self.module.recompile()
+
+    def attention(self, node: Node) -> bool:
+        """Whether it was changed."""
         mask = _argument(node, "attn_mask", 3)
         value = mask.meta.get("example_value") if isinstance(mask, Node) else None
-        if not isinstance(mask, Node) or not isinstance(value, torch.Tensor):
-            continue
-        if mask not in known:
-            known[mask] = _computed(module, mask, value)
-        shown = known[mask]
-        if shown is not None and bool(shown.all()):
-            _set(node, None, bool(_argument(node, "is_causal", 5)))
-        elif shown is not None and _is_causal(shown):
-            _set(node, None, True)
-        elif value.device.type == "cuda" and value.dim() and value.stride(-1) != 1:
-            with module.graph.inserting_before(node):
-                rows = module.graph.call_method("contiguous", (mask,))
+        query, key = (_example(_argument(node, name, k)) for k, name in enumerate(("query", "key")))
+        if not isinstance(mask, Node) or value is None or query is None or key is None or value.requires_grad:
+            return False
+        try:
+            form = self.form(mask, value, query.shape[-2], key.shape[-2])
+        except Written:
+            form = None
+            explain(node, "the mask stays a tensor: it is written in place; without that it would be looked at")
+        if form is not None and self.said(node, mask, form):
+            self.without.add(mask)
+            return True
+        if value.device.type == "cuda" and value.dim() and value.stride(-1) != 1:
+            with self.module.graph.inserting_before(node):
+                rows = self.module.graph.call_method("contiguous", (mask,))
             rows.meta["example_value"] = value.contiguous()
             _set(node, rows, bool(_argument(node, "is_causal", 5)))
+            return True
+        return False
+
+    def form(self, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
+        """None where nothing is known. Raises :class:`Written`."""
+        known = mask, str(queries), str(keys)
+        if known not in self.forms:
+            try:
+                found = form_of(self.expressions.of(mask), queries, keys)
+            except Unknown:
+                found = None
+            if found is None or found.others:
+                found = _computed(self.module, mask, value, queries, keys) or found
+            self.forms[known] = found
+        return self.forms[known]
+
+    def said(self, node: Node, mask: Node, form: Form) -> bool:
+        """Whether the attention needs the mask no more, as it is said otherwise what that hides."""
+        if form.shows_all:
+            _set(node, None, bool(_argument(node, "is_causal", 5)))
+            explain(node, "the mask hides nothing: no mask")
+        elif form.is_causal:
+            _set(node, None, True)
+            explain(node, "the mask is causal: is_causal")
+        elif form.is_band and _takes_windows(node):
+            _windowed(self.module, node, form)
         else:
-            continue
-        changed = True
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+            explain(node, f"the mask stays a tensor: {form}; {_remedy(form)}")
+            return False
+        return True
+
+
+def _remedy(form: Form) -> str:
+    """What would have to change for a faster kernel."""
+    if form.others:
+        return f"a mask that is causal alone, without {' and '.join(form.others)}, takes a kernel without one"
+    return (
+        "a flash kernel takes it on a GPU, in float16 or bfloat16, with as many batches and no more queries than keys"
+    )
+
+
+def _example(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _argument(node: Node, name: str, place: int) -> Any:
@@ -66,16 +141,76 @@ def _set(node: Node, mask: Node | None, causal: bool) -> None:
     node.kwargs = {**kwargs, "attn_mask": mask, "is_causal": causal}
 
 
-def _is_causal(mask: torch.Tensor) -> bool:
-    """Whether each position sees those up to itself, as many as there are queries."""
-    queries, keys = mask.shape[-2:]
-    return queries == keys and torch.equal(mask, torch.ones_like(mask).tril())
+def _erase(module: GraphModule, node: Node) -> None:
+    """Takes out what only ``node`` needed, of functions that are known to be pure."""
+    left = [node]
+    while left:
+        n = left.pop()
+        if n.op in ("call_function", "call_method") and not n.users and not n._erased and index_expressions.has_rule(n):
+            left += n.all_input_nodes
+            module.graph.erase_node(n)
 
 
-def _computed(module: GraphModule, mask: Node, value: torch.Tensor) -> torch.Tensor | None:
-    """A mask of booleans that follows from the graph alone, else None."""
-    known_sizes = all(isinstance(n, int) for n in value.shape)
-    if value.dtype != torch.bool or value.dim() < 2 or not known_sizes or value.numel() > _LARGEST:
+# ---- windows
+
+
+def _takes_windows(node: Node) -> bool:
+    """Whether torch's flash kernel takes the attention's operands; it has windows and aligns the last query with the
+    last key."""
+    operands = [_example(_argument(node, name, k)) for k, name in enumerate(("query", "key", "value"))]
+    if (
+        any(x is None or x.dim() != 4 or is_traceable_wrapper_subclass(x) for x in operands)
+        or not torch.backends.cuda.flash_sdp_enabled()
+    ):
+        return False
+    q, k, v = operands
+    assert q is not None and k is not None and v is not None
+    types = {(x.dtype, x.device) for x in (q, k, v)}
+    if len(types) != 1 or q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    sizes = [*q.shape, *k.shape, *v.shape]
+    if not all(isinstance(n, int) for n in sizes) or _argument(node, "is_causal", 5) or not _is_recent(q.device):
+        return False
+    heads = q.shape[1] == k.shape[1] or (_argument(node, "enable_gqa", 7) and q.shape[1] % k.shape[1] == 0)
+    alike = q.shape[0] == k.shape[0] and k.shape[:3] == v.shape[:3] and q.shape[-1] == k.shape[-1] == v.shape[-1]
+    return bool(heads and alike and q.shape[2] <= k.shape[2] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256)
+
+
+def _is_recent(device: torch.device) -> bool:
+    """Whether the flash kernel runs there: from Ampere on."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _windowed(module: GraphModule, node: Node, form: Form) -> None:
+    """The attention as a call of the flash kernel, with a window and the last query at the last key."""
+    graph = module.graph
+    operands = [_argument(node, name, k) for k, name in enumerate(("query", "key", "value"))]
+    queries, keys = (int(_example(x).shape[2]) for x in operands[:2])  # type: ignore[union-attr]
+    before = -1 if form.before is None else int(sympy.Integer(form.before)) + keys - queries
+    with graph.inserting_before(node):
+        rows = [graph.call_method("transpose", (x, 1, 2)) for x in operands]
+        dropout = _argument(node, "dropout_p", 4) or 0.0
+        how = {"scale": _argument(node, "scale", 6)}
+        if before >= 0:
+            how |= {"window_size_left": before, "window_size_right": 0}
+        sizes = (None, None, queries, keys, dropout, True, False)
+        found = graph.call_function(aten._flash_attention_forward.default, (*rows, *sizes), how)
+        first = graph.call_function(operator.getitem, (found, 0))
+        made = graph.call_method("transpose", (first, 1, 2))
+    made.meta["example_value"] = node.meta.get("example_value")
+    explain(found, f"the mask is {form}: the flash kernel's window")
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+
+
+# ---- masks that are computed while compiling
+
+
+def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
+    """The form of a mask of booleans that follows from constants alone, by its values; None where it does not, or shows
+    neither everything nor what is behind each position."""
+    sizes = all(isinstance(n, int) for n in (*value.shape, queries, keys))
+    if value.dtype != torch.bool or value.dim() < 2 or not sizes or value.numel() > _LARGEST:
         return None
     needed: dict[Node, None] = {}
     left = [mask]
@@ -83,7 +218,7 @@ def _computed(module: GraphModule, mask: Node, value: torch.Tensor) -> torch.Ten
         node = left.pop()
         if node in needed:
             continue
-        if node.op not in ("call_function", "call_method") or not _is_plain(node):
+        if node.op not in ("call_function", "call_method") or not purity.is_function(node, module):
             return None
         needed[node] = None
         left += node.all_input_nodes
@@ -97,13 +232,18 @@ def _computed(module: GraphModule, mask: Node, value: torch.Tensor) -> torch.Ten
                     values[node] = call(*(args[1:] if node.op == "call_method" else args), **kwargs)
     except Exception:  # what cannot be computed here stays as it is
         return None
-    return values[mask] if isinstance(values[mask], torch.Tensor) else None
+    return _form_of_values(values[mask])
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether the node is a pure function: no random numbers, no writes."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return not node.is_impure() and not name.endswith("_") and "rand" not in name and "dropout" not in name
+def _form_of_values(shown: Any) -> Form | None:
+    if not isinstance(shown, torch.Tensor):
+        return None
+    queries, keys = (sympy.Integer(n) for n in shown.shape[-2:])
+    if bool(shown.all()):
+        return Form(queries, keys)
+    if queries == keys and torch.equal(shown, torch.ones_like(shown).tril()):
+        return Form(queries, keys, sympy.Integer(0))
+    return None
 
 
 @contextlib.contextmanager

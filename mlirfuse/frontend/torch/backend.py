@@ -19,6 +19,7 @@ from mlirfuse.frontend.torch import (
     decompositions,
     equal_layers,
     extract,
+    losses,
     pools,
     products,
     random,
@@ -70,6 +71,7 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     uncollected.while_dynamo_traces()  # a reset forgets it
     recorder = _recorder(mode, options, len(inputs))
     attention.prepare(module)
+    losses.prepare(module, options.chunked_loss)
     with attention.eagers_kernels(), _warm(options, recorder) as keep:
         return aot.compiled(module, inputs, _compilers(options, recorder, keep))
 

@@ -24,6 +24,7 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.torch import collectives, layouts, refusals, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, base_window, spelled, window
+from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import AGAIN
 from mlirfuse.frontend.torch.places import user_line
@@ -238,7 +239,8 @@ class _Lowering:
             outside = self.view(node)
         else:
             outside = self.call(node)
-            self.result.outside.append((name, reason, user_line(node)))
+            why = (node.meta.get("custom") or {}).get(WHY, reason)
+            self.result.outside.append((name, why, user_line(node)))
         self.made[node] = _Made(outside, outside)
 
     def by_rule(self, node: Node, name: str) -> None:

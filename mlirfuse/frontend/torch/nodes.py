@@ -9,6 +9,13 @@ from torch.fx import Graph, Node
 
 from mlirfuse.frontend.torch.torch_private import DisableAutocast, detect_fake_mode, pytree
 
+WHY = "mlirfuse_why"  # in ``meta["custom"]``, which AOTAutograd hands on: why a call is what it is, for ``explain``
+
+
+def explain(node: Node, why: str) -> None:
+    """Notes why ``node`` is called, or called so, for ``explain``."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), WHY: why}
+
 
 def call(graph: Graph, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     """A call where ``graph`` inserts, which stands in the user's program where ``like`` does."""

@@ -1,0 +1,249 @@
+"""Cross entropy of a linear layer without its logits: a loop over chunks of rows.
+
+Logits of 8192 rows and 128256 words are 2 GiB in bfloat16, and their gradient as much. Here one chunk of them is in
+memory at a time, in the forward and in the backward.
+
+``linear_loss`` gives a scalar, whose gradient is a factor: the forward computes the gradients of 1, chunk by chunk, and
+the backward multiplies them. ``linear_rows`` gives the parts of any loss for each row, and computes the logits once
+more in the backward. Weight gradients are summed in float32 at least.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+ROWS = 2048  # of a chunk: from some 1200 on a product on an H100 waits no more for the sum that it is added to
+LEAST = 1 << 16  # elements of a chunk from which on kernels are compiled for it
+
+
+def chunks(rows: int) -> Iterator[tuple[int, int]]:
+    """First and last + 1 of each chunk of rows."""
+    count = max(1, -(-rows // ROWS))
+    size = -(-rows // count) if rows else 1
+    return ((at, min(at + size, rows)) for at in range(0, rows, size))
+
+
+# ---- what is done to logits before the loss: ``float32;div 30.0;tanh;mul 30.0``
+
+
+def steps_of(how: str) -> list[tuple[str, float]]:
+    """The steps, each with its number."""
+    return [(name, float(number or 0)) for name, _, number in (s.partition(" ") for s in how.split(";") if s)]
+
+
+def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """``x`` in float32 at least after the steps, and the results of each ``tanh``."""
+    y, kept = x.to(_wide(x.dtype)), []
+    for name, number in steps_of(how):
+        if name == "tanh":
+            y = y.tanh()
+            kept.append(y)
+        else:
+            y = y * number if name == "mul" else y / number
+    return y, kept
+
+
+def _through(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient before the steps of ``d`` behind them."""
+    left = list(kept)
+    for name, number in reversed(steps_of(how)):
+        if name == "tanh":
+            y = left.pop()
+            d = d * (1 - y * y)
+        else:
+            d = d * number if name == "mul" else d / number
+    return d
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+# ---- one chunk
+
+
+def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> torch.Tensor:
+    """For each row logarithm of the sum of exponentials, the target's logit, the sum of all: 3 × rows."""
+    y, _ = _applied(logits, how)
+    picked, _ = _applied(logits.gather(1, target[:, None])[:, 0], how)
+    return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
+
+
+def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, how: str
+                 ) -> torch.Tensor:  # fmt: skip
+    """The gradient of logits; ``factors``: those of :func:`_rows_of`'s results, 3 × rows."""
+    y, kept = _applied(logits, how)
+    words = torch.arange(y.shape[1], device=y.device)
+    here = words[None, :] == target[:, None]
+    d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
+    return _through(d, how, kept).to(logits.dtype)
+
+
+def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, how: str
+                       ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    rows = _rows_of(logits, target, how)
+    return rows, _gradient_of(logits, target, rows[0], factors, how)
+
+
+@functools.cache
+def _compiled(function: Any) -> Any:
+    return torch.compile(function, backend="mlirfuse")
+
+
+def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
+    """``function`` by kernels of ours: by torch's own, one at a time, a chunk is in memory many times in float32."""
+    return (_compiled(function) if logits.numel() >= LEAST else function)(logits, *args)
+
+
+def _logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+class _Sums:
+    """Gradients of x, weight and bias, as chunks come; ``needs``: which of them."""
+
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]):
+        wide = _wide(weight.dtype)
+        self.x = torch.empty_like(x) if needs[0] else None
+        self.weight = torch.zeros(weight.shape, dtype=wide, device=x.device) if needs[1] else None
+        bias_is_needed = needs[2] and bias is not None
+        self.bias = torch.zeros(weight.shape[0], dtype=wide, device=x.device) if bias_is_needed else None
+
+    def add(self, a: int, b: int, d: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+        """The gradient ``d`` of the logits of rows ``a`` to ``b``, whose inputs are ``x``."""
+        if self.x is not None:
+            self.x[a:b] = d @ weight
+        if self.weight is not None:
+            _add_product(self.weight, d.t(), x)
+        if self.bias is not None:
+            self.bias += d.sum(0, dtype=self.bias.dtype)
+
+    def results(self, like: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
+        """The three, in the types of their tensors; of none of them an empty one."""
+        none = like.new_empty(0)
+        given = zip((self.x, self.weight, self.bias), (like, weight, bias))
+        return [none.clone() if g is None or t is None else g.to(t.dtype) for g, t in given]
+
+
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """``total += a @ b``, summed in the type of ``total``."""
+    if a.dtype is total.dtype:
+        total.addmm_(a, b)
+    elif a.device.type == "cuda":
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a.to(total.dtype) @ b.to(total.dtype)
+
+
+# ---- the ops
+
+
+@torch.library.custom_op("mlirfuse::linear_loss", mutates_args=())
+def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor,
+                factors: torch.Tensor, smoothing: float, how: str, dtype: torch.dtype, needs: list[bool]
+                ) -> list[torch.Tensor]:  # fmt: skip
+    """Σ factors[n] · (cross entropy of row n), and its gradients by x (rows × features), weight (words × features) and
+    bias. The product is computed in ``dtype``; ``how``: the steps from logits to what the loss reads."""
+    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+    words, sums = weight.shape[0], _Sums(x, weight, bias, needs)
+    loss = torch.zeros((), dtype=_wide(dtype), device=x.device)
+    for first, end in chunks(x.shape[0]):
+        part, words_of, f = x[first:end].to(dtype), target[first:end], factors[first:end].to(loss.dtype)
+        logits = _logits(part, w, b)
+        each = torch.stack([f, -(1 - smoothing) * f, -(smoothing / words) * f])
+        if any(needs):
+            rows, d = _fused(_rows_and_gradient, logits, words_of, each, how)
+            sums.add(first, end, d, part, w)
+            del d
+        else:
+            rows = _fused(_rows_of, logits, words_of, how)
+        loss += torch.where(f == 0, 0, rows * each).sum()
+        del logits
+    return [loss, *sums.results(x, weight, bias)]
+
+
+@linear_loss.register_fake
+def _(x, weight, bias, target, factors, smoothing, how, dtype, needs):
+    none = x.new_empty(0)
+    given = [
+        torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
+    ]
+    return [x.new_empty((), dtype=_wide(dtype)), *given]
+
+
+def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.needs = inputs[-1]
+    ctx.save_for_backward(*output[1:])
+
+
+def _times_gradients(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
+    g = grads[0]
+    found = [
+        x * g.to(_wide(x.dtype)) if need and g is not None and x.numel() else None
+        for x, need in zip(ctx.saved_tensors, ctx.needs)
+    ]
+    found = [f if f is None else f.to(x.dtype) for f, x in zip(found, ctx.saved_tensors)]
+    return (*found, None, None, None, None, None, None)
+
+
+linear_loss.register_autograd(_times_gradients, setup_context=_keep_gradients)
+
+
+@torch.library.custom_op("mlirfuse::linear_rows", mutates_args=())
+def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, how: str,
+                dtype: torch.dtype, needs: list[bool]) -> torch.Tensor:  # fmt: skip
+    """For each row of logits, 3 × rows: the logarithm of the sum of exponentials, the target's logit, the sum of
+    all."""
+    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+    found = torch.empty((3, x.shape[0]), dtype=_wide(dtype), device=x.device)
+    for first, end in chunks(x.shape[0]):
+        logits = _logits(x[first:end].to(dtype), w, b)
+        found[:, first:end] = _fused(_rows_of, logits, target[first:end], how)
+    return found
+
+
+@linear_rows.register_fake
+def _(x, weight, bias, target, how, dtype, needs):
+    return x.new_empty((3, x.shape[0]), dtype=_wide(dtype))
+
+
+@torch.library.custom_op("mlirfuse::linear_rows_backward", mutates_args=())
+def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+                         bias: torch.Tensor | None, target: torch.Tensor, how: str, dtype: torch.dtype,
+                         needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
+    """The gradients of x, weight and bias; ``rows``: the result of :func:`linear_rows`, ``grad``: its gradient."""
+    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+    sums = _Sums(x, weight, bias, needs)
+    for first, end in chunks(x.shape[0]):
+        part, words_of = x[first:end].to(dtype), target[first:end]
+        logits = _logits(part, w, b)
+        d = _fused(_gradient_of, logits, words_of, rows[0, first:end], grad[:, first:end], how)
+        sums.add(first, end, d, part, w)
+        del logits, d
+    return sums.results(x, weight, bias)
+
+
+@linear_rows_backward.register_fake
+def _(grad, rows, x, weight, bias, target, how, dtype, needs):
+    none = x.new_empty(0)
+    return [
+        torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
+    ]
+
+
+def _keep_operands(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, bias, target, ctx.how, ctx.dtype, ctx.needs = inputs
+    ctx.save_for_backward(output, x, weight, bias, target)
+
+
+def _rows_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    found = linear_rows_backward(grad, *ctx.saved_tensors, ctx.how, ctx.dtype, ctx.needs)
+    return (*(g if need else None for g, need in zip(found, ctx.needs)), None, None, None, None)
+
+
+linear_rows.register_autograd(_rows_backward, setup_context=_keep_operands)

@@ -1,0 +1,287 @@
+"""Finds the cross entropy of a linear layer in Dynamo's graph, and has it computed in chunks of rows.
+
+Between the two there may be a cast to float32, a scale, a softcap, and views that keep the words apart; beside the loss
+the logarithm of the sum of exponentials of the same logits may be read (a z-loss). Who reads logits otherwise has them
+whole, and ``explain`` says who.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from mlirfuse.frontend.torch import chunked_loss
+from mlirfuse.frontend.torch.nodes import explain
+from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+
+LEAST_SAVED = 256 << 20  # bytes; with less, logits stay whole where nothing is asked for
+
+_LINEAR = {torch.nn.functional.linear, torch._C._nn.linear}
+_ENTROPY = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SCALES = {
+    **dict.fromkeys((operator.mul, torch.mul, "mul", "multiply"), "mul"),
+    **dict.fromkeys((operator.truediv, torch.div, torch.true_divide, "div", "true_divide"), "div"),
+}
+
+
+def prepare(module: GraphModule, option: str) -> None:
+    """``option``: "auto", "always" or "never"."""
+    if option == "never":
+        return
+    changed = False
+    for node in list(module.graph.nodes):
+        if node.target is not torch.nn.functional.cross_entropy or node._erased:
+            continue
+        found = _Chain.of(node)
+        if found is None:
+            continue
+        why = found.why_not(option)
+        if why is None:
+            _replace(module.graph, found)
+            changed = True
+        else:
+            explain(found.linear, why)
+    if changed:
+        module.recompile()
+
+
+@dataclass
+class _Chain:
+    """A linear layer, the steps and views behind it, outermost first, and the cross entropy of what they give."""
+
+    loss: Node
+    linear: Node
+    logits: Node  # what the loss reads
+    steps: list[str] = field(default_factory=list)
+    views: list[Node] = field(default_factory=list)
+    between: list[Node] = field(default_factory=list)  # all from the linear layer to ``logits``
+    moved: bool = False  # words are dimension 1, before the last
+
+    @staticmethod
+    def of(loss: Node) -> _Chain | None:
+        """None where no linear layer of known form makes the logits, or the loss is another."""
+        given = _entropy(loss)
+        logits, target = given["input"], given["target"]
+        if not isinstance(logits, Node) or not isinstance(target, Node):
+            return None
+        kind = getattr(_value(target), "dtype", None)
+        known = given["weight"] is None and given["size_average"] is None and given["reduce"] is None
+        if kind is not torch.int64 or not known or not isinstance(given["label_smoothing"], (int, float)):
+            return None
+        found = _Chain(loss, loss, logits)
+        node: Any = logits
+        while isinstance(node, Node) and node.target not in _LINEAR:
+            found.between.append(node)
+            if not found._takes(node):
+                return None
+            node = node.args[0]
+        if not isinstance(node, Node) or not all(isinstance(_value(n), torch.Tensor) for n in (node, *node.args[:2])):
+            return None
+        found.between.append(node)
+        found.linear = node
+        rank = _value(logits).dim()
+        fits = (rank == 3 and _value(target).dim() == 2) if found.moved else rank == 2 and _value(target).dim() == 1
+        return found if fits and _value(node).dtype in _FLOATS and _value(node).dim() > 1 else None
+
+    def _takes(self, node: Node) -> bool:
+        """Whether ``node`` is a step or a view, which it is noted as."""
+        source, value = (_value(n) for n in (node.args[0] if node.args else None, node))
+        if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
+            return False
+        name = node.target
+        if name in ("float", "to", "double", "type", "contiguous"):
+            wider = value.dtype is source.dtype or (
+                torch.finfo(value.dtype).bits > torch.finfo(source.dtype).bits
+                if value.dtype in _FLOATS and source.dtype in _FLOATS
+                else False
+            )
+            return wider and value.device == source.device  # fmt: skip
+        if name in (torch.tanh, "tanh"):
+            self.steps.append("tanh")
+            return True
+        if name in _SCALES:
+            number = node.args[1] if len(node.args) == 2 and not node.kwargs else None
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+                return False
+            self.steps.append(f"{_SCALES[name]} {float(number)!r}")
+            return number != 0
+        if name == "transpose" and not self.views and source.dim() == 3 and not self.moved:
+            self.moved = sorted(k % 3 for k in node.args[1:]) == [1, 2]
+            return self.moved
+        return self._views(node, source, value)
+
+    def _views(self, node: Node, source: torch.Tensor, value: torch.Tensor) -> bool:
+        same = str(source.shape[-1]) == str(value.shape[-1])
+        if not same or value.dim() < 2:
+            return False
+        if node.target is operator.getitem:
+            index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+            dense = [i for i in index if i is not Ellipsis and i is not None]
+            sliced = all(isinstance(i, slice) for i in dense) and None not in index
+            last = Ellipsis not in index[-1:] and (len(dense) == source.dim() or Ellipsis in index)
+            if not sliced or (last and index[-1] != slice(None)):
+                return False
+        else:
+            plain = node.target in ("view", "reshape", torch.reshape)
+            if not plain or (_shape(node)[-1] == -1 and -1 in _shape(node)[:-1]):
+                return False
+        self.views.append(node)
+        return True
+
+    def why_not(self, option: str) -> str | None:
+        """Why the logits stay whole; None where they need not."""
+        for made, reader in zip(self.between, [self.loss, *self.between]):
+            for user in made.users:
+                if user is not reader and not (made is self.logits and self._is_lse(user)):
+                    who = "the graph returns them" if user.op == "output" else f"{_named(user)} reads them too"
+                    return f"the logits stay whole: {who}; without that the loss runs in chunks of rows"
+        if any(is_traceable_wrapper_subclass(_value(n)) for n in (*_given(self.linear), self.loss) if n is not None):
+            return "the logits stay whole: they are sharded over ranks; chunks are of plain tensors"
+        if any(user < _entropy(self.loss)["target"] for user in self.logits.users):
+            return "the logits stay whole: they are read before there are labels"
+        if option == "always":
+            return None
+        try:
+            saved, rows = self._saved(), math.prod(hint(n) for n in _value(self.linear).shape[:-1])
+        except OpaqueSize:
+            return (
+                "the logits stay whole: their size is known only at run time; chunked_loss='always' has them in chunks"
+            )
+        if saved >= LEAST_SAVED and rows >= 2 * chunked_loss.ROWS:
+            return None
+        return (
+            f"the logits stay whole: chunks would save {max(saved, 0)} bytes; chunked_loss='always' has them in chunks"
+        )
+
+    def _saved(self) -> int:
+        """Bytes of memory that chunks save: logits and their gradient, less what a chunk and sums of gradients take."""
+        logits, features = _value(self.linear), hint(_value(self.linear.args[0]).shape[-1])
+        *given, words = (hint(n) for n in logits.shape)
+        rows, size = math.prod(given), logits.element_size()
+        sums = words * features * 4 if size == 2 else 0
+        return 2 * rows * words * size - min(rows, chunked_loss.ROWS) * words * 2 * size - sums
+
+    def _is_lse(self, user: Node) -> bool:
+        """Whether ``user`` is the logarithm of the sum of exponentials of each row."""
+        if user.target not in (torch.logsumexp, "logsumexp") or self.moved:
+            return False
+        axis = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
+        keeps = user.args[2] if len(user.args) > 2 else user.kwargs.get("keepdim", False)
+        return axis in (1, -1, (1,), (-1,), [1], [-1]) and not keeps and "out" not in user.kwargs
+
+
+def _entropy(node: Node) -> dict[str, Any]:
+    default = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+    return {name: default.get(name) for name in _ENTROPY} | dict(zip(_ENTROPY, node.args)) | dict(node.kwargs)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, Node) else None
+
+
+def _named(node: Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _shape(node: Node) -> list[Any]:
+    rest = node.args[1:] or (node.kwargs.get("shape"),)
+    return list(rest[0]) if isinstance(rest[0], (tuple, list)) else list(rest)
+
+
+# ---- the rewrite
+
+
+def _replace(graph: Graph, chain: _Chain) -> None:
+    loss, given = chain.loss, _entropy(chain.loss)
+    lse = [user for user in chain.logits.users if user is not loss]
+    before = set(graph.nodes)
+    with graph.inserting_before(min((loss, *lse))):
+        call, method = graph.call_function, graph.call_method
+        x = _rows_of_inputs(graph, chain)
+        target = method("reshape", (given["target"], (-1,)))
+        valid = call(operator.ne, (target, given["ignore_index"]))
+        words = call(torch.where, (valid, target, 0))
+        operands = (x, *_operands(chain.linear), words)
+        how = ";".join(reversed(chain.steps))
+        grad = _value(loss).requires_grad
+        needs = [bool(grad and n is not None and _value(n).requires_grad) for n in _given(chain.linear)]
+        dtype, smoothing = _value(chain.linear).dtype, float(given["label_smoothing"])
+        if given["reduction"] == "none" or lse:
+            rows = call(torch.ops.mlirfuse.linear_rows.default, (*operands, how, dtype, needs))
+            made = _of_rows(call, method, chain, rows, valid, smoothing)
+            for user in lse:
+                first = method("to", (call(operator.getitem, (rows, 0)), _value(user).dtype))
+                user.replace_all_uses_with(first)
+                graph.erase_node(user)
+            called = rows
+        else:
+            factors = method("to", (valid, torch.float32))
+            count = method("sum", (factors,))
+            if given["reduction"] == "mean":
+                factors = call(operator.truediv, (factors, call(torch.clamp, (count, 1))))
+            called = call(torch.ops.mlirfuse.linear_loss.default, (*operands, factors, smoothing, how, dtype, needs))
+            made = call(operator.getitem, (called, 0))
+            if given["reduction"] == "mean":  # of no row at all: no number, with gradients of zero
+                made = call(operator.add, (made, call(operator.truediv, (0.0, count))))
+        made = method("to", (made, _value(loss).dtype))
+    again = "; the backward computes them again" if called is not made and called.target is _ROWS else ""
+    explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{again}")
+    for node in graph.nodes:
+        if node not in before and "stack_trace" in loss.meta:
+            node.meta["stack_trace"] = loss.meta["stack_trace"]
+    loss.replace_all_uses_with(made)
+    for node in (loss, *chain.between):
+        graph.erase_node(node)
+
+
+_ROWS = torch.ops.mlirfuse.linear_rows.default
+
+
+def _given(linear: Node) -> tuple[Any, Any, Any]:
+    """Input, weight and bias."""
+    bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
+    return linear.args[0], linear.args[1], bias
+
+
+def _operands(linear: Node) -> tuple[Any, Any]:
+    return _given(linear)[1:]
+
+
+def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
+    """The inputs of the linear layer, one row for each of the loss, by the views of the logits."""
+    features = _value(chain.linear.args[0]).shape[-1]
+    if isinstance(features, torch.SymInt):
+        features = graph.call_method("size", (chain.linear.args[0], -1))
+    x: Any = chain.linear.args[0]
+    for view in reversed(chain.views):
+        if view.target is operator.getitem:
+            x = graph.call_function(operator.getitem, (x, view.args[1]))
+        else:
+            x = graph.call_method("reshape", (x, (*_shape(view)[:-1], features)))
+    return graph.call_method("reshape", (x, (-1, features)))
+
+
+def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node, valid: Node,
+             smoothing: float) -> Node:  # fmt: skip
+    """The loss from what is known of each row."""
+    given = _entropy(chain.loss)
+    words = _value(chain.linear).shape[-1]
+    if isinstance(words, torch.SymInt):
+        words = call(operator.getitem, (method("size", (chain.linear.args[1],)), 0))
+    lse, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))
+    row = call(operator.sub, (lse, call(operator.mul, (picked, 1 - smoothing))))
+    if smoothing:
+        row = call(operator.sub, (row, call(operator.mul, (total, call(operator.truediv, (smoothing, words))))))
+    row = call(torch.where, (valid, row, 0.0))
+    if given["reduction"] == "none":
+        return method("view_as", (row, given["target"]))
+    found = method("sum", (row,))
+    return found if given["reduction"] == "sum" else call(operator.truediv, (found, method("sum", (valid,))))

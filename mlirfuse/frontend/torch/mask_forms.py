@@ -1,0 +1,171 @@
+"""Which positions an attention mask shows, as a function of (batch, head, query, key): what no kernel has to be told as
+a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy.core.function import AppliedUndef
+
+from mlirfuse.frontend.torch.index_expressions import Indexed, cases, dim, disjunction, same, size_of
+
+QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol("key", integer=True, nonnegative=True)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A mask of ``queries`` × ``keys``. Key ``k`` is shown to query ``q`` where ``k <= q + behind`` and ``k >= q -
+    before``, None: no such limit, and where ``others`` hold, which only values tell or no kernel knows."""
+
+    queries: sympy.Expr
+    keys: sympy.Expr
+    behind: sympy.Expr | None = None
+    before: sympy.Expr | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether it hides nothing."""
+        return self.behind is None and self.before is None and not self.others
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether query ``q`` sees the keys up to ``q``, as ``is_causal=True`` says."""
+        return self.behind == 0 and self.before is None and not self.others
+
+    @property
+    def is_band(self) -> bool:
+        """Whether it is causal from the last query and key on, perhaps within a window."""
+        ends_together = self.behind is not None and same(self.behind, self.keys - self.queries)
+        return ends_together and not self.others
+
+    def __str__(self) -> str:
+        names = [] if self.behind is None else ["causal" if self.behind == 0 else f"keys up to query + {self.behind}"]
+        names += [] if self.before is None else [f"a window of {sympy.expand(self.before + 1)}"]
+        return " and ".join([*names, *self.others]) or "nothing hidden"
+
+
+def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
+    """The form of a mask of booleans, or of floats that are added; ``queries``, ``keys``: the extents of attention.
+    Raises :class:`mlirfuse.frontend.torch.index_expressions.Unknown`."""
+    rank, q, k = len(mask.shape), size_of(queries), size_of(keys)
+    at = {dim(rank - 1): KEY}
+    if rank > 1:
+        at[dim(rank - 2)] = QUERY
+    body = mask.body.xreplace(at)
+    shown = body if mask.dtype is torch.bool else _shown(body, mask.dtype)
+    if shown is None:
+        return Form(q, k, others=("values that are added",))
+    exact = mask.dtype is torch.bool or all(v in (0, -sympy.oo) for v, _ in cases(body))
+    found = _conjunction(_parts(shown, q, k), q, k)
+    if not exact and not _every_row_sees(found):
+        return Form(q, k, others=("rows that hide every key by a finite number",))
+    if mask.dtype is not torch.bool and not _every_row_sees(found):
+        return Form(q, k, found.behind, found.before, (*found.others, "rows that may hide every key"))
+    return found
+
+
+def _shown(body: Any, dtype: torch.dtype) -> Any:
+    """Where what is added is 0, if it hides all else."""
+    hides = torch.finfo(dtype).min
+    pairs = cases(body)
+    if not all(value.is_number and (value == 0 or value <= hides) for value, _ in pairs):
+        return None
+    return disjunction([(sympy.true if value == 0 else sympy.false, c) for value, c in pairs])
+
+
+def _every_row_sees(form: Form) -> bool:
+    """Whether each query sees its own place, or key 0."""
+    if form.others or (form.before is not None and not _never_below(form.before, form.queries, form.keys)):
+        return False
+    if form.behind is None:
+        return form.before is None
+    return _never_below(form.behind, form.queries, form.keys)
+
+
+def _parts(shown: Any, queries: sympy.Expr, keys: sympy.Expr) -> list[Any]:
+    """What has to hold together, without what always holds."""
+
+    def settled(part: Any) -> Any:
+        if isinstance(part, (sympy.And, sympy.Or, sympy.Not)):
+            return part.func(*map(settled, part.args))
+        positive = _at_least_zero(part)
+        if positive is None:
+            return part
+        if _never_below(positive, queries, keys):
+            return sympy.true
+        return sympy.false if _never_below(sympy.expand(-positive - 1), queries, keys) else part
+
+    found = settled(shown)
+    if found == sympy.true:
+        return []
+    return list(found.args) if isinstance(found, sympy.And) else [found]
+
+
+def _at_least_zero(part: Any) -> sympy.Expr | None:
+    """``e`` of a condition on integers that says ``e >= 0``."""
+    if isinstance(part, (sympy.Ge, sympy.Gt)):
+        return sympy.expand(part.lhs - part.rhs - int(isinstance(part, sympy.Gt)))
+    if isinstance(part, (sympy.Le, sympy.Lt)):
+        return sympy.expand(part.rhs - part.lhs - int(isinstance(part, sympy.Lt)))
+    return None
+
+
+def _never_below(e: sympy.Expr, queries: sympy.Expr, keys: sympy.Expr) -> bool:
+    """Whether ``e``, linear in query and key, is at least 0 for all of them and all sizes of at least 1."""
+    for index, n in ((QUERY, queries), (KEY, keys)):
+        slope = e.coeff(index)
+        if not slope.is_number or (e - slope * index).has(index):
+            return False
+        e = sympy.expand(e.xreplace({index: n - 1 if slope < 0 else sympy.Integer(0)}))
+    if not all(s.is_integer and s.is_positive for s in e.free_symbols) or e.atoms(sympy.Function):
+        return False
+    least = sympy.expand(e.xreplace({s: s + 1 for s in e.free_symbols}))
+    terms = least.as_coefficients_dict()
+    polynomial = all(term.is_polynomial(*least.free_symbols) for term in terms)
+    return polynomial and all(bool(factor >= 0) for factor in terms.values())
+
+
+def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) -> Form:
+    behind: sympy.Expr | None = None
+    before: sympy.Expr | None = None
+    others = []
+    for part in parts:
+        e = _at_least_zero(part)
+        slopes = None if e is None else (e.coeff(QUERY), e.coeff(KEY))
+        if e is None or slopes not in ((1, -1), (-1, 1)):
+            others.append(_described(part))
+            continue
+        limit = sympy.expand(e - slopes[0] * QUERY - slopes[1] * KEY)
+        held = behind if slopes == (1, -1) else before
+        if limit.has(QUERY, KEY) or limit.atoms(sympy.Function):
+            others.append(_described(part))
+            continue
+        if held is None or _never_below(sympy.expand(held - limit), queries, keys):
+            held = limit
+        elif not _never_below(sympy.expand(limit - held), queries, keys):
+            others.append("two limits of unknown order")
+        behind, before = (held, before) if slopes == (1, -1) else (behind, held)
+    return Form(queries, keys, behind, before, tuple(dict.fromkeys(others)))
+
+
+def _described(part: Any) -> str:
+    """In words what a kernel would have to look at."""
+    if part == sympy.false:
+        return "everything hidden"
+    if isinstance(part, sympy.Eq) and part.atoms(AppliedUndef) and _is_swapped(part):
+        return "documents that values tell"
+    if isinstance(part, sympy.Or):
+        return "a choice of masks"
+    if part.atoms(AppliedUndef):
+        return "padding that values tell" if not part.has(QUERY) and part.has(KEY) else "values that come with the call"
+    return "keys that are hidden from all queries" if not part.has(QUERY) else "a pattern of positions"
+
+
+def _is_swapped(part: sympy.Eq) -> bool:
+    left = part.lhs.xreplace({QUERY: KEY, KEY: QUERY})
+    return part.lhs != part.rhs and bool(left == part.rhs)

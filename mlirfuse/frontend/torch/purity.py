@@ -1,0 +1,139 @@
+"""Which tensors a call of Dynamo's graph may write, by what the called function is and not by how it is spelled: ATen
+says so in its schemas, the functions of ``operator`` are listed, and of others every argument may be written."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._functorch import predispatch as vmap
+from torch.fx import GraphModule, Node
+
+from mlirfuse.frontend.torch import layouts
+
+_IN_PLACE_NAMES = (
+    *("iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "ilshift", "irshift", "iand", "ior"),
+    *("ixor", "iconcat", "setitem", "delitem"),
+)
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}
+_OPERATORS = {f for f in vars(operator).values() if callable(f)} - _IN_PLACE_OPERATORS
+_F = torch.nn.functional
+_UPDATES_BUFFERS = {
+    _F.batch_norm,
+    _F.instance_norm,
+    torch.batch_norm,
+    torch.instance_norm,
+    _F.embedding,
+    _F.embedding_bag,
+}
+
+
+def written_by(node: Node, module: GraphModule) -> Iterable[Node]:
+    """The arguments of ``node`` whose memory the call may write."""
+    if node.op == "call_method":
+        return _by_name(node, str(node.target))
+    if node.op == "call_module":
+        return node.all_input_nodes
+    if node.op != "call_function" or node.target in _OPERATORS:
+        return ()
+    if node.target in _IN_PLACE_OPERATORS:
+        return _nodes(node.args[:1])
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _mutable(node, [node.target._schema])
+    name = getattr(node.target, "__name__", "")
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _by_subgraph(node, module)
+    if node.target in _UPDATES_BUFFERS:
+        return node.all_input_nodes
+    if getattr(vmap, name, None) is node.target:
+        return ()
+    if any(getattr(space, name, None) is node.target for space in (torch, torch._C._nn, torch.nn.functional)):
+        return _by_name(node, name)
+    return node.all_input_nodes
+
+
+def is_function(node: Node, module: GraphModule) -> bool:
+    """Whether the call gives the same for the same arguments and does nothing else, as far as is known."""
+    if node.target in vars(vmap).values() or list(written_by(node, module)):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if isinstance(node.target, torch._ops.OpOverload):
+        overloads = [node.target]
+    else:
+        packet = getattr(torch.ops.aten, str(name), None)
+        if packet is None:
+            return node.op == "call_method" or node.target in _OPERATORS
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    return not any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
+
+
+def written_storages(module: GraphModule) -> set[int]:
+    """The storages of fake tensors that some call of ``module`` may write."""
+    found = set()
+    for node in module.graph.nodes:
+        for source in written_by(node, module):
+            storage = layouts.storage(source.meta.get("example_value"))
+            if storage is not None:
+                found.add(storage)
+    return found
+
+
+def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] | None:
+    """The module that a higher-order op calls once, as for a checkpoint, and the arguments of its placeholders."""
+    if not isinstance(node.target, torch._ops.HigherOrderOperator):
+        return None
+    inner: list[tuple[int, GraphModule]] = []
+    for k, x in enumerate(node.args):
+        called = getattr(module, str(x.target), None) if isinstance(x, Node) and x.op == "get_attr" else None
+        if isinstance(called, GraphModule):
+            inner.append((k, called))
+    if len(inner) != 1:
+        return None
+    place, called = inner[0]
+    given = list(node.args[place + 1 :])
+    return (called, given) if len(called.graph.find_nodes(op="placeholder")) == len(given) else None
+
+
+def _by_subgraph(node: Node, module: GraphModule) -> Iterable[Node]:
+    found = subgraph(node, module)
+    if found is None:
+        return node.all_input_nodes
+    called, given = found
+    written = written_storages(called)
+    places = called.graph.find_nodes(op="placeholder")
+    return _nodes(
+        x for place, x in zip(places, given) if layouts.storage(place.meta.get("example_value")) in written
+    )  # fmt: skip
+
+
+def _by_name(node: Node, name: str) -> Iterable[Node]:
+    """A method of tensors or a function of torch: by the schemas of ATen's op of this name, where it has one."""
+    if "out" in node.kwargs:
+        return node.all_input_nodes
+    if node.kwargs.get("inplace") or (node.op == "call_function" and any(x is True for x in node.args)):
+        return node.all_input_nodes  # perhaps ``inplace``
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is not None:
+        return _mutable(node, [getattr(packet, overload)._schema for overload in packet.overloads()])
+    dunder = name.startswith("__") and name.endswith("__")
+    in_place = name[2:-2] in _IN_PLACE_NAMES if dunder else name.endswith("_")
+    return _nodes(node.args[:1]) if in_place else ()
+
+
+def _mutable(node: Node, schemas: Iterable[Any]) -> Iterable[Node]:
+    found: list[Any] = []
+    for schema in schemas:
+        for place, argument in enumerate(schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            found += [node.kwargs[argument.name]] if argument.name in node.kwargs else []
+            found += [node.args[place]] if not argument.kwarg_only and place < len(node.args) else []
+    return _nodes(found)
+
+
+def _nodes(args: Iterable[Any]) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.map_arg(tuple(args), found.append)
+    return found

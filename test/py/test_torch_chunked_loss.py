@@ -1,0 +1,329 @@
+"""Cross entropy of a linear layer in chunks of rows: values, gradients, what is never in memory, and who keeps logits
+whole."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mlirfuse.torch
+from mlirfuse.frontend.torch import chunked_loss, losses
+
+WORDS, FEATURES = 37, 8
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    monkeypatch.setattr(chunked_loss, "ROWS", 16)
+
+
+def given(dtype=torch.float32, rows=(3, 20)):
+    """Hidden states, weight, bias, labels, some of them ignored."""
+    x = torch.randn(*rows, FEATURES, dtype=dtype, requires_grad=True)
+    weight = torch.randn(WORDS, FEATURES, dtype=dtype, requires_grad=True)
+    bias = torch.randn(WORDS, dtype=dtype, requires_grad=True)
+    labels = torch.randint(0, WORDS, rows)
+    labels[0, :5] = -100
+    return x, weight, bias, labels
+
+
+def calls(fn, *args, option="always"):
+    """The compiled ``fn``, and the ops of ours that its forward graphs call."""
+    told = mlirfuse.torch.explain(fn, *args, options={"chunked_loss": option})
+    names = [name for graph in told.graphs for name, _, _ in graph.outside]
+    return [name.split(".")[1] for name in names if name.startswith("mlirfuse.linear")], str(told)
+
+
+def gradients(fn, args):
+    loss = fn(*args)
+    inputs = [x for x in args if x is not None and x.requires_grad]
+    return loss, torch.autograd.grad(loss, inputs)
+
+
+def check(fn, args, op="linear_loss", tolerance=1e-6):
+    """The compiled loss and gradients beside those in float64, whose error is at most ``tolerance`` of the largest."""
+    torch._dynamo.reset()
+    wide = [x.detach().double().requires_grad_() if x is not None and x.is_floating_point() else x for x in args]
+    expected = gradients(fn, wide)
+    run = torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "always", "fallback": False})
+    found = gradients(run, args)
+    for got, wanted in zip((found[0], *found[1]), (expected[0], *expected[1])):
+        error = (got.double() - wanted).abs().max() / wanted.abs().max()
+        assert error <= tolerance, float(error)
+    torch._dynamo.reset()
+    assert op in calls(fn, *args)[0]
+
+
+def plain(x, weight, bias, labels, **how):
+    return F.cross_entropy(F.linear(x, weight, bias).view(-1, WORDS), labels.view(-1), **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"reduction": "sum"},
+        {"label_smoothing": 0.1},
+        {"ignore_index": 3},
+        {"label_smoothing": 0.2, "reduction": "sum", "ignore_index": 0},
+    ],
+    ids=str,
+)
+def test_values_and_gradients(how):
+    x, weight, bias, labels = given()
+    if how.get("ignore_index", -100) != -100:
+        labels = labels.clamp(min=0)
+    check(lambda *args: plain(*args, **how), (x, weight, bias, labels))
+
+
+def as_older_models(x, weight, labels):
+    logits = (F.linear(x, weight) * 0.7)[..., :-1, :].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), labels[..., 1:].reshape(-1))
+
+
+def words_in_the_middle(x, weight, labels):
+    return F.cross_entropy(F.linear(x, weight).transpose(1, 2), labels)
+
+
+@pytest.mark.parametrize("fn", [as_older_models, words_in_the_middle])
+def test_forms_of_models(fn):
+    x, weight, _, labels = given()
+    check(fn, (x, weight, labels))
+
+
+def test_a_softcap():
+    x, weight, _, labels = given(torch.float64)
+    check(as_transformers, (x, weight, labels), tolerance=1e-13)
+
+
+def as_transformers(x, weight, labels):
+    logits = (F.linear(x, weight) / 5.0).tanh() * 5.0
+    shifted = F.pad(labels, (0, 1), value=-100)[..., 1:].contiguous().view(-1)
+    return F.cross_entropy(logits.view(-1, WORDS), shifted, ignore_index=-100, reduction="sum") / 7
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_losses_that_are_more_than_a_factor_compute_logits_again(reduction):
+    """A z-loss, and a loss of each row that something else weighs."""
+
+    def fn(x, weight, labels):
+        logits = F.linear(x, weight).view(-1, WORDS)
+        loss = F.cross_entropy(logits, labels.view(-1), reduction=reduction, label_smoothing=0.1)
+        z = torch.logsumexp(logits, -1).pow(2)
+        weights = torch.linspace(0, 1, loss.numel()).to(loss.dtype).view_as(loss)
+        return (loss * (weights if reduction == "none" else 1)).sum() + 0.01 * z.mean()
+
+    x, weight, _, labels = given()
+    check(fn, (x, weight, labels), "linear_rows")
+
+
+@pytest.mark.parametrize("form", ["linear_loss", "linear_rows"])
+def test_chunks_by_kernels_of_ours(monkeypatch, form):
+    """As chunks of many elements are, here of few; twice, in a softcap."""
+    monkeypatch.setattr(chunked_loss, "LEAST", 0)
+    seen = []
+    compiled = chunked_loss._compiled
+    monkeypatch.setattr(chunked_loss, "_compiled", lambda function: seen.append(function) or compiled(function))
+
+    def fn(x, weight, labels):
+        logits = (F.linear(x, weight).view(-1, WORDS) / 5.0).tanh() * 5.0
+        loss = F.cross_entropy(logits, labels.view(-1), label_smoothing=0.1)
+        return loss if form == "linear_loss" else loss + 0.01 * torch.logsumexp(logits, -1).pow(2).mean()
+
+    x, weight, _, labels = given()
+    check(fn, (x, weight, labels), form)
+    names = {"linear_loss": {"_rows_and_gradient"}, "linear_rows": {"_rows_of", "_gradient_of"}}[form]
+    assert {f.__name__ for f in seen} == names
+
+
+def test_no_row_counts():
+    """As in eager: no number, with gradients of zero."""
+    x, weight, _, labels = given()
+    fn = torch.compile(lambda *args: plain(args[0], args[1], None, args[2]), backend="mlirfuse",
+                       options={"chunked_loss": "always", "fallback": False})  # fmt: skip
+    loss, grads = gradients(fn, (x, weight, torch.full_like(labels, -100)))
+    assert loss.isnan()
+    assert all(not g.any() for g in grads)
+
+
+def test_a_label_that_is_no_word_is_refused():
+    x, weight, _, labels = given()
+    fn = torch.compile(lambda *args: plain(args[0], args[1], None, args[2]), backend="mlirfuse",
+                       options={"chunked_loss": "always", "fallback": False})  # fmt: skip
+    labels[1, 1] = WORDS
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        fn(x, weight, labels)
+
+
+def test_autocast_and_tied_embeddings():
+    """Gradients of the weight are summed in float32 from products of bfloat16: their error against float64 is no more
+    than eager's."""
+    table = torch.randn(WORDS, FEATURES, requires_grad=True)
+    ids = torch.randint(0, WORDS, (3, 20))
+
+    def fn(table, ids):
+        hidden = torch.tanh(F.embedding(ids, table))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = F.linear(hidden, table)
+        return F.cross_entropy(logits.float().view(-1, WORDS), ids.view(-1))
+
+    def exact(table, ids):
+        logits = F.linear(torch.tanh(F.embedding(ids, table)), table)
+        return F.cross_entropy(logits.view(-1, WORDS), ids.view(-1))
+
+    expected = torch.autograd.grad(exact(table.double(), ids), table)[0]
+    eager = torch.autograd.grad(fn(table, ids), table)[0]
+    run = torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "always", "fallback": False})
+    got = torch.autograd.grad(run(table, ids), table)[0]
+    assert got.dtype is torch.float32
+    assert (got - expected).abs().max() <= 1.5 * (eager - expected).abs().max()
+    assert "linear_loss" in calls(fn, table, ids)[0]
+
+
+def test_symbolic_sizes():
+    fn = torch.compile(lambda x, w, t: plain(x, w, None, t), backend="mlirfuse", dynamic=True,
+                       options={"chunked_loss": "always", "fallback": False})  # fmt: skip
+    for rows in ((3, 20), (2, 7), (5, 33)):
+        x, weight, _, labels = given(rows=rows)
+        found, expected = gradients(fn, (x, weight, labels)), gradients(lambda *a: plain(a[0], a[1], None, a[2]),
+                                                                        (x, weight, labels))  # fmt: skip
+        torch.testing.assert_close(found, expected)
+
+
+def test_inference():
+    x, weight, _, labels = given()
+    with torch.no_grad():
+        fn = torch.compile(lambda *a: plain(a[0], a[1], None, a[2]), backend="mlirfuse",
+                           options={"chunked_loss": "always", "fallback": False})  # fmt: skip
+        torch.testing.assert_close(fn(x, weight, labels), plain(x, weight, None, labels))
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of any tensor that is made meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (list, tuple)) else [out]:
+            self.elements = max(self.elements, x.numel() if isinstance(x, torch.Tensor) else 0)
+        return out
+
+
+@pytest.mark.parametrize("op", ["linear_loss", "linear_rows"])
+def test_no_tensor_of_all_logits(op):
+    x, weight, _, labels = (t.detach() for t in given(rows=(8, 32)))
+    x, labels = x.view(-1, FEATURES), labels.clamp(min=0).view(-1)
+    how = ("", torch.float32, [True, True, False])
+    with Largest() as largest:
+        if op == "linear_loss":
+            chunked_loss.linear_loss._init_fn(x, weight, None, labels, torch.ones(256), 0.0, *how)
+        else:
+            rows = chunked_loss.linear_rows._init_fn(x, weight, None, labels, *how)
+            chunked_loss.linear_rows_backward._init_fn(torch.ones_like(rows), rows, x, weight, None, labels, *how)
+    assert largest.elements <= max(16 * WORDS, 256 * FEATURES)
+
+
+def test_the_graph_holds_no_logits():
+    x, weight, _, labels = given(rows=(8, 32))
+    told = mlirfuse.torch.explain(lambda *a: plain(a[0], a[1], None, a[2]), x, weight, labels,
+                                  options={"chunked_loss": "always"})  # fmt: skip
+    values = {v for graph in told.graphs for op in graph.host.graph.ops for v in op.results}
+    held = [v.shape for v in values if v.dtype is not None]
+    assert held
+    assert not any(shape[-1:] == (WORDS,) and len(shape) > 1 for shape in held)
+
+
+READERS = {
+    "returned": (lambda logits, loss: (loss, logits), "the graph returns them"),
+    "accuracy": (lambda logits, loss: loss + 0 * logits.argmax(-1).sum(), "argmax reads them too"),
+    "distillation": (lambda logits, loss: loss + logits.softmax(-1).pow(2).sum(), "softmax reads them too"),
+}
+
+
+@pytest.mark.parametrize("reader, who", READERS.values(), ids=READERS)
+def test_other_readers_keep_logits_whole(reader, who):
+    def fn(x, weight, labels):
+        logits = F.linear(x, weight)
+        return reader(logits, F.cross_entropy(logits.view(-1, WORDS), labels.view(-1)))
+
+    x, weight, _, labels = given()
+    ops, text = calls(fn, x, weight, labels)
+    assert not ops
+    assert f"the logits stay whole: {who}" in text
+
+
+def test_the_option():
+    x, weight, _, labels = given()
+    fn = lambda x, w, t: plain(x, w, None, t)  # noqa: E731
+    assert not calls(fn, x, weight, labels, option="never")[0]
+    ops, text = calls(fn, x, weight, labels, option="auto")
+    assert not ops
+    assert "chunked_loss='always' has them in chunks" in text
+    with pytest.raises(Exception, match="'auto', 'always' or 'never'"):
+        torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "often"})(x, weight, labels)
+
+
+def test_automatic_where_it_saves_much(monkeypatch):
+    monkeypatch.setattr(losses, "LEAST_SAVED", 1000)
+    x, weight, _, labels = given(rows=(8, 32))
+    assert calls(lambda x, w, t: plain(x, w, None, t), x, weight, labels, option="auto")[0] == ["linear_loss"]
+
+
+@pytest.mark.parametrize("step", [lambda y: y + 1, torch.relu, lambda y: y.detach(), lambda y: y.half().float()])
+def test_what_is_done_otherwise_keeps_logits(step):
+    x, weight, _, labels = given()
+    fn = lambda x, w, t: F.cross_entropy(step(F.linear(x, w).view(-1, WORDS)), t.view(-1)) + x.sum()  # noqa: E731
+    assert not calls(fn, x, weight, labels)[0]
+
+
+class Tied(torch.nn.Module):
+    """A loss of words whose embeddings are the head's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden = torch.nn.Embedding(WORDS, FEATURES), torch.nn.Linear(FEATURES, FEATURES)
+        self.head = torch.nn.Linear(FEATURES, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        logits = self.head(torch.tanh(self.hidden(self.words(ids))))
+        return F.cross_entropy(logits.view(-1, WORDS), ids.view(-1))
+
+
+def rank_of_two(rank: int, folder: str, ways: tuple[str, ...]):
+    """Trains a step in each of torch's ways of spreading a model; raises where gradients are not those of one process."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=2)
+    chunks, seen = chunked_loss.chunks, []
+    chunked_loss.chunks = lambda rows: seen.append(rows) or chunks(rows)
+    torch.manual_seed(0)
+    ids, whole = torch.randint(0, WORDS, (2, 4, 10)), Tied()
+    ((whole(ids[0]) + whole(ids[1])) / 2).backward()
+    for way in ways:
+        model = Tied()
+        model.load_state_dict(whole.state_dict())
+        if way == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        else:
+            fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        options = {"chunked_loss": "always", "fallback": False}
+        torch.compile(model, backend="mlirfuse", options=options)(ids[rank]).backward()
+        for expected, found in zip(whole.parameters(), model.parameters()):
+            grad = found.grad.full_tensor() if way == "fsdp2" else found.grad
+            torch.testing.assert_close(grad, expected.grad)
+        assert seen.pop() == 40
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_ddp_and_fsdp2_with_tied_embeddings(tmp_path):
+    torch.multiprocessing.spawn(rank_of_two, (str(tmp_path), ("ddp", "fsdp2")), 2)
