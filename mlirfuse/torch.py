@@ -28,3 +28,7 @@ __all__ = [
 
 if "mlirfuse" not in registry._COMPILER_FNS:
     registry.register_backend(mlirfuse, name="mlirfuse")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,7 +5,13 @@ from __future__ import annotations
 import linecache
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+
+
+class FallbackWarning(UserWarning):
+    """Something works, but another, slower way than was asked for: a function runs op by op, a loop as Python, a call
+    on the host, without the cache on disk."""
 
 
 class MlirfuseError(Exception):
@@ -63,12 +69,24 @@ def located(message: str, where: tuple[str, int] | None) -> str:
     return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
 
 
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """The end of a sentence that says that there is no ``name``: which of ``names`` was meant, or all of them. All
+    begin with ``prefix``."""
+    import difflib  # late: only mistakes need it
+
+    among = list(names)
+    found = difflib.get_close_matches(name.removeprefix(prefix), [other.removeprefix(prefix) for other in among], 1)
+    return f": did you mean '{prefix}{found[0]}'?" if found else f"; there are {', '.join(among)}"
+
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+_OURS = (_PACKAGE, "<host program", "<frozen importlib")  # begin the files of frames that no user has written
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
+def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
     """A warning at the line that called this package, or the Python that it wrote for a host program."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<host program")):
-        frame, level = frame.f_back, level + 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        level += not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap")  # which Python does not count
+        frame = frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirfuse import _native
 from mlirfuse.core import config, threads
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import TraceError, UnsupportedError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import edges, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
@@ -347,6 +347,16 @@ def _all_numpy(leaves: Sequence) -> bool:
     return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
 
 
+def _parameters(fn: Callable, static: Sequence[str]) -> list[str]:
+    """The names of a function's parameters. Raises ValueError where a name in ``static`` is none of them."""
+    found = inspect.signature(fn).parameters
+    for name in static:
+        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+            called = getattr(fn, "__name__", "the function")
+            raise ValueError(f"static_argnames: {called} has no parameter '{name}'{nearest(name, found)}")
+    return list(found)
+
+
 class Jitted(_native.Function):
     """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
@@ -375,7 +385,10 @@ class Jitted(_native.Function):
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()
         self.plain = Plain(fn, self.__name__)
-        self._names = [] if not self.static else list(inspect.signature(fn).parameters)
+        self._names = [] if not self.static else _parameters(fn, self.static)
+
+    def __repr__(self) -> str:
+        return f"<mlirfuse.jit({self.__module__}.{self.__qualname__})>"
 
     # ---- calls
 

@@ -32,7 +32,7 @@ from mlirfuse.frontend.torch import (
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
-from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
@@ -47,11 +47,13 @@ observers: list[Observer] = []  # told of each graph that was compiled: its kind
 def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
-    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
+    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything. Raises ValueError for a
+    mode, an option or an option's value that there is not."""
+    given = Options.of(options)
+    mode = checked(mode)
     progress.follow()
     recompiles.watch()
     uncollected.while_dynamo_traces(mlirfuse)  # a reset forgets it
-    given = Options.of(options)
     recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
