@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from mlirfuse.core import notebook
+
 
 class FallbackWarning(UserWarning):
     """Something works, but another, slower way than was asked for: a function runs op by op, a loop as Python, a call
@@ -66,7 +68,15 @@ def located(message: str, where: tuple[str, int] | None) -> str:
     if where is None:
         return message
     source = linecache.getline(*where).strip()
-    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+    return f"{message}\n  at {place(*where)}" + (f": {source}" if source else "")
+
+
+def place(file: str, line: int) -> str:
+    """``FILE:LINE``; in a notebook ``Cell In[5], line 3``. A line of 0 stands for all of what ``file`` names."""
+    called = notebook.cell(file)
+    if called is not None:
+        return f"{called}, line {line}"
+    return f"{file}:{line}" if line else file
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
