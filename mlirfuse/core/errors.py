@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -89,14 +90,26 @@ def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f": did you mean '{prefix}{found[0]}'?" if found else f"; there are {', '.join(among)}"
 
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
-_OURS = (_PACKAGE, "<host program", "<frozen importlib")  # begin the files of frames that no user has written
+def has_line(error: BaseException) -> bool:
+    """Whether the text of ``error`` is for the user: its line is in it, and a remedy where there is one."""
+    return isinstance(error, MlirfuseError) or getattr(error, "_located", False)
+
+
+_OURS = (str(Path(__file__).resolve().parent.parent) + os.sep, "<host program", "<loop>", "<sizes>")
+
+
+def is_ours(file: str) -> bool:
+    """Whether the code of ``file`` is this package's, or Python that it has written."""
+    return file.startswith(_OURS)
 
 
 def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
-    """A warning at the line that called this package, or the Python that it wrote for a host program."""
+    """A warning at the line that called this package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-        level += not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap")  # which Python does not count
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not is_ours(file) and not file.startswith("<frozen importlib"):
+            break
+        level += not file.startswith("<frozen importlib._bootstrap")  # which Python does not count
         frame = frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -1,8 +1,10 @@
 """``explain``: what a call becomes, in words and as a page."""
 
 import io
+import os
 import re
 import sys
+import traceback
 import types
 import warnings
 from html.parser import HTMLParser
@@ -434,3 +436,82 @@ def test_progress_is_shown_in_a_notebook(shell, monkeypatch):
     del shell.kernel  # IPython in a terminal, of which stderr goes to a file
     monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", None)
     assert not notebook.running() and lines() == []
+
+
+# ---- tracebacks
+
+
+def added(x, y):
+    return x + y
+
+
+def misshapen(x, y):
+    return added(np.exp(x), y)
+
+
+def misspelled(x, y):
+    return x + y.shpe
+
+
+def of_a_key(x, y):
+    return x["q"] + y
+
+
+def past_the_end(x, y):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i + 1]
+    return s + y
+
+
+def frames(error):
+    """How many frames of ours there are in all that is printed of an error, and the last function of the user's."""
+    text = "".join(traceback.format_exception(error))
+    last = [f.name for f in traceback.extract_tb(error.__traceback__) if f.filename == __file__][-1]
+    return text.count(os.path.dirname(mlirfuse.__file__) + os.sep), text.count('File "<'), last
+
+
+@pytest.mark.parametrize(
+    "fn, args, kind, last",
+    [
+        (misshapen, (np.ones(3), np.ones(4)), ValueError, "added"),
+        (misspelled, (np.ones(3), np.ones(4)), AttributeError, "misspelled"),
+        (of_a_key, ({"a": 1}, np.ones(3)), KeyError, "of_a_key"),
+        (past_the_end, (np.ones(99), np.ones(3)), IndexError, "past_the_end"),
+        (lambda x, y: added(x[x > y].reshape(3, 5), y), (np.ones(5000), 0.5), ValueError, "<lambda>"),
+        (lambda x, y: undefined, (np.ones(5000), 0.5), NameError, "<lambda>"),  # noqa: F821
+    ],
+)
+@pytest.mark.filterwarnings("ignore::mlirfuse.FallbackWarning")
+def test_tracebacks_of_mistakes_have_one_frame_of_ours(fn, args, kind, last):
+    compiled = mlirfuse.jit(fn)
+    for _ in range(3):  # the ways of later calls are others
+        with pytest.raises(kind) as raised:
+            compiled(*args)
+        assert frames(raised.value) == (1, 0, last)
+    with pytest.raises(kind) as raised:
+        compiled.explain(*args)
+    assert frames(raised.value)[0] == 1
+
+
+def test_the_error_that_numpy_raises_elsewhere_is_shown_too():
+    """A trace stops at a branch on values, which says TypeError; so does NumPy's own, of another line."""
+
+    def branches(x):
+        y = len(3.0) if np.char.upper("a") == "A" else x
+        return x if x.sum() > 0 else y
+
+    with pytest.raises(TypeError) as raised:
+        mlirfuse.jit(branches)(np.ones(3))
+    assert "has no len()" in "".join(traceback.format_exception(raised.value))
+
+
+def test_tracebacks_of_our_own_mistakes_stay_whole(monkeypatch):
+    source = "def broken(*_):\n    raise AssertionError('a pass is wrong')"
+    scope: dict = {}
+    exec(compile(source, os.path.join(os.path.dirname(mlirfuse.__file__), "passes", "broken.py"), "exec"), scope)
+    broken = scope["broken"]
+    monkeypatch.setattr("mlirfuse.frontend.numpy.tracing.trace", broken)
+    with pytest.raises(AssertionError) as raised:
+        mlirfuse.jit(added, fallback=False)(np.ones(3), 1.0)
+    assert len(traceback.extract_tb(raised.value.__traceback__)) >= 5

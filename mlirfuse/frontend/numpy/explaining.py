@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlirfuse.core import config
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.pieces import program as pieces
 from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
@@ -61,7 +61,7 @@ def _not_compiled(entry: Entry, call: Call, error: BaseException, stretched: Str
     if known and followed and not isinstance(error, TorchFunctionError) and entry.owner.in_pieces(leaves):
         try:
             return _pieces(entry, leaves)
-        except TraceError as problem:
+        except Exception as problem:
             error = problem
     if not all(kind in ("numpy", None) for kind in kinds):
         raise error
@@ -69,10 +69,11 @@ def _not_compiled(entry: Entry, call: Call, error: BaseException, stretched: Str
 
 
 def _pieces(entry: Entry, leaves: Sequence) -> PiecesExplanation:
-    """Raises TraceError where the call does not run in pieces."""
+    """Raises why, where the call does not run in pieces."""
 
     def not_so(_: list, refused: Any) -> Any:
-        raise TraceError(str(made.refused if refused is None else refused))
+        why = made.refused if refused is None else refused
+        raise why if isinstance(why, Exception) else TraceError(str(why))
 
     made = pieces.Pieces(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
     return PiecesExplanation.of(entry.name, made, list(leaves))
@@ -95,7 +96,7 @@ def _eager(entry: Entry, error: BaseException, args: tuple, kwargs: dict[str, An
         try:
             plain.original(*given, **named)
         except Exception as raised:
-            if isinstance(error, type(raised)):  # with the line and the remedy
+            if isinstance(error, type(raised)) and has_line(error):
                 raise error from raised
             raise
     return EagerExplanation(entry.name, str(error))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlirfuse.core.errors import located, warn
+from mlirfuse.core.errors import has_line, located, warn
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
@@ -93,7 +93,7 @@ class Plain:
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
         """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
-        type too, the trace's is raised, which has the line and the remedy."""
+        type too, the trace's is raised if it has the line and the remedy."""
         if refused is None:
             result = self.fn(*args, **kwargs)
             found = self._lifted
@@ -105,7 +105,7 @@ class Plain:
         try:
             result = self.fn(*args, **kwargs)
         except Exception as error:
-            if isinstance(refused, type(error)):
+            if isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
         if self._lifted is not None and any(loop.ran for loop in self._lifted.loops):

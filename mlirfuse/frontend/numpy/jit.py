@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlirfuse import _native
-from mlirfuse.core import config, threads
+from mlirfuse.core import config, threads, tracebacks
 from mlirfuse.core.errors import TraceError, UnsupportedError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import edges, programs, tracing
@@ -436,6 +436,8 @@ class Jitted(_native.Function):
             entry.loops_ran()
             return result
 
+    _raised = staticmethod(tracebacks.shorten)  # is told what a call raises
+
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
         """Calls with the arrays captured from around the function behind the leaves."""
         try:
@@ -527,6 +529,7 @@ class Jitted(_native.Function):
             raise LookupError(f"{self.__name__} has not run with such arguments")
         return kind, call.leaves, kind.env(call)
 
+    @tracebacks.shortened
     def lower(self, *args, **kwargs) -> LoweredFunction:
         """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing
         yet."""
@@ -538,6 +541,7 @@ class Jitted(_native.Function):
             raise call.refused
         return entry.lowered(call)
 
+    @tracebacks.shortened
     def explain(self, *args, **kwargs) -> Explained:
         """What becomes of a call with these arguments, for people: ``print`` it, or ``.save("f.html")``. See
         :class:`mlirfuse.inspect.explain.Explanation`. A function that is not compiled whole runs on copies of them."""
@@ -545,6 +549,7 @@ class Jitted(_native.Function):
 
         return self._explained(args, kwargs, Explanation.of)
 
+    @tracebacks.shortened
     def kernels(self, *args, **kwargs) -> int:
         """How many kernels a call with these arguments launches; of loops that run natively, how often one does."""
         found = self._explained(args, kwargs, lambda lowered: lowered)
@@ -582,6 +587,7 @@ class CompiledFunction:
         self._entry, self.kernels = entry, kernels
         self._kinds = OneKind(entry, kind, call, entry.statics)
 
+    @tracebacks.shortened
     def __call__(self, *args, **kwargs):
         leaves, tree = trees.flatten((args, kwargs))
         if tree != self._entry.tree:
