@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
-from mlirfuse.frontend.numpy.pieces.calls import lazy, library_function, vectorized
+from mlirfuse.frontend.numpy.pieces.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -119,7 +120,8 @@ class StandIns:
         if action is not None:
             return _Acting(action)
         if isinstance(value, types.FunctionType):
-            return self._function(value) if _is_users(value.__code__.co_filename) else self._created(value)
+            known = special.function_of(value) is not None or not _is_users(value.__code__.co_filename)
+            return self._created(value) if known else self._function(value)
         if isinstance(value, types.ModuleType):
             name = value.__name__
             file = getattr(value, "__file__", None)
@@ -135,11 +137,14 @@ class StandIns:
 
     def _created(self, value):
         try:
-            ours = CREATION.get(value)
+            ours = CREATION.get(value) or special.function_of(value)
         except TypeError:  # not hashable
             ours = None
+        if ours is None and _is_librarys(value):
+            named = isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) or hasattr(value, "__name__")
+            return library_function(value, self.original) if named else LibraryObject(value, self.original)
         if ours is None:
-            return library_function(value, self.original) if _is_librarys(value) else value
+            return value
         return creation_stand_in(value, ours)
 
     def _function(self, fn: types.FunctionType):
