@@ -42,7 +42,7 @@ DUMPS = (
     *LEVELS, "guarded", "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args",
     "effective-bandwidth", "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
-_SETTINGS = {
+_SETTINGS: dict[str, Flag | Count] = {
     "fuse_cpu": Flag(), "fuse_gpu": Flag(), "single_op": Flag(), "horizontal": Flag(), "max_args": Count(1_000_000),
     "guards": Flag(), "fallback": Flag(), "max_kinds": Count(1_000_000), "compile_seconds": Count(1_000_000, least=0),
     "check_indices": Flag(),

@@ -20,5 +20,6 @@ def running() -> bool:
 def cell(file: str) -> str | None:
     """``Cell In[5]``, what IPython calls the cell of which the code's file is ``file``; None for a file."""
     compiler = getattr(_shell(), "compile", None)
-    found = compiler.format_code_name(file) if hasattr(compiler, "format_code_name") else None
+    name = getattr(compiler, "format_code_name", None)
+    found = None if name is None else name(file)
     return " ".join(found) if found else None

@@ -7,10 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
-Main = Callable[[list[str] | None], int]
 
-
-def command(main: Main) -> Main:
+def command(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
     """``main`` of a program, which ends quietly where nobody reads on, as ``… | head`` does. The status is then that of
     a program that the signal ends: 141."""
 

@@ -243,8 +243,9 @@ def _normalized(row: str, x, axis) -> TracedArray:
         return wrap(x._trace, x._trace.emit(row, x.value, axis=axes[0]))
     if len(axes) != x.ndim:
         fail(UnsupportedError, f"scipy.special.{row} along some of the axes is not supported in a compiled function")
-    flat = np.reshape(x, -1)
-    return np.reshape(wrap(x._trace, x._trace.emit(row, flat.value, axis=0)), x.shape)
+    flat: Any = np.reshape(x, -1)
+    made: Any = wrap(x._trace, x._trace.emit(row, flat.value, axis=0))
+    return made.reshape(x.shape)
 
 
 @_function

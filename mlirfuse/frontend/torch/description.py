@@ -56,7 +56,7 @@ class GraphExplanation(Shown):
 
     def tables(self) -> list[Table]:
         """The kernels, what runs as torch's own, collectives, what is saved, and what is computed again."""
-        rows = [(k.scheduler, k.read, k.written, counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
+        rows: list[tuple] = [(k.scheduler, k.read, k.written, counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
         out = [Table(("scheduler", "bytes read", "bytes written", "ops", "lines"), rows)]
         if self.outside:
             rows = [(op, n, why, line) for (op, why, line), n in self.outside.items()]
