@@ -51,12 +51,17 @@ def licenses() -> list[Path]:
     return [folder / "LICENSE.llvm", folder / "LICENSE.nanobind"]
 
 
-def compiler() -> Path:
-    """Zig's C++ compiler as one program."""
-    script = WORK / "zig-c++"
-    script.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ -target x86_64-linux-gnu.{GLIBC} -Wl,-s "$@"\n'
-    )
+def compiler(python: str, folder: Path) -> Path:
+    """Zig's C++ compiler as one program, for an interpreter's headers. Those of Debian include another by a path below
+    ``/usr/include``, which has glibc's too and is not to be looked through."""
+    headers = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip())
+    machine = headers.parent / "x86_64-linux-gnu" / headers.name
+    options = f"-target x86_64-linux-gnu.{GLIBC} -Wl,-s"
+    if machine.is_dir():
+        shutil.copytree(machine, folder / "headers" / "x86_64-linux-gnu" / headers.name)
+        options += f" -isystem '{folder / 'headers'}'"
+    script = folder / "zig-c++"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ {options} "$@"\n')
     script.chmod(0o755)
     return script
 
@@ -65,7 +70,9 @@ def build(python: str, tag: str, texts: list[Path]) -> list[Path]:
     """The two wheels for an interpreter."""
     raw = WORK / tag
     shutil.rmtree(raw, ignore_errors=True)
-    settings = {**os.environ, "CXX": str(compiler())}
+    run(python, "-m", "venv", raw / "env")  # Debian's interpreters have no pip of their own
+    python = str(raw / "env" / "bin" / "python")
+    settings = {**os.environ, "CXX": str(compiler(python, raw))}
     run(python, "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "-w", raw, ROOT, env=settings)
     run(python, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-d", raw, BINDINGS)
     (ours,) = raw.glob("mlirfuse-*.whl")
