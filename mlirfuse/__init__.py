@@ -13,11 +13,19 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded bu
     raise ImportError("mlirfuse needs Python's global interpreter lock: run with PYTHON_GIL=1, or a build that has it")
 
 from mlirfuse.core import config, counters
-from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.core.errors import (
+    CompileError,
+    CudaError,
+    FallbackWarning,
+    MlirfuseError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+)
 from mlirfuse.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from mlirfuse import numpy
+    from mlirfuse import numpy, nvfuser
     from mlirfuse.api import jit, synchronize
     from mlirfuse.frontend.nvfuser.definition import FusionDefinition
     from mlirfuse.frontend.nvfuser.promotion import DataType
@@ -27,6 +35,7 @@ __all__ = [
     "CompileError",
     "CudaError",
     "DataType",
+    "FallbackWarning",
     "FusionDefinition",
     "MlirfuseError",
     "ShapeError",
@@ -37,6 +46,7 @@ __all__ = [
     "counters",
     "jit",
     "numpy",
+    "nvfuser",
     "synchronize",
 ]
 
@@ -46,17 +56,19 @@ _LATE = {
     "autotune": "mlirfuse.runtime.autotune",
     "jit": "mlirfuse.api",
     "numpy": "mlirfuse.numpy",
+    "nvfuser": "mlirfuse.nvfuser",
     "synchronize": "mlirfuse.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
-        raise AttributeError(f"module 'mlirfuse' has no attribute '{name}'")
+        message = f"module 'mlirfuse' has no attribute '{name}'"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])  # of which Python names the nearest
     module = importlib.import_module(_LATE[name])
-    found = globals()[name] = module if name == "numpy" else getattr(module, name)
+    found = globals()[name] = module if _LATE[name] == f"mlirfuse.{name}" else getattr(module, name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__", *(["torch"] if "mlirfuse.torch" in sys.modules else [])])

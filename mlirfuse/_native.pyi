@@ -86,7 +86,8 @@ class Dispatcher:
 
 class Function:
     """A callable to derive from. Calls go to ``self._call(args, kwargs)``, but for those whose arguments are all
-    positional and no containers, once ``_set_plain`` has said what runs as many."""
+    positional and no containers, once ``_set_plain`` has said what runs as many. What a call raises is first handed to
+    ``self._raised(error)``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def _set_plain(self, count: int, target: Callable[..., Any]) -> None: ...

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from mlirfuse import _native
+from mlirfuse.core import config
 from mlirfuse.frontend.numpy.jit import Jitted
+from mlirfuse.lowering import machines
 from mlirfuse.passes.base import build
 from mlirfuse.schedule.program import Schedules
 
@@ -71,8 +73,17 @@ def jit(
 
     ``lowering="linalg"``: segments become code through linalg and MLIR's own passes, not through this project's
     schedulers: slower, and a check of them. ``pipeline``: the same with the caller's passes, spelled as for
-    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/own-passes.md). Raises ValueError for others.
+    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/own-passes.md). Raises ValueError for others, and
+    for what another option does not take; TypeError for what is no function.
     """
+    if fn is not None and not callable(fn) and not hasattr(fn, "__func__"):  # a classmethod has one
+        raise TypeError(f"mlirfuse.jit takes a function, and not {fn!r} ({type(fn).__name__})")
+    if fallback is not None:
+        fallback = _checked("fallback", fallback)
+    if max_args is not None:
+        max_args = _checked("max_args", max_args)
+    if target not in (None, "cpu", "cuda"):
+        machines.named(target)  # raises for what is no target
     if lowering not in (None, "linalg") or from_level != "linalg":
         raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
     if pipeline is not None:
@@ -93,6 +104,14 @@ def _jitted(fn: Any, options: tuple) -> Any:
     if isinstance(fn, functools.cached_property):
         return type(fn)(_jitted(fn.func, options))
     return Jitted(fn, *options)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """An option that a switch of the same name has for all functions."""
+    try:
+        return config.checked(name, value)
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"mlirfuse.config.{name}", f"mlirfuse.jit's {name}")) from None
 
 
 def synchronize() -> None:

@@ -27,3 +27,7 @@ __all__ = [
 
 if compiler_fns is not None and "mlirfuse" not in compiler_fns:
     register_backend(mlirfuse, name="mlirfuse")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,19 +30,25 @@ import os
 import sys
 import types
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from mlirfuse.core import settings
+from mlirfuse.core.errors import nearest
+from mlirfuse.core.settings import Count, Flag
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
     *LEVELS, "guarded", "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args",
     "effective-bandwidth", "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
-NAMES = (
-    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "compile_seconds",
-    "check_indices", "dump", "dump_dir",
-)  # fmt: skip
+_SETTINGS: dict[str, Flag | Count] = {
+    "fuse_cpu": Flag(), "fuse_gpu": Flag(), "single_op": Flag(), "horizontal": Flag(), "max_args": Count(1_000_000),
+    "guards": Flag(), "fallback": Flag(), "max_kinds": Count(1_000_000), "compile_seconds": Count(1_000_000, least=0),
+    "check_indices": Flag(),
+}  # fmt: skip
+NAMES = (*_SETTINGS, "dump", "dump_dir")
 
 _listeners: set[weakref.ref] = set()  # of objects with a method switched(); WeakSet's callbacks swallow an interrupt
 
@@ -65,31 +71,58 @@ def _dump_from_environment() -> frozenset[str]:
         raise ValueError(f"MLIRFUSE_DUMP: {error}") from None
 
 
-fuse_cpu = settings.flag("MLIRFUSE_FUSE_CPU", True)
-fuse_gpu = settings.flag("MLIRFUSE_FUSE_GPU", True)
-single_op = settings.flag("MLIRFUSE_SINGLE_OP", True)
-horizontal = settings.flag("MLIRFUSE_HORIZONTAL", True)
-guards = settings.flag("MLIRFUSE_GUARDS", True)
-fallback = settings.flag("MLIRFUSE_FALLBACK", True)
-max_kinds = settings.count("MLIRFUSE_MAX_KINDS", 256, 1_000_000)
-compile_seconds = settings.count("MLIRFUSE_COMPILE_SECONDS", 10, 1_000_000)
-max_args = settings.count("MLIRFUSE_MAX_ARGS", 128, 1_000_000)
-check_indices = settings.flag("MLIRFUSE_CHECK_INDICES", False)
+def _from_environment(name: str, default: Any) -> Any:
+    return settings.read(f"MLIRFUSE_{name.upper()}", _SETTINGS[name], default)
+
+
+fuse_cpu: bool = _from_environment("fuse_cpu", True)
+fuse_gpu: bool = _from_environment("fuse_gpu", True)
+single_op: bool = _from_environment("single_op", True)
+horizontal: bool = _from_environment("horizontal", True)
+guards: bool = _from_environment("guards", True)
+fallback: bool = _from_environment("fallback", True)
+max_kinds: int = _from_environment("max_kinds", 256)
+compile_seconds: int = _from_environment("compile_seconds", 10)
+max_args: int = _from_environment("max_args", 128)
+check_indices: bool = _from_environment("check_indices", False)
 dump: frozenset[str] = _dump_from_environment()
 dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
 
 
-class _Config(types.ModuleType):
-    """This module, so that setting a switch is seen."""
+def checked(name: str, value: Any) -> Any:
+    """What switch ``name`` becomes by ``value``. Raises AttributeError for a name that is none, and ValueError for what
+    the switch does not take."""
+    if name not in NAMES:
+        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+    if name == "dump":
+        return dump_names(value)
+    if name == "dump_dir":
+        if not isinstance(value, (str, os.PathLike, type(None))):
+            raise ValueError(f"mlirfuse.config.dump_dir takes the path of a folder, or None, and not {value!r}")
+        return value
+    try:
+        return _SETTINGS[name].parse(value)
+    except ValueError:
+        raise ValueError(f"mlirfuse.config.{name} takes {_SETTINGS[name].takes}, and not {value!r}") from None
 
-    def __setattr__(self, name: str, value) -> None:
-        if name not in NAMES:
+
+class _Config(types.ModuleType):
+    """This module, so that setting a switch is checked and seen."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):  # what Python's import sets
             return super().__setattr__(name, value)
-        value = dump_names(value) if name == "dump" else value
+        value = checked(name, value)
         changed = getattr(self, name) != value
         super().__setattr__(name, value)
         if changed:
             look_up_anew()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"mlirfuse.config.{name} cannot be deleted")
 
 
 sys.modules[__name__].__class__ = _Config
@@ -119,12 +152,14 @@ def compiled_as() -> tuple:
 
 
 @contextmanager
-def override(**switches):
-    """Sets switches inside a ``with`` block. Raises TypeError for a name that is none."""
+def override(**switches: Any) -> Iterator[None]:
+    """Sets switches inside a ``with`` block. Raises TypeError for a name that is none, ValueError for what a switch
+    does not take; nothing is set then."""
     for name in switches:
         if name not in NAMES:
-            raise TypeError(f"no switch '{name}'; there are {', '.join(NAMES)}")
+            raise TypeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
     module = sys.modules[__name__]
+    switches = {name: checked(name, value) for name, value in switches.items()}
     saved = {name: getattr(module, name) for name in switches}
     try:
         for name, value in switches.items():

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+
+from mlirfuse.core import notebook
+
+
+class FallbackWarning(UserWarning):
+    """Something works, but another, slower way than was asked for: a function runs op by op, a loop as Python, a call
+    on the host, without the cache on disk."""
 
 
 class MlirfuseError(Exception):
@@ -65,15 +74,47 @@ def located(message: str, where: tuple[str, int] | None) -> str:
     if where is None:
         return message
     source = linecache.getline(*where).strip()
-    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+    return f"{message}\n  at {place(*where)}" + (f": {source}" if source else "")
 
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+def place(file: str, line: int) -> str:
+    """``FILE:LINE``; in a notebook ``Cell In[5], line 3``. A line of 0 stands for all of what ``file`` names."""
+    called = notebook.cell(file)
+    if called is not None:
+        return f"{called}, line {line}"
+    return f"{file}:{line}" if line else file
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning at the line that called this package, or the Python that it wrote for a host program."""
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """The end of a sentence that says that there is no ``name``: which of ``names`` was meant, or all of them. All
+    begin with ``prefix``."""
+    import difflib  # late: only mistakes need it
+
+    among = list(names)
+    found = difflib.get_close_matches(name.removeprefix(prefix), [other.removeprefix(prefix) for other in among], 1)
+    return f": did you mean '{prefix}{found[0]}'?" if found else f"; there are {', '.join(among)}"
+
+
+def has_line(error: BaseException) -> bool:
+    """Whether the text of ``error`` is for the user: its line is in it, and a remedy where there is one."""
+    return isinstance(error, MlirfuseError) or getattr(error, "_located", False)
+
+
+_OURS = (str(Path(__file__).resolve().parent.parent) + os.sep, "<host program", "<loop>", "<sizes>")
+
+
+def is_ours(file: str) -> bool:
+    """Whether the code of ``file`` is this package's, or Python that it has written."""
+    return file.startswith(_OURS)
+
+
+def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
+    """A warning at the line that called this package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<host program")):
-        frame, level = frame.f_back, level + 1
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not is_ours(file) and not file.startswith("<frozen importlib"):
+            break
+        level += not file.startswith("<frozen importlib._bootstrap")  # which Python does not count
+        frame = frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -1,6 +1,7 @@
 """Environment variables: each as what it takes, or a ValueError that says what that is. An empty one counts as not set.
 
-The C++ reads ``NUM_THREADS`` and ``POOL_BYTES`` here when it is loaded.
+The switches of :mod:`mlirfuse.core.config` take the same values as attributes. The C++ reads ``NUM_THREADS`` and
+``POOL_BYTES`` here when it is loaded.
 """
 
 from __future__ import annotations
@@ -8,32 +9,85 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse.core.errors import nearest, warn
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "off", "false", "no")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MOST_BYTES = (1 << 63) - 1
+VARIABLES = (
+    "MLIRFUSE_CACHE", "MLIRFUSE_CACHE_DIR", "MLIRFUSE_CHECK_INDICES", "MLIRFUSE_COMPILE_SECONDS",
+    "MLIRFUSE_DEFINITIONS", "MLIRFUSE_DUMP", "MLIRFUSE_DUMP_DIR", "MLIRFUSE_FALLBACK", "MLIRFUSE_FUSE_CPU",
+    "MLIRFUSE_FUSE_GPU", "MLIRFUSE_GUARDS", "MLIRFUSE_HORIZONTAL", "MLIRFUSE_LIBCUDA", "MLIRFUSE_MAX_ARGS",
+    "MLIRFUSE_MAX_KINDS", "MLIRFUSE_NUM_THREADS", "MLIRFUSE_POOL_BYTES", "MLIRFUSE_PROGRESS", "MLIRFUSE_SINGLE_OP",
+)  # fmt: skip
+TESTS = "MLIRFUSE_TEST_"  # begins the names of variables that this project's tests read
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A switch: on or off, as a bool, 0 or 1, or a word."""
+
+    takes = f"{', '.join(_ON)} or {', '.join(_OFF)}"
+
+    def parse(self, value: Any) -> bool:
+        """Raises ValueError for what is no switch."""
+        value = _as_python(value)
+        word = value.lower() if isinstance(value, str) else str(int(value)) if isinstance(value, int) else ""
+        if word not in _ON + _OFF:
+            raise ValueError
+        return word in _ON
+
+
+@dataclass(frozen=True)
+class Count:
+    """A whole number from ``least`` to ``most``."""
+
+    most: int
+    least: int = 1
+
+    @property
+    def takes(self) -> str:
+        return f"a whole number from {self.least} to {self.most}"
+
+    def parse(self, value: Any) -> int:
+        """Raises ValueError for any other."""
+        value = _as_python(value)
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise ValueError
+        return value
+
+
+def _as_python(value: Any) -> Any:
+    """A number of NumPy's as one of Python's."""
+    return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 1) else value
 
 
 def _wrong(name: str, takes: str) -> ValueError:
     return ValueError(f"the environment variable {name} is '{os.environ[name]}', but takes {takes}")
 
 
+def read(name: str, setting: Flag | Count, default: Any) -> Any:
+    """What the variable says, or ``default`` where it is not set."""
+    text = os.environ.get(name, "")
+    try:
+        return setting.parse(text) if text else default
+    except ValueError:
+        raise _wrong(name, setting.takes) from None
+
+
 def flag(name: str, default: bool) -> bool:
     """A switch."""
-    text = os.environ.get(name, "").lower()
-    if text and text not in _ON + _OFF:
-        raise _wrong(name, f"{', '.join(_ON)} or {', '.join(_OFF)}")
-    return text in _ON if text else default
+    return read(name, Flag(), default)
 
 
 def count(name: str, default: int, most: int) -> int:
     """A whole number from 1 to ``most``."""
-    text = os.environ.get(name, "")
-    if not text:
-        return default
-    if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= most:
-        raise _wrong(name, f"a whole number from 1 to {most}")
-    return int(text)
+    return read(name, Count(most), default)
 
 
 def size(name: str) -> int | None:
@@ -59,6 +113,7 @@ def choice(name: str, among: Collection[str]) -> str | None:
 NUM_THREADS = count("MLIRFUSE_NUM_THREADS", 0, 4096)  # 0: one for each processor
 POOL_BYTES = size("MLIRFUSE_POOL_BYTES")  # None: by the RAM
 DEFINITIONS = choice("MLIRFUSE_DEFINITIONS", ("compiled", "reference"))
+PROGRESS: bool | None = read("MLIRFUSE_PROGRESS", Flag(), None)  # None: where somebody looks on
 
 
 def cache_enabled() -> bool:
@@ -67,3 +122,15 @@ def cache_enabled() -> bool:
 
 
 cache_enabled()  # said at import rather than where the first function is compiled
+
+
+def _warn_of_unknown() -> None:
+    """One warning for the variables that look like ours and are none."""
+    found = sorted(n for n in os.environ if n.startswith("MLIRFUSE_") and n not in VARIABLES)
+    unknown = [name for name in found if not name.startswith(TESTS)]
+    if unknown:
+        what = "; ".join(f"{name} is no setting of mlirfuse{nearest(name, VARIABLES, 'MLIRFUSE_')}" for name in unknown)
+        warn(f"environment: {what}", UserWarning)
+
+
+_warn_of_unknown()

@@ -13,6 +13,7 @@ from mlirfuse.inspect import listing
 from mlirfuse.inspect.drawing import page
 from mlirfuse.inspect.launches import count, threads_text
 from mlirfuse.inspect.listing import Names
+from mlirfuse.inspect.shown import Shown
 from mlirfuse.ir.graph import Graph, Op, Segment
 
 
@@ -84,7 +85,7 @@ class Outside:
 
 
 @dataclass
-class Explanation:
+class Explanation(Shown):
     """What a call with certain arguments becomes. ``str()`` is a summary for people; :meth:`save` draws it.
 
     ``views``: view ops that no kernel is launched for: inside a kernel they change its indices, at the end they are
@@ -195,11 +196,6 @@ class Explanation:
     def to_html(self) -> str:
         """One page that draws the graph, its segments as boxes; it needs nothing from elsewhere."""
         return page(self)
-
-    def save(self, path) -> None:
-        """Writes :meth:`to_html` to a file."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.to_html())
 
 
 def _lines(ops: list[Line]) -> str:

@@ -7,6 +7,8 @@ import os
 
 import numpy as np
 
+from mlirfuse.core import notebook
+from mlirfuse.core.errors import place as place_of_line
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Value
@@ -97,8 +99,10 @@ def literal(value) -> str:
 
 
 def place(loc: tuple[str, int] | None) -> str:
-    """``norms.py:12``, or "" where it is not known."""
-    return f"{os.path.basename(loc[0])}:{loc[1]}" if loc else ""
+    """``norms.py:12``, ``Cell In[5], line 3`` in a notebook, or "" where it is not known."""
+    if loc is None:
+        return ""
+    return place_of_line(*loc) if notebook.cell(loc[0]) else place_of_line(os.path.basename(loc[0]), loc[1])
 
 
 def source(loc: tuple[str, int] | None) -> str:

@@ -1,15 +1,14 @@
-"""Lines on stderr while a large model compiles: the first after two seconds, then one every five. On a terminal, or
-with ``MLIRFUSE_PROGRESS=1``; never with ``MLIRFUSE_PROGRESS=0``."""
+"""Lines on stderr while a large model compiles: the first after two seconds, then one every five. On a terminal, in a
+notebook, or with ``MLIRFUSE_PROGRESS=1``; never with ``MLIRFUSE_PROGRESS=0``."""
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable
 
-from mlirfuse.core import events
+from mlirfuse.core import events, notebook, settings
 
 FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, after which something else begins
 
@@ -46,8 +45,8 @@ class Progress:
 @functools.cache
 def follow() -> None:
     """From now on lines are written, where somebody reads them."""
-    asked = os.environ.get("MLIRFUSE_PROGRESS")
-    if asked in ("0", "off", "false") or (asked is None and not sys.stderr.isatty()):
+    looks_on = sys.stderr.isatty() or notebook.running() if settings.PROGRESS is None else settings.PROGRESS
+    if not looks_on:
         return
     progress = Progress(lambda line: sys.stderr.write(line))
     events.observe(events.Advanced, progress.advanced)

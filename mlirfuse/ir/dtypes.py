@@ -113,7 +113,7 @@ def of(numpy_dtype) -> DType:
     if isinstance(numpy_dtype, DType):
         return numpy_dtype
     dtype = np.dtype(numpy_dtype)
-    found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("="))
+    found = _BY_NUMPY.get(dtype)
     if found is None or not (dtype.isnative or dtype.itemsize == 1):
         names = ", ".join(t.name for t in ALL)
         raise TypeError(

@@ -43,3 +43,7 @@ __all__ = [
     "pytorch_utils",
     "version",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

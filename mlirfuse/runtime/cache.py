@@ -14,16 +14,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
-import warnings
 from functools import cache as _once
 from pathlib import Path
 
 import llvmlite
 
 from mlirfuse.core import events, mlir, settings
+from mlirfuse.core.errors import warn
 from mlirfuse.core.version import __version__
 
 hits = 0
@@ -155,6 +156,26 @@ def store(name: str, body: bytes) -> None:
         _tell(f"cannot be written ({error}); set MLIRFUSE_CACHE_DIR to a folder that can")
 
 
+_ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}|\.writing-.*")  # names of what lies in the folder
+
+
+def entries() -> list[Path]:
+    """What lies in the folder of ours, whole or half written. Raises OSError where that cannot be read."""
+    where = folder()
+    return sorted(path for path in where.iterdir() if _ENTRY.fullmatch(path.name)) if where.is_dir() else []
+
+
+def clear() -> tuple[int, int]:
+    """Removes the entries, and nothing else that lies in the folder: how many, and their bytes."""
+    removed, nbytes = 0, 0
+    for path in entries():
+        size = path.lstat().st_size
+        _remove(path)
+        if not os.path.lexists(path):
+            removed, nbytes = removed + 1, nbytes + size
+    return removed, nbytes
+
+
 def _remove(path: Path) -> None:
     """Takes away what lies at ``path``, a folder too; what cannot be removed stays."""
     try:
@@ -168,4 +189,4 @@ def _remove(path: Path) -> None:
 
 @_once
 def _tell(problem: str) -> None:
-    warnings.warn(f"mlirfuse's compile cache {problem}", stacklevel=2)
+    warn(f"mlirfuse's compile cache {problem}")

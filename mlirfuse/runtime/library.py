@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import UnsupportedError, warn
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -242,7 +241,7 @@ def _compact(array, kind: str):
 
 @functools.cache
 def _tell(name: str, kind: str | None) -> None:
-    warnings.warn(f"mlirfuse runs '{name}' on the host: {kind} arrays have no function for it here", stacklevel=3)
+    warn(f"mlirfuse runs '{name}' on the host: {kind} arrays have no function for it here")
 
 
 # ---------------------------------------------------------------------------------------------------------------- torch

@@ -25,6 +25,8 @@ from mlirfuse.core.errors import FusionIRError, MlirfuseError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import walk
 from mlirfuse.passes import base
+from mlirfuse.tools.command import command
+from mlirfuse.tools.info import versions
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
@@ -261,6 +263,7 @@ def list_passes(out) -> None:
     out.write("MLIR's own passes can be named as well: canonicalize, cse, …\n")
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mlirfuse-opt", description="Runs mlirfuse's and MLIR's passes over an .mlir file.", allow_abbrev=False
@@ -288,6 +291,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--in-process", action="store_true", help="work in this process, which a crash in MLIR or LLVM ends"
     )
+    parser.add_argument("--version", action="version", version=versions())
     parser.add_argument("--list-passes", action="store_true", help="list the passes and their options")
     parser.add_argument("--debug", action="store_true", help="print Python's traceback for errors")
     args = parser.parse_args(argv)

@@ -2,16 +2,18 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mlirfuse
 from mlirfuse.core import config, counters, settings
-from mlirfuse.core.errors import CompileError
+from mlirfuse.core.errors import CompileError, FallbackWarning, UnsupportedError
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import pipelines
@@ -21,7 +23,10 @@ def test_override_sets_for_a_while():
     with config.override(horizontal=False, max_kinds=3):
         assert (config.horizontal, config.max_kinds) == (False, 3)
     assert (config.horizontal, config.max_kinds) == (True, 256)
-    with pytest.raises(TypeError, match="no switch 'fuse_tpu'; there are fuse_cpu"), config.override(fuse_tpu=True):
+    with (
+        pytest.raises(TypeError, match="no switch 'fuse_tpu': did you mean 'fuse_gpu'"),
+        config.override(fuse_tpu=True),
+    ):
         pass
 
 
@@ -70,7 +75,95 @@ def test_settings_that_do_not_parse(monkeypatch, read, values, takes):
         assert f"MLIRFUSE_X is '{value}', but takes" in str(raised.value) and takes in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["NUM_THREADS", "MAX_KINDS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"])
+@pytest.mark.parametrize(
+    "name, value, kept",
+    [
+        ("fuse_cpu", "no", False), ("fuse_cpu", 0, False), ("fuse_cpu", np.False_, False), ("fuse_cpu", "ON", True),
+        ("max_args", "12", 12), ("max_args", np.int64(12), 12), ("compile_seconds", 0, 0),
+        ("dump", "ptx, sass", {"ptx", "sass"}), ("dump", None, set()), ("dump_dir", "/tmp", "/tmp"),
+    ],
+)  # fmt: skip
+def test_switches_take_what_variables_take(name, value, kept):
+    with config.override(**{name: value}):
+        assert getattr(config, name) == kept
+
+
+@pytest.mark.parametrize(
+    "name, values",
+    [
+        ("fuse_cpu", ["maybe", 2, None, 1.0, np.zeros(3)]), ("max_args", ["many", 0, True, 1.5, None]),
+        ("max_kinds", [0, -1]), ("compile_seconds", [-1, "soon"]), ("dump", ["segmnted"]), ("dump_dir", [3]),
+    ],
+)  # fmt: skip
+def test_switches_refuse_other_values(name, values):
+    before = getattr(config, name)
+    for value in values:
+        for how in (lambda: setattr(config, name, value), lambda: config.override(**{name: value}).__enter__()):
+            with pytest.raises(ValueError, match=name if name != "dump" else "segmnted"):
+                how()
+    assert getattr(config, name) == before
+
+
+def test_switches_that_there_are_not():
+    for way in (lambda: setattr(config, "fuse_cqu", False), lambda: config.fuse_cqu):
+        with pytest.raises(AttributeError, match="no switch 'fuse_cqu': did you mean 'fuse_cpu'"):
+            way()
+    with pytest.raises(AttributeError, match="no switch 'listen'"):
+        config.listen = None
+    with pytest.raises(AttributeError, match="cannot be deleted"):
+        del config.fuse_cpu
+
+
+def test_an_unknown_variable_is_one_warning():
+    script = "import mlirfuse; mlirfuse.jit(lambda x: x + 1)(2.0)"
+    names = {"MLIRFUSE_FUSE_CQU": "0", "MLIRFUSE_FOO": "1", "MLIRFUSE_TEST_FUZZ": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, **names}, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr.count("Warning") == 1
+    assert done.stderr.startswith("<string>:1: UserWarning: ") and "TEST_FUZZ" not in done.stderr
+    assert "MLIRFUSE_FUSE_CQU is no setting of mlirfuse: did you mean 'MLIRFUSE_FUSE_CPU'?" in done.stderr
+    assert "MLIRFUSE_FOO is no setting of mlirfuse; there are MLIRFUSE_CACHE, " in done.stderr
+
+
+def test_every_variable_is_known():
+    """What the package reads, what the docs list, and what is known are the same."""
+    root = Path(settings.__file__).parents[2]
+    rows = [r.split("|")[1] for r in (root / "docs/settings.md").read_text().splitlines() if r.startswith("|")]
+    listed = set(re.findall(r"`(MLIRFUSE_\w+)`", " ".join(rows)))
+    assert listed == set(settings.VARIABLES)
+    assert {f"MLIRFUSE_{name.upper()}" for name in config.NAMES} <= listed
+
+
+def test_options_of_jit_are_checked():
+    f = lambda x: x + 1  # noqa: E731
+    for options, error, text in [
+        ({"static_argnames": "xx"}, ValueError, "no parameter 'xx': did you mean 'x'"),
+        ({"target": "cqu"}, UnsupportedError, "no target 'cqu'"),
+        ({"fallback": "maybe"}, ValueError, "fallback takes"),
+        ({"max_args": 0}, ValueError, "max_args takes a whole number"),
+    ]:
+        with pytest.raises(error, match=text):
+            mlirfuse.jit(f, **options)
+    with pytest.raises(TypeError, match=r"takes a function, and not 3 \(int\)"):
+        mlirfuse.jit(3)
+    assert mlirfuse.jit(f, fallback="no").fallback is False
+    assert "test_options_of_jit" in repr(mlirfuse.jit(f))
+
+
+def test_public_names():
+    script = (
+        "import sys, mlirfuse; print([n for n in dir(mlirfuse) if n.startswith('_') or n not in mlirfuse.__all__]);"
+        "[getattr(mlirfuse, n) for n in dir(mlirfuse)]; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "['__version__']\n", done.stderr
+    with pytest.raises(AttributeError) as raised:
+        mlirfuse.jiit  # noqa: B018
+    assert raised.value.name == "jiit" and raised.value.obj is mlirfuse
+
+
+@pytest.mark.parametrize(
+    "name", ["NUM_THREADS", "MAX_KINDS", "PROGRESS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"]
+)
 def test_each_setting_is_checked_at_import(name):
     done = _import_with(**{f"MLIRFUSE_{name}": "-1"})
     assert done.returncode == 1 and f"the environment variable MLIRFUSE_{name} is '-1'" in done.stderr
@@ -214,7 +307,9 @@ def test_fallback(monkeypatch):
     with config.override(fallback=False), pytest.raises(CompileError, match="no scheduler today"):
         compiled(x)
     fallbacks = counters.fallbacks
-    with pytest.warns(UserWarning, match="could not compile .* and runs it op by op: CompileError: no scheduler today"):
+    with pytest.warns(
+        FallbackWarning, match="could not compile .* and runs it op by op: CompileError: no scheduler today"
+    ):
         assert np.allclose(compiled(x), np.exp(x) + 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once

@@ -1,13 +1,21 @@
 """``explain``: what a call becomes, in words and as a page."""
 
+import io
+import os
 import re
+import sys
+import traceback
+import types
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.inspect import listing
+from mlirfuse.core import config, events, notebook
+from mlirfuse.core.errors import located
+from mlirfuse.inspect import listing, progress
 from mlirfuse.nvfuser import DataType, FusionDefinition
 
 
@@ -317,3 +325,193 @@ def test_edges_pass_between_the_boxes(function):
                 assert not any(x + 1 < a < x + w - 1 and y + 1 < b < y + h - 1 for a, b in points), (
                     "an edge runs behind a rectangle"
                 )
+
+
+# ---- each way that a call may go has an explanation, a page and a number of kernels
+
+
+def smoothed(a):
+    s = np.zeros_like(a)
+    for i in range(1, len(a)):
+        s[i] = s[i - 1] * 0.5 + a[i]
+    return s
+
+
+def above_mean(v):
+    return np.exp(v[v > v.mean()]).sum()
+
+
+def prints(v):
+    print(end="")
+    return v * 2
+
+
+def triangular(a):
+    for i in range(a.shape[0]):
+        for j in range(i):
+            a[i, j] = (a[i, j] - np.dot(a[i, :j], a[j, :j])) / a[j, j]
+        a[i, i] = np.sqrt(a[i, i] - np.dot(a[i, :i], a[i, :i]))
+    return a
+
+
+X = np.random.default_rng(0).random(5000)
+
+
+@pytest.mark.parametrize(
+    "fn, args, words, kernels",
+    [
+        (layer_norm, arguments(), "1 kernel", 1),
+        (smoothed, (X,), "1 of 1 natively", 1),
+        (above_mean, (X,), "compiled pieces", 2),
+        (prints, (X,), "prints runs op by op: prints cannot be compiled: it uses print", 0),
+        (lambda v: v * 2, (np.ma.masked_less(X, 2),), "a MaskedArray has rules", 0),
+        (lambda v: np.char.upper(v), (np.array(["a"]),), "runs op by op", 0),
+        (triangular, (np.eye(60),), "natively", 1),  # a call would not unroll it either
+    ],
+)
+def test_each_way_is_explained(fn, args, words, kernels, tmp_path):
+    compiled = mlirfuse.jit(fn)
+    with warnings.catch_warnings(action="error"):  # asking is no call
+        told = compiled.explain(*args)
+    assert words in str(told) and words in told.summary()
+    told.save(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "http" not in text.replace("http://www.w3.org", "")
+    assert told._repr_html_().startswith("<iframe srcdoc=") and "<html" not in told._repr_html_()  # it is escaped
+    assert compiled.kernels(*args) == told.launches and (told.launches >= kernels if kernels else told.launches == 0)
+
+
+def test_a_mistake_is_raised_by_explain_too():
+    wrong = mlirfuse.jit(lambda a, b: a + b)
+    with pytest.raises(ValueError, match="broadcast"):
+        wrong.explain(np.ones(3), np.ones(4))
+    with pytest.raises(mlirfuse.TraceError, match="print"):
+        mlirfuse.jit(prints, fallback=False).explain(X)
+
+
+def test_explain_of_what_is_switched_off():
+    with config.override(fuse_cpu=False):
+        assert "config.fuse_cpu is off" in str(mlirfuse.jit(layer_norm).explain(*arguments()))
+
+
+def test_tables_sort_by_numbers(tmp_path):
+    """Cells with units carry the number that they are sorted by."""
+    mlirfuse.jit(smoothed).explain(X).save(tmp_path / "loops.html")
+    text = (tmp_path / "loops.html").read_text(encoding="utf-8")
+    assert re.search(r'<td class="number" data-key="[0-9.e-]+">[0-9.]+ ms</td>', text)
+    assert "head.dataset.up" in text and "<thead>" in text
+
+
+# ---- notebooks
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    """IPython's shell in a kernel, as far as it is asked."""
+    names = {"/tmp/ipykernel_7/12.py": ("Cell", "In[5]")}
+    shell = types.SimpleNamespace(kernel=object(), compile=types.SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    return shell
+
+
+def test_cells_are_called_as_in_the_notebook(shell):
+    assert listing.place(("/tmp/ipykernel_7/12.py", 3)) == "Cell In[5], line 3"
+    assert located("wrong", ("/tmp/ipykernel_7/12.py", 3)) == "wrong\n  at Cell In[5], line 3"
+    assert listing.place(("/home/me/norms.py", 3)) == "norms.py:3" and listing.place(None) == ""
+    assert listing.place(("layers.0 (Linear)", 0)) == "layers.0 (Linear)"
+
+
+def test_progress_is_shown_in_a_notebook(shell, monkeypatch):
+    def lines() -> list:
+        followed: list = []
+        monkeypatch.setattr(events, "observe", lambda kind, observer: followed.append(kind))
+        progress.follow.__wrapped__()
+        return followed
+
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", None)
+    assert notebook.running() and len(lines()) == 2
+    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", False)
+    assert lines() == []
+    del shell.kernel  # IPython in a terminal, of which stderr goes to a file
+    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", None)
+    assert not notebook.running() and lines() == []
+
+
+# ---- tracebacks
+
+
+def added(x, y):
+    return x + y
+
+
+def misshapen(x, y):
+    return added(np.exp(x), y)
+
+
+def misspelled(x, y):
+    return x + y.shpe
+
+
+def of_a_key(x, y):
+    return x["q"] + y
+
+
+def past_the_end(x, y):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i + 1]
+    return s + y
+
+
+def frames(error):
+    """How many frames of ours there are in all that is printed of an error, and the last function of the user's."""
+    text = "".join(traceback.format_exception(error))
+    last = [f.name for f in traceback.extract_tb(error.__traceback__) if f.filename == __file__][-1]
+    return text.count(os.path.dirname(mlirfuse.__file__) + os.sep), text.count('File "<'), last
+
+
+@pytest.mark.parametrize(
+    "fn, args, kind, last",
+    [
+        (misshapen, (np.ones(3), np.ones(4)), ValueError, "added"),
+        (misspelled, (np.ones(3), np.ones(4)), AttributeError, "misspelled"),
+        (of_a_key, ({"a": 1}, np.ones(3)), KeyError, "of_a_key"),
+        (past_the_end, (np.ones(99), np.ones(3)), IndexError, "past_the_end"),
+        (lambda x, y: added(x[x > y].reshape(3, 5), y), (np.ones(5000), 0.5), ValueError, "<lambda>"),
+        (lambda x, y: undefined, (np.ones(5000), 0.5), NameError, "<lambda>"),  # noqa: F821
+    ],
+)
+@pytest.mark.filterwarnings("ignore::mlirfuse.FallbackWarning")
+def test_tracebacks_of_mistakes_have_one_frame_of_ours(fn, args, kind, last):
+    compiled = mlirfuse.jit(fn)
+    for _ in range(3):  # the ways of later calls are others
+        with pytest.raises(kind) as raised:
+            compiled(*args)
+        assert frames(raised.value) == (1, 0, last)
+    with pytest.raises(kind) as raised:
+        compiled.explain(*args)
+    assert frames(raised.value)[0] == 1
+
+
+def test_the_error_that_numpy_raises_elsewhere_is_shown_too():
+    """A trace stops at a branch on values, which says TypeError; so does NumPy's own, of another line."""
+
+    def branches(x):
+        y = len(3.0) if np.char.upper("a") == "A" else x
+        return x if x.sum() > 0 else y
+
+    with pytest.raises(TypeError) as raised:
+        mlirfuse.jit(branches)(np.ones(3))
+    assert "has no len()" in "".join(traceback.format_exception(raised.value))
+
+
+def test_tracebacks_of_our_own_mistakes_stay_whole(monkeypatch):
+    source = "def broken(*_):\n    raise AssertionError('a pass is wrong')"
+    scope: dict = {}
+    exec(compile(source, os.path.join(os.path.dirname(mlirfuse.__file__), "passes", "broken.py"), "exec"), scope)
+    broken = scope["broken"]
+    monkeypatch.setattr("mlirfuse.frontend.numpy.tracing.trace", broken)
+    with pytest.raises(AssertionError) as raised:
+        mlirfuse.jit(added, fallback=False)(np.ones(3), 1.0)
+    assert len(traceback.extract_tb(raised.value.__traceback__)) >= 5

@@ -1,6 +1,7 @@
 """The NumPy front end: a traced function, run by the interpreter, gives what NumPy gives, in values, dtypes, shapes and
 effects."""
 
+import asyncio
 import dataclasses
 import re
 import warnings
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.dialects import fusion
@@ -1526,3 +1528,18 @@ def test_known_multiples():
     ):
         assert sz.known_multiple(difference) is None
     assert sz.substitute(eighths, {"s0": eighths}) == eighths and sz.mod(eighths, 4) == 0
+
+
+def test_strings_of_any_length_have_a_reason():
+    with pytest.warns(mlirfuse.FallbackWarning, match="dtype StringDType.* is not supported"):
+        found = mlirfuse.jit(lambda v: v + "x")(np.array(["a"], dtype=np.dtypes.StringDType()))
+    assert found.tolist() == ["ax"]
+
+
+@pytest.mark.filterwarnings("error:.*never awaited")
+def test_coroutines_run_as_they_are():
+    async def doubled(v):
+        return v * 2
+
+    with pytest.warns(mlirfuse.FallbackWarning, match="makes a coroutine"):
+        assert asyncio.run(mlirfuse.jit(doubled)(np.ones(3))).tolist() == [2, 2, 2]

@@ -1,7 +1,7 @@
 """mlirfuse-opt on files that are broken in a thousand ways: a clear diagnostic or a result, never a crash, a hang or a
 Python traceback.
 
-MLIRFUSE_FUZZ=20000 runs that many mutations; MLIRFUSE_SEED=17 starts there.
+MLIRFUSE_TEST_FUZZ=20000 runs that many mutations; MLIRFUSE_TEST_SEED=17 starts there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pytest
 
 from mlirfuse.tools import opt
 
-COUNT = int(os.environ.get("MLIRFUSE_FUZZ", "1000"))
-FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))
+COUNT = int(os.environ.get("MLIRFUSE_TEST_FUZZ", "1000"))
+FIRST = int(os.environ.get("MLIRFUSE_TEST_SEED", "0"))
 LIT = pathlib.Path(__file__).parents[1] / "lit"
 PARTS = [
     part

@@ -1,7 +1,7 @@
 """mlirfuse-opt on files and pipelines that are changed in what they mean (``mutations.py``): a result or an error that
 says what is wrong, within 10 s and 2 GB; no internal error, no end by a signal.
 
-MLIRFUSE_SEED=17 starts there.
+MLIRFUSE_TEST_SEED=17 starts there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from mlirfuse.tools import opt
 
-FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))
+FIRST = int(os.environ.get("MLIRFUSE_TEST_SEED", "0"))
 _RUN = """
 import collections, mutations
 ends, slowest = collections.Counter(), 0

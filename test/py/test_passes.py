@@ -1,7 +1,7 @@
 """The passes keep the meaning of programs: random graphs before and after, through the interpreter. A failure prints
 its seed and the smallest graph that still fails, as MLIR.
 
-MLIRFUSE_FUZZ=5000 runs that many graphs; MLIRFUSE_SEED=17 starts there.
+MLIRFUSE_TEST_FUZZ=5000 runs that many graphs; MLIRFUSE_TEST_SEED=17 starts there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.group import GroupOps, left_out
 from mlirfuse.tools.reduce import reduce
 
-COUNT = int(os.environ.get("MLIRFUSE_FUZZ", "150"))
-FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))
+COUNT = int(os.environ.get("MLIRFUSE_TEST_FUZZ", "150"))
+FIRST = int(os.environ.get("MLIRFUSE_TEST_SEED", "0"))
 
 PIPELINES = [
     "fusion-decompose",

@@ -1,7 +1,7 @@
 """Random programs of 5 to 40 operations, compiled and plain; how they are made and what may differ:
 :mod:`random_programs`.
 
-A failure prints the seed, the program and a smaller one that fails in the same way. ``MLIRFUSE_RANDOM_PROGRAMS=5000``
+A failure prints the seed, the program and a smaller one that fails in the same way. ``MLIRFUSE_TEST_RANDOM_PROGRAMS=5000``
 tries more seeds than there is time for in every run; ``python test/py/random_programs.py FIRST COUNT`` does so without
 pytest.
 """
@@ -21,7 +21,7 @@ import random_programs as rp
 
 import mlirfuse
 
-MORE = int(os.environ.get("MLIRFUSE_RANDOM_PROGRAMS", "0"))
+MORE = int(os.environ.get("MLIRFUSE_TEST_RANDOM_PROGRAMS", "0"))
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.segment import SegmentPass
 
-COUNT = int(os.environ.get("MLIRFUSE_FUZZ", "150"))
-FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))
+COUNT = int(os.environ.get("MLIRFUSE_TEST_FUZZ", "150"))
+FIRST = int(os.environ.get("MLIRFUSE_TEST_SEED", "0"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- what

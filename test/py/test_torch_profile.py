@@ -10,6 +10,7 @@ from torch_models import Encoder, ResNet
 
 import mlirfuse.torch
 from mlirfuse.frontend.torch import profile as profiles
+from mlirfuse.frontend.torch.places import module_name
 from mlirfuse.lowering import host_steps as st
 
 
@@ -101,3 +102,33 @@ def test_the_page_and_the_table(step, tmp_path):
     drawn = sum(row.kind != "gap" for row in told.rows)
     assert page.count("<rect x=") == drawn and page.count("<iframe") == 2
     assert "http" not in page.replace("http://www.w3.org", "")
+    assert "<pre>" not in page and page.count('width="100%"') == 1  # it is as wide as the window
+    assert 'class="number" data-key=' in page and "<thead>" in page  # and its tables sort, by numbers
+    assert told._repr_html_().startswith("<iframe srcdoc=")
+
+
+def test_modules_of_torchs_own_are_named():
+    """A model without a line of the user's: each kernel and op says which of its modules it is of, or which one's
+    gradient."""
+    layers = [torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.RMSNorm(32)]
+    model = torch.nn.Sequential(torch.nn.Sequential(*layers), torch.nn.ModuleDict({"last": torch.nn.Tanh()})["last"])
+    told = mlirfuse.torch.explain(model, torch.randn(4, 16))
+    names = {"0.0 (Linear)", "0.1 (GELU)", "0.2 (RMSNorm)", "1 (Tanh)"}
+    for graph in told.graphs:
+        found = [set(kernel.lines) for kernel in graph.kernels] + [{line} for _, _, line in graph.outside]
+        assert all(lines and lines <= names for lines in found)
+        assert set().union(*found) == names
+    assert told._repr_html_().startswith("<iframe srcdoc=") and "0.1 (GELU)" in told.to_html()
+
+
+@pytest.mark.parametrize(
+    "path, kind, name",
+    [
+        ("L['self'].layers[3].fc", torch.nn.Linear, "layers.3.fc (Linear)"),
+        ("L['fn']._modules['a']._modules['0']", "torch.nn.modules.linear.Linear", "a.0 (Linear)"),
+        ("L['self']", torch.nn.Sequential, "Sequential"),
+        ("G['model'].table['key']", torch.nn.GELU, "table.key (GELU)"),
+    ],
+)
+def test_names_of_modules(path, kind, name):
+    assert module_name(path, kind) == name

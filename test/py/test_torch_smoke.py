@@ -14,6 +14,7 @@ from torch_models import Encoder, error, gradients
 import mlirfuse.torch  # noqa: F401  # registers the backend
 from mlirfuse.core import counters
 from mlirfuse.frontend.torch.execute import boxed
+from mlirfuse.frontend.torch.options import MODES
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +117,27 @@ def test_what_has_no_kernel_runs_as_torchs_own():
     torch.testing.assert_close(found, torch.linalg.qr(x + 1)[1].abs() * 2)
 
 
-def test_an_unknown_option_is_an_error():
-    with pytest.raises(Exception, match="no option 'fast'"):
-        torch.compile(lambda x: x + 1, backend="mlirfuse", options={"fast": True})(torch.ones(3))
+@pytest.mark.parametrize(
+    "settings, text",
+    [
+        ({"options": {"fallbak": True}}, "no option 'fallbak': did you mean 'fallback'"),
+        ({"options": {"fallback": "maybe"}}, "'fallback' takes True or False, and not 'maybe'"),
+        ({"options": {"cuda_graphs": 2}}, "'cuda_graphs' takes True, False or None, and not 2"),
+        ({"options": {"repro": 3}}, "'repro' takes the path of a folder"),
+        ({"mode": "max-autotnue"}, "no mode 'max-autotnue': did you mean 'max-autotune'"),
+        ({"mode": "fastest"}, "no mode 'fastest'"),
+    ],
+)
+def test_unknown_options_values_and_modes_are_errors(settings, text):
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=text):
+        torch.compile(lambda x: x + 1, backend="mlirfuse", **settings)(torch.ones(3))
+
+
+def test_modes_are_those_of_torchs_own_back_end():
+    from torch._inductor import list_mode_options
+
+    assert set(list_mode_options()) <= set(MODES)
 
 
 @pytest.mark.parametrize(

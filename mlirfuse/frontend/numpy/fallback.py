@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.core import config
-from mlirfuse.core.errors import MlirfuseError, located, warn
+from mlirfuse.core.errors import has_line, located, warn
 from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Plain:
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
         """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
-        type too and the trace's is ours, that is raised, which has the line and the remedy. With ``fuse_cpu`` off the
+        type too, the trace's is raised if it has the line and the remedy. With ``fuse_cpu`` off the
         user's own function runs, loops too: breakpoints and tracers see each line."""
         if not config.fuse_cpu:
             return self.original(*args, **kwargs)
@@ -117,7 +117,7 @@ class Plain:
         try:
             result = self.fn(*args, **kwargs)
         except Exception as error:
-            if isinstance(refused, type(error)) and is_ours(refused):
+            if isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
         if self._lifted is not None and any(loop.ran for loop in self._lifted.loops):
@@ -137,12 +137,6 @@ class Plain:
             if loop.refused is not None and not loop.ran:
                 where = (self.original.__code__.co_filename, loop.node.lineno)
                 self.tell(located(f"a loop of it runs as Python, because of {loop.refused}", where))
-
-
-def is_ours(error: Exception) -> bool:
-    """Whether an error of a trace was raised by mlirfuse, not by the user's code: that of the user may show
-    stand-ins."""
-    return isinstance(error, MlirfuseError) or bool(getattr(error, "_located", False))
 
 
 def types_of(leaves: Sequence) -> tuple:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import config, threads
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core import config, threads, tracebacks
+from mlirfuse.core.errors import TraceError, UnsupportedError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import edges, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
@@ -51,8 +51,11 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.pieces.program import Pieces
     from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
     from mlirfuse.frontend.numpy.stretches.program import Stretched
+    from mlirfuse.inspect.eager import EagerExplanation
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import WayDown
+
+    Explained = Explanation | LoopsExplanation | PiecesExplanation | StretchesExplanation | EagerExplanation
 
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
@@ -151,9 +154,8 @@ class Entry(Source):
         stretched = self.stretched(call)
         if stretched is not None and stretched.unrolls:
             return programs.kind_of(call, self.name, stretched)
-        loops = not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
         try:
-            kind = self.trace(call, _MOST_OPS_OF_LOOPS if loops or stretched is not None else _MOST_OPS)
+            kind = self.trace(call, self.most_ops(call, stretched))
             numpys = not self.owner.asked_for_a_way and _all_numpy(call.leaves)
             if numpys and not kind.assumes.values and edges.alone(kind.graph):  # whatever the numbers among the leaves
                 self._refuse(types)
@@ -170,7 +172,7 @@ class Entry(Source):
             if stretched is not None:
                 return programs.kind_of(call, self.name, stretched)
             self._refuse(types)
-            if loops:
+            if self._loops(call):
                 self._tried.add(types)
             else:
                 call.refused = TraceError(str(error))
@@ -190,6 +192,17 @@ class Entry(Source):
             self._refuse(types)
             call.refused = error
         return None
+
+    def _loops(self, call: Call) -> bool:
+        return not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
+
+    def most_ops(self, call: Call, stretched: Stretched | None) -> int:
+        """Of a trace, where there is another way."""
+        return _MOST_OPS_OF_LOOPS if stretched is not None or self._loops(call) else _MOST_OPS
+
+    def lowered(self, call: Call, most_ops: int | None = None) -> LoweredFunction:
+        """The call on its way down. Raises as :meth:`trace` does."""
+        return LoweredFunction(self, self.trace(call, most_ops), call)
 
     def _pieces(self) -> Pieces:
         from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
@@ -351,6 +364,16 @@ class Entry(Source):
         return tracing.argument_names(self.owner.fn, self.tree)
 
 
+def _parameters(fn: Callable, static: Sequence[str]) -> list[str]:
+    """The names of a function's parameters. Raises ValueError where a name in ``static`` is none of them."""
+    found = inspect.signature(fn).parameters
+    for name in static:
+        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+            called = getattr(fn, "__name__", "the function")
+            raise ValueError(f"static_argnames: {called} has no parameter '{name}'{nearest(name, found)}")
+    return list(found)
+
+
 class Jitted(_native.Function):
     """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
@@ -379,7 +402,10 @@ class Jitted(_native.Function):
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()
         self.plain = Plain(fn, self.__name__)
-        self._names = [] if not self.static else list(inspect.signature(fn).parameters)
+        self._names = [] if not self.static else _parameters(fn, self.static)
+
+    def __repr__(self) -> str:
+        return f"<mlirfuse.jit({self.__module__}.{self.__qualname__})>"
 
     # ---- calls
 
@@ -419,6 +445,8 @@ class Jitted(_native.Function):
             result = self.plain.first(plain.refused, args, kwargs)
             entry.loops_ran()
             return result
+
+    _raised = staticmethod(tracebacks.shorten)  # is told what a call raises
 
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
         """Calls with the arrays captured from around the function behind the leaves."""
@@ -511,6 +539,7 @@ class Jitted(_native.Function):
             raise LookupError(f"{self.__name__} has not run with such arguments")
         return kind, call.leaves, kind.env(call)
 
+    @tracebacks.shortened
     def lower(self, *args, **kwargs) -> LoweredFunction:
         """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing
         yet."""
@@ -520,44 +549,27 @@ class Jitted(_native.Function):
         assert call is not None  # nothing is captured yet
         if call.refused is not None:
             raise call.refused
-        return LoweredFunction(entry, entry.trace(call), call)
+        return entry.lowered(call)
 
-    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation | PiecesExplanation | StretchesExplanation:
-        """What becomes of a call with these arguments, for people: see
-        :class:`mlirfuse.inspect.explain.Explanation`. A function whose loops are lifted runs on copies of them."""
+    @tracebacks.shortened
+    def explain(self, *args, **kwargs) -> Explained:
+        """What becomes of a call with these arguments, for people: ``print`` it, or ``.save("f.html")``. See
+        :class:`mlirfuse.inspect.explain.Explanation`. A function that is not compiled whole runs on copies of them."""
         from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
 
-        leaves, tree = trees.flatten((args, kwargs))
-        call = Entry(self, tree).describe(leaves)
-        if call is not None and self.lifts(call):
-            return self.plain.explain(args, kwargs)
-        stretched = None if call is None else Entry(self, tree).stretched(call)
-        if stretched is not None and stretched.unrolls and (told := self._explain_stretches(stretched, leaves)):
-            return told
-        try:
-            return Explanation.of(self.lower(*args, **kwargs))
-        except (TraceError, UnsupportedError):
-            entry = Entry(self, tree)
-            if stretched is not None and (told := self._explain_stretches(stretched, leaves)):
-                return told
-            if call is None or not (entry.may_fall_back() and self.in_pieces(leaves) and _all_known(leaves)):
-                raise
-            from mlirfuse.frontend.numpy.pieces import program
-            from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+        return self._explained(args, kwargs, Explanation.of)
 
-            def not_so(_: list, refused: Any) -> Any:
-                raise TraceError(str(refused))
-
-            return PiecesExplanation.of(self.__name__, program.Pieces(self.fn, tree, not_so, self._watch_scope), leaves)
-
-    def _explain_stretches(self, stretched: Stretched, leaves: list) -> StretchesExplanation | None:
-        from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
-
-        return StretchesExplanation.of(self.__name__, stretched, leaves)
-
+    @tracebacks.shortened
     def kernels(self, *args, **kwargs) -> int:
-        """How many kernels a call with these arguments launches."""
-        return self.lower(*args, **kwargs).kernels
+        """How many kernels a call with these arguments launches; of loops that run natively, how often one does."""
+        found = self._explained(args, kwargs, lambda lowered: lowered)
+        return found.kernels if isinstance(found, LoweredFunction) else found.launches
+
+    def _explained(self, args: tuple, kwargs: dict[str, Any], compiled: Callable[[LoweredFunction], Any]) -> Any:
+        from mlirfuse.frontend.numpy import explaining
+
+        leaves, tree = trees.flatten((args, kwargs))
+        return explaining.explain(Entry(self, tree), leaves, args, kwargs, compiled)
 
 
 class LoweredFunction(Lowered):
@@ -585,6 +597,7 @@ class CompiledFunction:
         self._entry, self.kernels = entry, kernels
         self._kinds = OneKind(entry, kind, call, entry.statics)
 
+    @tracebacks.shortened
     def __call__(self, *args, **kwargs):
         leaves, tree = trees.flatten((args, kwargs))
         if tree != self._entry.tree:

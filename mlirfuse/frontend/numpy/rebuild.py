@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy import introspection as intro
+from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
-from mlirfuse.frontend.numpy.pieces.calls import lazy, library_function, vectorized
+from mlirfuse.frontend.numpy.pieces.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current
@@ -142,7 +143,8 @@ class StandIns:
         if action is not None:
             return _Acting(action)
         if isinstance(value, types.FunctionType):
-            return self._function(value) if _is_users(value.__code__.co_filename) else self._created(value)
+            known = special.function_of(value) is not None or not _is_users(value.__code__.co_filename)
+            return self._created(value) if known else self._function(value)
         if isinstance(value, types.ModuleType):
             name = value.__name__
             file = getattr(value, "__file__", None)
@@ -158,7 +160,7 @@ class StandIns:
 
     def _created(self, value):
         try:
-            ours = CREATION.get(value)
+            ours = CREATION.get(value) or special.function_of(value)
         except TypeError:  # not hashable
             ours = None
         if ours is None:
@@ -171,7 +173,10 @@ class StandIns:
                 return self._namespace
             if _is_librarys(value) and name.startswith("is_") and name.endswith("_array"):  # is_numpy_array
                 return intro.of_class(value)
-            return library_function(value, self.original) if _is_librarys(value) else value
+            if _is_librarys(value):
+                named = isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) or hasattr(value, "__name__")
+                return library_function(value, self.original) if named else LibraryObject(value, self.original)
+            return value
         return creation_stand_in(value, ours)
 
     def _namespace(self, *arrays, **options):

@@ -242,6 +242,8 @@ def constant_of(t: Trace, x, objects) -> Out:
         return Out("outside", value=Captured(x, paths))
     if type(x) is np.ndarray:
         return Out("constant", value=x)
+    if isinstance(x, types.CoroutineType):
+        x.close()  # or Python warns that nobody has awaited it
     raise SideEffect(f"the function makes a {type(x).__name__} and returns it, which has to happen at every call")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
@@ -50,7 +51,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
                 fail(
                     UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
                 )
-    lower = UFUNCS.get(ufunc) or COMPLEX.get(ufunc)
+    lower = UFUNCS.get(ufunc) or COMPLEX.get(ufunc) or special.rule_of(ufunc)
     if lower is None:
         fail(
             UnsupportedError,

@@ -34,7 +34,7 @@ from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
-from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
 from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
@@ -50,8 +50,9 @@ observers: list[Observer] = []  # told of each graph that was compiled: its kind
 def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
-    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
-    given = Options.of(options)
+    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything. Raises ValueError for a
+    mode, an option or an option's value that there is not."""
+    given, mode = Options.of(options), checked(mode)
     private.warn_of_untested()
     try:
         return _run_of(module, inputs, mode, given)

@@ -14,6 +14,7 @@ from mlirfuse.inspect import explain as inspected
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.drawing import page
 from mlirfuse.inspect.listing import Names
+from mlirfuse.inspect.shown import Shown, Table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Segment, walk
 from mlirfuse.runtime.host_program import HostProgram
@@ -32,7 +33,7 @@ class Kernel:
 
 
 @dataclass
-class GraphExplanation:
+class GraphExplanation(Shown):
     """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
     tensors that a forward graph keeps for the backward, with their bytes. ``again``: what a backward graph computes
     that the forward has computed, as (op, bytes of the result, why, the user's line) and how often. ``collectives``: in
@@ -48,33 +49,34 @@ class GraphExplanation:
     collectives: list[Collective] = field(default_factory=list)
     again: dict[tuple[str, int | str, str, str], int] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        out = [
-            f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {sum(self.outside.values())} calls"
-        ]
-        rows: list[tuple[str, ...]] = [("scheduler", "bytes read", "bytes written", "ops", "lines")]
-        rows += [(k.scheduler, str(k.read), str(k.written), counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
-        out += _table(rows)
+    def summary(self) -> str:
+        """One line: kernels, their programs, calls of torch's own ops."""
+        calls = sum(self.outside.values())
+        return f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {calls} calls"
+
+    def tables(self) -> list[Table]:
+        """The kernels, what runs as torch's own, collectives, what is saved, and what is computed again."""
+        rows: list[tuple] = [(k.scheduler, k.read, k.written, counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
+        out = [Table(("scheduler", "bytes read", "bytes written", "ops", "lines"), rows)]
         if self.outside:
-            rows = [("torch's own", "times", "why", "line")]
-            rows += [(op, str(n), why, line) for (op, why, line), n in self.outside.items()]
-            out += ["", *_table(rows)]
+            rows = [(op, n, why, line) for (op, why, line), n in self.outside.items()]
+            out.append(Table(("torch's own", "times", "why", "line"), rows))
         if self.collectives:
-            rows = [("collective", "ranks", "bytes sent", "meanwhile", "line")]
-            for c in self.collectives:
-                rows.append((c.name, str(c.ranks or ""), str(c.sent), c.meanwhile, listing.place(c.op.loc)))
             sent = sum(c.sent for c in self.collectives if isinstance(c.sent, int))
-            out += ["", f"over the wire: {sent} bytes from each rank in {len(self.collectives)} collectives"]
-            out += _table(rows)
+            title = f"over the wire: {sent} bytes from each rank in {len(self.collectives)} collectives"
+            rows = [(c.name, c.ranks or "", c.sent, c.meanwhile, listing.place(c.op.loc)) for c in self.collectives]
+            out.append(Table(("collective", "ranks", "bytes sent", "meanwhile", "line"), rows, title))
         if self.saved:
             known = [n for _, n in self.saved if isinstance(n, int)]
-            out += ["", f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"]
-            out += _table([("tensor", "bytes"), *((name, str(n)) for name, n in self.saved)])
+            title = f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"
+            out.append(Table(("tensor", "bytes"), self.saved, title))
         if self.again:
-            rows = [("computed again", "times", "bytes not saved", "why", "line")]
-            rows += [(op, str(n), str(nbytes), why, line) for (op, nbytes, why, line), n in self.again.items()]
-            out += ["", *_table(rows)]
-        return "\n".join(out)
+            rows = [(op, n, nbytes, why, line) for (op, nbytes, why, line), n in self.again.items()]
+            out.append(Table(("computed again", "times", "bytes not saved", "why", "line"), rows))
+        return out
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), "\n".join(map(str, self.tables()))]).rstrip("\n")
 
     def to_html(self) -> str:
         """A page that draws the graph, its kernels as boxes, for the sizes of the last call. It needs nothing from
@@ -160,7 +162,3 @@ def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
 def counted(names: Iterable[str]) -> str:
     """``add, 2 × mul``."""
     return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(names).items())
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    return listing.table(rows, "  ").splitlines()

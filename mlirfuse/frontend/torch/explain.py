@@ -4,8 +4,7 @@ torch's own and why, which collectives go over the wire and what runs meanwhile,
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -15,10 +14,11 @@ import torch
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.description import GraphExplanation, described
 from mlirfuse.frontend.torch.torch_private import pytree
+from mlirfuse.inspect.shown import Shown, frame, page
 
 
 @dataclass
-class Explanation:
+class Explanation(Shown):
     """The graphs of a model, in the order in which they were compiled. ``str()`` is the tables; :meth:`save` draws."""
 
     graphs: list[GraphExplanation] = field(default_factory=list)
@@ -26,23 +26,15 @@ class Explanation:
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.graphs))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one page with the tables and the drawing of each graph."""
-        save_page(path, (section(g.which, str(g), g.to_html()) for g in self.graphs))
+    def to_html(self) -> str:
+        """One page with the tables and the drawing of each graph."""
+        return page("explanation", map(section, self.graphs))
 
 
-def section(title: str, text: str, page: str) -> str:
-    """A part of a page: text, and a page of its own below it."""
-    return f'<h1>{escape(title)}</h1><pre>{escape(text)}</pre><iframe srcdoc="{escape(page)}"></iframe>'
-
-
-def save_page(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
-    """Writes one page of these parts."""
-    style = "<style>iframe { width: 100%; height: 90vh; border: 0; }</style>"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            f'<!DOCTYPE html><html><head><meta charset="utf-8">{style}</head><body>{"".join(parts)}</body></html>'
-        )
+def section(graph: GraphExplanation) -> str:
+    """A graph's part of a page: its tables, and its drawing below them."""
+    tables = "".join(table.to_html() for table in graph.tables())
+    return f"<h1>{escape(graph.summary())}</h1>{tables}{frame(graph.to_html())}"
 
 
 def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Explanation:

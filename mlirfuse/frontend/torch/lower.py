@@ -270,9 +270,9 @@ class _Lowering:
             self.readable(fake)
         args, kwargs = map_arg((node.args, node.kwargs), self._operand)
         flat = [x.meta["val"] if isinstance(x, Node) else x for x in _leaves((node.args, node.kwargs))]
-        if isinstance(args[0] if args else None, (bool, int, float)) and _is_tensor(node.target, 0):
-            if not any(isinstance(x, Value) for x in _leaves((args, kwargs))):
-                raise Unsupported("a number in a tensor's place")
+        number = isinstance(args[0] if args else None, (bool, int, float)) and _is_tensor(node.target, 0)
+        if number and not any(isinstance(x, Value) for x in _leaves((args, kwargs))):
+            raise Unsupported("a number in a tensor's place")
         if refusals.refused(node.target, *map_arg((node.args, node.kwargs), lambda x: x.meta["val"])):
             raise Unsupported("eager refuses such operands")
         if name not in VIEWS:  # a fresh result that does not lie without gaps

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any
+
+from mlirfuse.core.errors import nearest
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,33 @@ class Options:
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:
-        """Raises ValueError for an option, or a value of one, that is none."""
-        names = {field.name for field in fields(Options)}
-        unknown = sorted(set(given or {}) - names)
-        if unknown:
-            raise ValueError(f"mlirfuse has no option '{unknown[0]}'; there are {', '.join(sorted(names))}")
-        found = Options(**(given or {}))
-        if found.chunked_loss not in ("auto", "always", "never"):
-            raise ValueError(f"the option 'chunked_loss' is 'auto', 'always' or 'never', not {found.chunked_loss!r}")
-        return found
+        """Raises ValueError for an option that is none, or that does not take its value."""
+        if not isinstance(given, (dict, type(None))):
+            raise ValueError(f"options= takes a dict of mlirfuse's options, and not {given!r}")
+        names = [field.name for field in fields(Options)]
+        for name, value in (given or {}).items():
+            if name not in names:
+                raise ValueError(f"mlirfuse has no option '{name}'{nearest(str(name), sorted(names))}")
+            if name == "chunked_loss":
+                if value not in _CHUNKED:
+                    takes = ", ".join(map(repr, _CHUNKED))
+                    raise ValueError(f"mlirfuse's option '{name}' takes {takes}, not {value!r}")
+                continue
+            none = getattr(Options, name) is None
+            if name == "repro" and not isinstance(value, (str, os.PathLike, type(None))):
+                raise ValueError(f"mlirfuse's option 'repro' takes the path of a folder, or None, and not {value!r}")
+            if name != "repro" and not (isinstance(value, bool) or (none and value is None)):
+                takes = "True, False or None" if none else "True or False"
+                raise ValueError(f"mlirfuse's option '{name}' takes {takes}, and not {value!r}")
+        return Options(**(given or {}))
+
+
+_CHUNKED = ("auto", "always", "never")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")  # as torch's own back end
+
+
+def checked(mode: str | None) -> str | None:
+    """``mode=`` of ``torch.compile``. Raises ValueError for one that torch does not have."""
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"torch.compile has no mode {mode!r}{nearest(str(mode), MODES)}")
+    return mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,12 +13,13 @@ import torch
 
 from mlirfuse.analysis import traffic
 from mlirfuse.frontend.torch.description import GraphExplanation, counted, described, kernels_of
-from mlirfuse.frontend.torch.explain import compiled, save_page, section, step
+from mlirfuse.frontend.torch.explain import compiled, section, step
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 from mlirfuse.frontend.torch.torch_private import gpu_sleep
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.launches import is_of
+from mlirfuse.inspect.shown import Table, Tables, page
 from mlirfuse.inspect.timing import Times, timed
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -29,7 +29,6 @@ from mlirfuse.runtime.host_program import HostProgram
 _ROUNDS = 5
 _AHEAD = 100  # steps of a host program that are queued while the device is held: a queue holds some thousand things
 _COLORS = {"kernel": "#5b8bc9", "library": "#d0913a", "copy": "#c0392b", "view": "#9aa5b1", "host": "#8d6bbf"}
-_WIDTH = 1600  # of the picture
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Row:
 
 
 @dataclass
-class Profile:
+class Profile(Tables):
     """A step of a model: the fastest of some. ``ms``: of the whole step on the device, of which :attr:`rows` are the
     parts, in the order in which they ran. ``str()`` is a table; :meth:`save` draws."""
 
@@ -65,40 +64,46 @@ class Profile:
     ms: float = 0.0
     host_ms: float = 0.0
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """One line: the step's time, and that of its parts by their kind."""
         kinds: dict[str, list[Row]] = {}
         for row in self.rows:
             kinds.setdefault(row.kind, []).append(row)
         parts = [f"{kind} {_ms(rows)} ({len(rows)})" for kind, rows in sorted(kinds.items(), key=_by_time)]
-        out = [f"a step: {self.ms:.3f} ms, of the host {self.host_ms:.3f} ms: {', '.join(parts)}"]
+        return f"a step: {self.ms:.3f} ms, of the host {self.host_ms:.3f} ms: {', '.join(parts)}"
+
+    def tables(self) -> list[Table]:
+        """The rows of each graph, equal ones as one, the slowest first."""
+        out = []
         for graph, told in [*enumerate(self.graphs), (None, None)]:
             rows = [row for row in self.rows if row.graph == graph]
             if rows:
-                title = told.which if told else "outside of graphs"
-                out += ["", f"{title}: {_ms(rows)} ms", *_table(rows)]
-        return "\n".join(out)
+                out.append(_table(rows, f"{told.which if told else 'outside of graphs'}: {_ms(rows)} ms"))
+        return out
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one page: the step on a line of time, the table, and the drawing of each graph."""
-        drawn = (section(g.which, str(g), g.to_html()) for g in self.graphs)
-        save_page(path, [f"<h1>A step, {self.ms:.3f} ms</h1>{self._svg()}<pre>{escape(str(self))}</pre>", *drawn])
+    def to_html(self) -> str:
+        """One page: the step on a line of time, the tables, and the drawing of each graph."""
+        parts = [f"<h1>{escape(self.summary())}</h1>", self._line_of_time()]
+        return page(self.summary(), [*parts, *(t.to_html() for t in self.tables()), *map(section, self.graphs)])
 
-    def _svg(self) -> str:
-        scale = _WIDTH / max(self.ms, 1e-9)
-        parts = []
+    def _line_of_time(self) -> str:
+        """As wide as the window: a box for each part, and below where each graph begins."""
+        scale, boxes, names = 100 / max(self.ms, 1e-9), [], []
         for row in self.rows:
             if row.kind != "gap":
                 tip = f"{row.what}: {row.ms:.4f} ms, {_bytes(row.read + row.written)}\n{row.ops}\n{row.lines}"
-                box = f'x="{row.start * scale:.2f}" width="{max(row.ms * scale, 0.3):.2f}" y="0" height="60"'
-                parts.append(f'<rect {box} fill="{_COLORS[row.kind]}"><title>{escape(tip)}</title></rect>')
+                box = f'x="{row.start * scale:.3f}" width="{max(row.ms * scale, 0.02):.3f}" y="0" height="60"'
+                boxes.append(f'<rect {box} fill="{_COLORS[row.kind]}"><title>{escape(tip)}</title></rect>')
         for at, told in enumerate(self.graphs):
             begins = [row.start for row in self.rows if row.graph == at]
             if begins:
-                parts.append(f'<text x="{min(begins) * scale:.1f}" y="78">{escape(told.which)}</text>')
-        for k, (kind, color) in enumerate(_COLORS.items()):
-            parts.append(f'<text x="{120 * k}" y="98" fill="{color}">■ {kind}</text>')
-        size = f'viewBox="0 0 {_WIDTH} 104" width="100%" preserveAspectRatio="none"'
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">{"".join(parts)}</svg>'
+                left = min(begins) * scale
+                side = f"right: {100 - left:.1f}%" if left > 85 else f"left: {left:.1f}%"
+                names.append(f'<span style="position: absolute; {side}">{escape(told.which)}</span>')
+        keys = "".join(f'<span style="color: {color}">■ {kind}</span> &nbsp; ' for kind, color in _COLORS.items())
+        size = 'viewBox="0 0 100 60" width="100%" height="60" preserveAspectRatio="none"'
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(boxes)}</svg>'
+        return f'{svg}<div style="position: relative; height: 1.6em">{"".join(names)}</div><div>{keys}</div>'
 
 
 def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Profile:
@@ -332,33 +337,32 @@ def _bytes(n: int) -> str:
     return listing.bytes_text(n) if n else ""
 
 
-def _table(rows: list[Row]) -> list[str]:
+def _table(rows: list[Row], title: str) -> Table:
     """Equal rows as one, the slowest first."""
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         lines = row.lines if row.kind != "view" else ""
         alike.setdefault((row.kind, row.what, row.ops, lines, row.read, row.written), []).append(row)
     total = sum(row.ms for row in rows)
-    out: list[tuple[str, ...]] = [
-        ("ms", "share", "times", "kind", "what", "bytes read", "bytes written", "GB/s", "host ms", "ops", "lines")
-    ]
+    cells, numbers = [], []
     for (kind, what, ops, lines, read, written), same in sorted(alike.items(), key=_by_time):
-        ms, moved = sum(row.ms for row in same), (read + written) * len(same)
-        rate = f"{moved / ms / 1e6:.1f}" if moved and ms else ""
-        share = f"{100 * ms / total:.1f}%" if total else ""
-        host_ms = f"{sum(row.host_ms for row in same):.3f}"
-        cells = (
-            f"{ms:.3f}",
-            share,
-            str(len(same)),
-            kind,
-            what,
-            _bytes(read),
-            _bytes(written),
-            rate,
-            host_ms,
-            ops,
-            lines,
-        )
-        out.append(cells)
-    return listing.table(out, "  ").splitlines()
+        ms, host_ms = sum(row.ms for row in same), sum(row.host_ms for row in same)
+        share, rate = 100 * ms / total if total else 0.0, (read + written) * len(same) / ms / 1e6 if ms else 0.0
+        numbers.append((ms, share, len(same), read, written, rate, host_ms))
+        shown = f"{ms:.3f}", f"{share:.1f}%" if total else "", str(len(same)), kind, what, _bytes(read), _bytes(written)
+        cells.append((*shown, f"{rate:.1f}" if rate else "", f"{host_ms:.3f}", ops, lines))
+    headings = (
+        "ms",
+        "share",
+        "times",
+        "kind",
+        "what",
+        "bytes read",
+        "bytes written",
+        "GB/s",
+        "host ms",
+        "ops",
+        "lines",
+    )
+    sorted_by = ("ms", "share", "times", "bytes read", "bytes written", "GB/s", "host ms")
+    return Table(headings, cells, title, dict(zip(sorted_by, zip(*numbers))))

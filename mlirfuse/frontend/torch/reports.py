@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 from torch.fx import GraphModule
 
 from mlirfuse.core import config
@@ -18,7 +16,7 @@ def calls_outside(lowered: Lowered, which: str, options: Options) -> None:
     """With the option ``warn_outside``, a warning that lists the ops that run as torch's own."""
     if options.warn_outside and lowered.outside:
         listed = sorted({f"{op}: {why}" for op, why, _ in lowered.outside})
-        warnings.warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}", stacklevel=3)
+        warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}")
 
 
 def not_compiled(error: Exception) -> None:

@@ -34,7 +34,19 @@ PyObject* call_any(PyObject* self, PyObject* const* args, size_t count, PyObject
   return PyObject_VectorcallMethod(call.get(), arguments, 3, nullptr);
 }
 
-PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+// The error that is raised, as self._raised(error) leaves it.
+void tell_raised(PyObject* self) {
+  static Name raised("_raised");
+  PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace) PyException_SetTraceback(error, trace);
+  if (!Ref(PyObject_CallMethodOneArg(self, raised.get(), error))) PyErr_Clear();
+  Py_XDECREF(trace);
+  PyErr_Restore(type, error, PyException_GetTraceback(error));
+}
+
+PyObject* call_known(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   static Name check_scope("_check_scope");
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   const FunctionState& state = state_of(self);
@@ -45,6 +57,12 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   for (size_t i = 0; i < count; ++i)
     if (!surely_leaf(args[i])) return call_any(self, args, count, names);
   return PyObject_Vectorcall(target.get(), args, count, nullptr);
+}
+
+PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  PyObject* result = call_known(self, args, nargsf, names);
+  if (!result) tell_raised(self);
+  return result;
 }
 
 PyObject* function_new(PyTypeObject* type, PyObject*, PyObject*) {
@@ -120,7 +138,8 @@ bool register_function_type(PyObject* module) {
       {Py_tp_doc,
        const_cast<char*>(
            "A callable to derive from. Calls go to self._call(args, kwargs), but for those whose arguments are all\n"
-           "positional and no containers, once _set_plain has said what runs as many.")},
+           "positional and no containers, once _set_plain has said what runs as many. What a call raises is first\n"
+           "handed to self._raised(error).")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Function", sizeof(FunctionObject), 0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import linecache
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from mlirfuse.core import events
 from mlirfuse.frontend.numpy.loops.kernel import Loop
 from mlirfuse.frontend.numpy.loops.lift import Lifted
 from mlirfuse.inspect import listing
+from mlirfuse.inspect.shown import Table, Tables
 
 
 @dataclass
@@ -28,7 +28,7 @@ class LoopRuns:
     why: str
 
 
-class LoopsExplanation:
+class LoopsExplanation(Tables):
     """One call of a function whose loops are lifted out of it (:mod:`mlirfuse.frontend.numpy.loops`): ``loops`` in the
     source's order, and ``seconds`` of the whole call."""
 
@@ -65,11 +65,15 @@ class LoopsExplanation:
             f"This call took {_time(self.seconds)}, {_time(inside)} of it in them"
         )
 
-    def __str__(self) -> str:
-        name = os.path.basename(self.file)
+    @property
+    def launches(self) -> int:
+        """How often native code of a loop ran."""
+        return sum(loop.natively for loop in self.loops)
+
+    def tables(self) -> list[Table]:
         rows = [
             (
-                f"{name}:{loop.line}",
+                listing.place((self.file, loop.line)),
                 loop.source,
                 loop.natively,
                 _time(loop.seconds),
@@ -79,7 +83,7 @@ class LoopsExplanation:
             for loop in self.loops
         ]
         headings = ("loop", "source", "runs natively", "in all", "runs as Python", "why")
-        return self.summary() + "\n\n" + listing.table(rows, "  ", headings)
+        return [Table(headings, rows, keys={"in all": [loop.seconds for loop in self.loops]})]
 
 
 def _runs(loop: Loop, source: str, ran: Sequence[events.LoopRan]) -> LoopRuns:

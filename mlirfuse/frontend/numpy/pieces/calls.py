@@ -78,6 +78,24 @@ def library_function(function: Callable, original: Callable[[Any], Any]) -> Call
     return call
 
 
+class LibraryObject:
+    """An object of a library that can be called, such as a distribution of SciPy's, as it is traced: it and its methods
+    are called with the real arrays."""
+
+    def __init__(self, real: Any, original: Callable[[Any], Any]):
+        self.__dict__.update(_real=real, _original=original)
+
+    def __call__(self, *args, **kwargs):
+        return library_function(self._real, self._original)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return library_function(found, self._original) if callable(found) else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TraceError(f"an assignment to the attribute {name} of a {type(self._real).__name__}")
+
+
 def session_of(nest: Any) -> Session | None:
     """The session that is going on, where there is a stand-in among the arguments."""
     t = current()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import linecache
-import os
 import time
 from dataclasses import dataclass
 
 from mlirfuse.frontend.numpy.pieces.program import Pieces
 from mlirfuse.frontend.numpy.pieces.tree import Call, Piece, Read, Return, SizeOf, Step
 from mlirfuse.inspect import listing
+from mlirfuse.inspect.shown import Table, Tables
 
 
 @dataclass
@@ -22,9 +21,10 @@ class StepRan:
     what: str
     where: tuple[str, int] | None
     seconds: float
+    kernels: int = 0  # that a piece launches
 
 
-class PiecesExplanation:
+class PiecesExplanation(Tables):
     """One call of a function that runs in pieces (:mod:`mlirfuse.frontend.numpy.pieces`): its ``steps`` in order, and
     ``seconds`` of the whole call."""
 
@@ -49,7 +49,9 @@ class PiecesExplanation:
                 step.result(state)
                 return PiecesExplanation(name, steps, before - start)
             key = step.run(state)
-            steps.append(StepRan(*_told(step, key), step.where, time.perf_counter() - before))
+            seconds = time.perf_counter() - before
+            kernels = step.kernels(state.env) if isinstance(step, Piece) else 0
+            steps.append(StepRan(*_told(step, key), step.where, seconds, kernels))
 
     def summary(self) -> str:
         """One line: how many pieces are compiled, how many functions are called, and how long a call takes."""
@@ -62,15 +64,18 @@ class PiecesExplanation:
             f"{called * 1e3:.3g} ms of it in the functions"
         )
 
-    def __str__(self) -> str:
+    @property
+    def launches(self) -> int:
+        """Of kernels, in all pieces."""
+        return sum(step.kernels for step in self.steps)
+
+    def tables(self) -> list[Table]:
         rows = []
         for step in self.steps:
-            place, source = "", ""
-            if step.where is not None:
-                place = f"{os.path.basename(step.where[0])}:{step.where[1]}"
-                source = linecache.getline(*step.where).strip()
-            rows.append((step.kind, step.what, f"{step.seconds * 1e3:.3g} ms", place, source))
-        return self.summary() + "\n\n" + listing.table(rows, "  ", ("step", "what", "took", "ended at", "source"))
+            where = listing.place(step.where), listing.source(step.where)
+            rows.append((step.kind, step.what, f"{step.seconds * 1e3:.3g} ms", *where))
+        headings = ("step", "what", "took", "ended at", "source")
+        return [Table(headings, rows, keys={"took": [step.seconds for step in self.steps]})]
 
 
 def _told(step: Step, key: object) -> tuple[str, str]:

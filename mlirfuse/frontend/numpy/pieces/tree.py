@@ -175,6 +175,11 @@ class Piece(Step):
         state.slots += [array for k, array in enumerate(made) if k not in written]
         return None
 
+    def kernels(self, env: dict[str, int]) -> int:
+        """How many kernels the last call with these sizes has launched."""
+        programs = [p for executor in self._executors.values() for p, _ in executor.programs(env)]
+        return sum([*program.variants.values()][-1].kernels for program in programs if program.variants)
+
     def _runner(self, target: Target, env: dict[str, int]) -> Callable[..., list]:
         where = list(range(len(self.sources)))
         executor = self._executors.get(target.device)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import linecache
-import os
 import time
 from dataclasses import dataclass
 
 from mlirfuse.frontend.numpy.stretches.program import Stretched, on_host
 from mlirfuse.frontend.numpy.stretches.stretch import NotStretched, Stretch
 from mlirfuse.inspect import listing
+from mlirfuse.inspect.shown import Table, Tables
 
 
 @dataclass
@@ -25,7 +25,7 @@ class StretchRan:
     statements: int
 
 
-class StretchesExplanation:
+class StretchesExplanation(Tables):
     """One call of a function whose loops stay Python's (:mod:`mlirfuse.frontend.numpy.stretches`): its ``stretches`` in
     the source's order, and ``seconds`` of the whole call on the host."""
 
@@ -61,17 +61,26 @@ class StretchesExplanation:
     def summary(self) -> str:
         """One line: how many functions are compiled, and how often they run."""
         compiled = sum(stretch.compiled for stretch in self.stretches)
-        runs = sum(stretch.runs * stretch.compiled for stretch in self.stretches)
         return (
-            f"{self.name} runs as Python around {compiled} compiled stretches, which ran {runs} times. "
+            f"{self.name} runs as Python around {compiled} compiled stretches, which ran {self.launches} times. "
             f"This call took the host {self.seconds * 1e3:.3g} ms"
         )
 
-    def __str__(self) -> str:
-        name = os.path.basename(self.file)
+    @property
+    def launches(self) -> int:
+        """How often compiled functions ran."""
+        return sum(stretch.runs * stretch.compiled for stretch in self.stretches)
+
+    def tables(self) -> list[Table]:
         rows = [
-            (f"{name}:{stretch.line}", stretch.source, stretch.statements, stretch.compiled, stretch.runs)
+            (
+                listing.place((self.file, stretch.line)),
+                stretch.source,
+                stretch.statements,
+                stretch.compiled,
+                stretch.runs,
+            )
             for stretch in self.stretches
         ]
         headings = ("from", "source", "statements", "compiled functions", "runs")
-        return self.summary() + "\n\n" + listing.table(rows, "  ", headings)
+        return [Table(headings, rows)]

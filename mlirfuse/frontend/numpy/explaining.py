@@ -1,0 +1,102 @@
+"""What becomes of a call of a jitted function, for people: the same decisions as :meth:`Entry.make` takes, each with
+the explanation of its way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlirfuse.core import config
+from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
+from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.pieces import program as pieces
+from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
+from mlirfuse.frontend.numpy.trace_state import TooLong
+from mlirfuse.inspect.eager import EagerExplanation
+from mlirfuse.runtime import arrays
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.jit import Entry, LoweredFunction
+    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+    from mlirfuse.frontend.numpy.stretches.program import Stretched
+    from mlirfuse.runtime.kinds import Call
+
+
+def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
+            compiled: Callable[[LoweredFunction], Any]) -> Any:  # fmt: skip
+    """The explanation of a call; of one that is compiled whole what ``compiled`` makes of it. ``entry``: a new one.
+    Raises what the call raises."""
+    owner, call = entry.owner, entry.describe(leaves)
+    assert call is not None  # nothing is captured yet
+    if call.refused is not None:
+        return EagerExplanation(entry.name, str(call.refused))
+    if not entry.may_fall_back():
+        return compiled(entry.lowered(call))
+    numpys = all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
+    if numpys and not config.enabled_for(call.device):
+        return EagerExplanation(entry.name, "config.fuse_cpu is off")
+    if owner.lifts(call):
+        return owner.plain.explain(args, kwargs)
+    stretched = entry.stretched(call)
+    if stretched is not None and stretched.unrolls and (told := _stretches(entry, stretched, leaves)):
+        return told
+    try:
+        return compiled(entry.lowered(call, entry.most_ops(call, stretched)))
+    except (Exception, TooLong) as error:
+        refused = error
+    return _not_compiled(entry, call, refused, stretched, args, kwargs)
+
+
+def _not_compiled(entry: Entry, call: Call, error: BaseException, stretched: Stretched | None, args: tuple,
+                  kwargs: dict[str, Any]) -> Any:  # fmt: skip
+    """The explanation of a call that is not compiled whole, because of ``error``."""
+    leaves, kinds = call.leaves, [arrays.framework(leaf) for leaf in call.leaves]
+    ended = isinstance(error, (SideEffect, TooLong))
+    followed = isinstance(error, (TraceError, UnsupportedError, TypeError)) and not ended
+    if stretched is not None and (ended or followed) and (told := _stretches(entry, stretched, leaves)):
+        return told
+    known = all(kind in ("numpy", "torch", "cupy", None) for kind in kinds)
+    if known and followed and not isinstance(error, TorchFunctionError) and entry.owner.in_pieces(leaves):
+        try:
+            return _pieces(entry, leaves)
+        except Exception as problem:
+            error = problem
+    if not all(kind in ("numpy", None) for kind in kinds):
+        raise error
+    return _eager(entry, error, args, kwargs)
+
+
+def _pieces(entry: Entry, leaves: Sequence) -> PiecesExplanation:
+    """Raises why, where the call does not run in pieces."""
+
+    def not_so(_: list, refused: Any) -> Any:
+        why = made.refused if refused is None else refused
+        raise why if isinstance(why, Exception) else TraceError(str(why))
+
+    made = pieces.Pieces(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
+    return PiecesExplanation.of(entry.name, made, list(leaves))
+
+
+def _stretches(entry: Entry, stretched: Stretched, leaves: Sequence) -> StretchesExplanation | None:
+    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+
+    return StretchesExplanation.of(entry.name, stretched, list(leaves))
+
+
+def _eager(entry: Entry, error: BaseException, args: tuple, kwargs: dict[str, Any]) -> Any:
+    plain = entry.owner.plain
+    if plain.lifted:
+        told = plain.explain(args, kwargs)
+        if told.launches:
+            return told
+    elif not isinstance(error, (TraceError, UnsupportedError, TooLong)):  # the user's mistake, perhaps
+        given, named = copy.deepcopy((args, kwargs))
+        try:
+            plain.original(*given, **named)
+        except Exception as raised:
+            if isinstance(error, type(raised)) and has_line(error):
+                raise error from raised
+            raise
+    return EagerExplanation(entry.name, str(error))

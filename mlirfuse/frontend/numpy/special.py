@@ -1,0 +1,279 @@
+"""SciPy's functions of each element, ``scipy.special``, as ops. SciPy is not imported: its functions are known by their
+names once a program has imported them.
+
+A rule computes in float64 where SciPy does, and it does for float32 too; what has an op of its own is that op.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.axes import axes_of
+from mlirfuse.frontend.numpy.broadcasting import aligned
+from mlirfuse.frontend.numpy.operands import asarray, wrap
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir import dtypes as dt
+
+Rule = Callable[..., TracedArray]
+
+_ROWS = {  # that do the same
+    "cbrt": "cbrt", "erf": "erf", "erfc": "erfc", "erfcinv": "erfcinv", "erfinv": "erfinv", "exp2": "exp2",
+    "expit": "sigmoid", "expm1": "expm1", "log1p": "log1p",
+}  # fmt: skip
+_RULES: dict[str, Rule] = {}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of whole arrays
+_LOG_OF_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+_EXP_OVERFLOWS = 709.78
+
+
+def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
+    """How a ufunc of ``scipy.special`` becomes ops, as in :mod:`mlirfuse.frontend.numpy.ufunc_rules`."""
+    name = ufunc.__name__
+    if not (name in _ROWS or name in _RULES) or not _is_scipys(ufunc):
+        return None
+
+    def lower(t, values, ins, outs):
+        if any(d.kind == "c" for d in ins):
+            fail(UnsupportedError, f"scipy.special.{name} of complex numbers is not supported in a compiled function")
+        values = aligned(t, values)
+        if name in _ROWS:
+            return t.emit(_ROWS[name], *values)
+        wide = [TracedArray(t, v if v.dtype is dt.f64 else t.emit("cast", v, to=dt.f64)) for v in values]
+        made = asarray(_RULES[name](*wide), np.float64).value
+        return made if outs[0] is dt.f64 else t.emit("cast", made, to=outs[0])
+
+    return lower
+
+
+def function_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What stands for a function of ``scipy.special`` that is no ufunc."""
+    name = getattr(function, "__name__", "")
+    return _FUNCTIONS[name] if name in _FUNCTIONS and _is_scipys(function) else None
+
+
+def _is_scipys(function: Callable[..., Any]) -> bool:
+    module = sys.modules.get("scipy.special")
+    return module is not None and getattr(module, getattr(function, "__name__", ""), None) is function
+
+
+def _rule(function: Rule) -> Rule:
+    _RULES[function.__name__] = function
+    return function
+
+
+def _function(function: Callable[..., Any]) -> Callable[..., Any]:
+    _FUNCTIONS[function.__name__] = function
+    return function
+
+
+def _op(name: str, x: TracedArray) -> TracedArray:
+    return wrap(x._trace, x._trace.emit(name, x.value))
+
+
+# ---- logarithms and exponentials
+
+
+@_rule
+def exp10(x):
+    return np.power(10.0, x)
+
+
+@_rule
+def exprel(x):
+    near = np.where(np.abs(x) < 1e-16, 1.0, np.expm1(x) / x)
+    return np.where(x > 717, np.inf, near)
+
+
+@_rule
+def cosm1(x):
+    half = np.sin(0.5 * x)
+    return -2 * half * half
+
+
+@_rule
+def logit(p):
+    s = 2 * (p - 0.5)
+    return np.where((p < 0.3) | (p > 0.65), np.log(p / (1 - p)), np.log1p(s) - np.log1p(-s))
+
+
+@_rule
+def log_expit(x):
+    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+
+
+@_rule
+def xlogy(x, y):
+    return np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log(y))
+
+
+@_rule
+def xlog1py(x, y):
+    return np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log1p(y))
+
+
+def _boxcox(log, power):
+    """(exp(power * log) - 1) / power, which is ``log`` at 0; where the exponential overflows, by its logarithm."""
+    scaled = power * log
+    far = np.sign(power) * np.exp(scaled - np.log(np.abs(power))) - 1 / power
+    return np.where(scaled < _EXP_OVERFLOWS, np.expm1(scaled) / power, far)
+
+
+@_rule
+def boxcox(x, power):
+    return np.where(np.abs(power) < 1e-19, np.log(x), _boxcox(np.log(x), power))
+
+
+@_rule
+def boxcox1p(x, power):
+    log = np.log1p(x)
+    near = (np.abs(power) < 1e-19) | ((np.abs(log) < 1e-289) & (np.abs(power) < 1e273))
+    return np.where(near, log, _boxcox(log, power))
+
+
+@_rule
+def inv_boxcox(x, power):
+    return np.where(power == 0, np.exp(x), np.exp(np.log1p(power * x) / power))
+
+
+@_rule
+def inv_boxcox1p(x, power):
+    scaled = power * x
+    inside = np.where(np.abs(scaled) < 1e-154, x, np.expm1(np.log1p(scaled) / power))  # as SciPy has it
+    return np.where(power == 0, np.expm1(x), inside)
+
+
+@_rule
+def gammaln(x):
+    return np.where(x == -np.inf, x, _op("lgamma", x))
+
+
+# ---- entropies and losses
+
+
+@_rule
+def entr(x):
+    inside = np.where(x == 0, 0.0, -x * np.log(x))
+    return np.where(x < 0, -np.inf, inside)
+
+
+@_rule
+def rel_entr(x, y):
+    ratio = x / y
+    near = x * np.log1p((x - y) / y)
+    known = (ratio > np.finfo(float).tiny) & (ratio < np.inf)
+    far = np.where(known, x * np.log(ratio), x * (np.log(x) - np.log(y)))
+    inside = np.where((ratio > 0.5) & (ratio < 2), near, far)
+    return _where_positive(x, y, inside, 0.0)
+
+
+@_rule
+def kl_div(x, y):
+    return _where_positive(x, y, x * np.log(x / y) - x + y, y)
+
+
+def _where_positive(x, y, inside, at_zero):
+    """``inside`` for positive numbers, ``at_zero`` where x is 0 and y is none below, infinity elsewhere; NaN stays."""
+    outside = np.where((x == 0) & (y >= 0), at_zero, np.inf)
+    return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where((x > 0) & (y > 0), inside, outside))
+
+
+@_rule
+def huber(delta, r):
+    far = np.abs(r)
+    return np.where(delta < 0, np.inf, np.where(far <= delta, 0.5 * r * r, delta * (far - 0.5 * delta)))
+
+
+@_rule
+def pseudo_huber(delta, r):
+    v = r / delta
+    inside = delta * delta * np.expm1(0.5 * np.log1p(v * v))
+    return np.where(delta < 0, np.inf, np.where((delta == 0) | (r == 0), 0.0, inside))
+
+
+# ---- the normal distribution
+
+
+@_rule
+def ndtr(x):
+    return 0.5 * _op("erfc", -x * math.sqrt(0.5))
+
+
+@_rule
+def log_ndtr(x):
+    t = x * math.sqrt(0.5)
+    u = 1 / (x * x)
+    series = -u * (1 - u * (3 - u * (15 - u * (105 - u * (945 - u * (10395 - u * 135135))))))
+    far = -0.5 * x * x - np.log(-x) - _LOG_OF_SQRT_2_PI + np.log1p(series)  # where erfc has no digits
+    near = np.where(x < -1, np.log(0.5 * _op("erfc", -t)), np.log1p(-0.5 * _op("erfc", t)))
+    return np.where(x < -20, far, near)
+
+
+@_rule
+def ndtri(p):
+    middle = math.sqrt(2) * _op("erfinv", 2 * p - 1)
+    return np.where(np.abs(p - 0.5) < 0.25, middle, -math.sqrt(2) * _op("erfcinv", 2 * p))
+
+
+# ---- along axes
+
+
+def _floats(x) -> TracedArray:
+    x = asarray(x)
+    if x._value.dtype.kind == "c":
+        fail(UnsupportedError, "scipy.special's functions of complex numbers are not supported in a compiled function")
+    return x if x._value.dtype.is_float else asarray(x, np.float64)
+
+
+def _axes(x: TracedArray, axis) -> tuple[int, ...]:
+    return tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+
+
+def _normalized(row: str, x, axis) -> TracedArray:
+    """An op along one axis, or along all of them as one."""
+    x = _floats(x)
+    axes = _axes(x, axis)
+    if len(axes) == 1:
+        return wrap(x._trace, x._trace.emit(row, x.value, axis=axes[0]))
+    if len(axes) != x.ndim:
+        fail(UnsupportedError, f"scipy.special.{row} along some of the axes is not supported in a compiled function")
+    flat: Any = np.reshape(x, -1)
+    made: Any = wrap(x._trace, x._trace.emit(row, flat.value, axis=0))
+    return made.reshape(x.shape)
+
+
+@_function
+def softmax(x, axis=None):
+    return _normalized("softmax", x, axis)
+
+
+@_function
+def log_softmax(x, axis=None):
+    return _normalized("log_softmax", x, axis)
+
+
+@_function
+def softplus(x, **options):
+    if options:
+        fail(UnsupportedError, "scipy.special.softplus with options of ufuncs is not supported in a compiled function")
+    return np.logaddexp(_floats(x), 0)
+
+
+@_function
+def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
+    if b is not None or return_sign:
+        fail(UnsupportedError, "scipy.special.logsumexp with weights or signs is not supported in a compiled function")
+    x = _floats(a)
+    wide = asarray(x, np.float64)
+    high = np.max(wide, axis=axis, keepdims=True)
+    shift = np.where(np.isfinite(high), high, 0.0)
+    made = np.log(np.sum(np.exp(wide - shift), axis=axis, keepdims=True)) + shift
+    if not keepdims:
+        made = np.squeeze(made, _axes(x, axis))
+    return wrap(x._trace, asarray(made, x.dtype).value)
