@@ -23,6 +23,7 @@ from mlirfuse.frontend.torch import (
     pools,
     products,
     random,
+    real_dtypes,
     recompiles,
     reports,
     sizes,
@@ -187,6 +188,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     ``rounds``, ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
     if which == "inference":
         random.share_seeds(module.graph)
+    real_dtypes.correct(module)
     products.pad(module)
     lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)

@@ -17,8 +17,13 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch import layouts, norms, pools, random, refusals, value_checks
-from mlirfuse.frontend.torch.torch_private import core_aten_decompositions, get_decompositions
+from mlirfuse.frontend.torch import eager_strides, layouts, norms, pools, random, refusals, value_checks
+from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
+from mlirfuse.frontend.torch.torch_private import (
+    core_aten_decompositions,
+    get_decompositions,
+    statically_known_true,
+)
 
 aten = torch.ops.aten
 
@@ -123,9 +128,15 @@ def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Ten
 
 def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """What is assigned to a slice, which is put into its tensor next: no kernel makes results with gaps in memory."""
-    if layouts.memory_order(x) is not None or source.device != x.device:
+    if layouts.memory_order(x) is not None or source.device != x.device or _owns_memory(x):
         return NotImplemented
     return source.to(x.dtype).expand(x.shape).clone(memory_format=torch.contiguous_format)
+
+
+def _owns_memory(x: torch.Tensor) -> bool:
+    """Whether ``x`` is all of its memory, gaps in it included: the user sees its strides."""
+    span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))
+    return statically_known_true(x.untyped_storage().nbytes() == span * x.element_size())
 
 
 def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:
@@ -183,4 +194,15 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **random.DECOMPOSITIONS,
         **value_checks.RANDOM,
     }
-    return {op: refusals.unless_refused(op, f) for op, f in found.items()}
+    made = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
+    return {**made, **{op: eager_strides.as_eager(op, None) for op in _whole() if op not in made}}
+
+
+def _whole() -> Iterator[Any]:
+    """The overloads of ATen's that stay whole and have rules, views left out."""
+    for name in RULES:
+        if name.startswith("aten.") and name not in VIEWS:
+            _, packet, overload = name.split(".")
+            found = getattr(getattr(aten, packet, None), overload, None)
+            if found is not None:
+                yield found

@@ -45,6 +45,17 @@ def is_dense(extents, strides) -> bool:
     return True
 
 
+def fills(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor of this shape, in integers, fills its memory without gaps and repeats nothing."""
+    real = sorted((s, n) for n, s in zip(shape, strides) if n != 1)
+    running = 1
+    for s, n in real:
+        if s != running:
+            return False
+        running *= n
+    return True
+
+
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes ``order``."""
     out = [0] * len(order)

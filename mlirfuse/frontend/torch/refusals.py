@@ -103,22 +103,25 @@ def _count(x: torch.Tensor) -> int:
 
 
 def _error(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int | None) -> Exception | None:
-    def real(given: Any) -> Any:
-        if isinstance(given, torch.Tensor):
-            shape = [hint(n) if most is None else min(hint(n), most) for n in given.shape]
-            return torch.full(shape, 0.5 if given.dtype.is_floating_point else 0, dtype=given.dtype)
-        if isinstance(given, torch.SymInt):
-            return hint(given)
-        if isinstance(given, (torch.SymFloat, torch.SymBool)):
-            raise OpaqueSize(f"{given} is no size")
-        if isinstance(given, Mapping):
-            return {name: real(x) for name, x in given.items()}
-        return type(given)(map(real, given)) if type(given) in (list, tuple) else given
-
     try:
-        op(*real(args), **real(kwargs))
+        op(*real(args, most), **real(kwargs, most))
     except OpaqueSize:
         raise
     except Exception as error:
         return error
     return None
+
+
+def real(given: Any, most: int | None) -> Any:
+    """Arguments of a call with tensors in memory for fake ones, of extents up to ``most``. Raises
+    :class:`OpaqueSize`."""
+    if isinstance(given, torch.Tensor):
+        shape = [hint(n) if most is None else min(hint(n), most) for n in given.shape]
+        return torch.full(shape, 0.5 if given.dtype.is_floating_point else 0, dtype=given.dtype)
+    if isinstance(given, torch.SymInt):
+        return hint(given)
+    if isinstance(given, (torch.SymFloat, torch.SymBool)):
+        raise OpaqueSize(f"{given} is no size")
+    if isinstance(given, Mapping):
+        return {name: real(x, most) for name, x in given.items()}
+    return type(given)(real(x, most) for x in given) if type(given) in (list, tuple) else given

@@ -54,8 +54,8 @@ def unsafe_index_put(
 ) -> Value:
     """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
     the place of each."""
-    given = [index is not None for index in indices]
-    if not accumulate or (given[0] and sum(given) == 1 and known_value(indices[0]) is None):
+    first, alone = indices[0], sum(index is not None for index in indices) == 1
+    if not accumulate or (first is not None and alone and known_value(first) is None):
         return index_put(c, x, indices, values, accumulate)
     along = along_dimensions(c.b, indices)
     if any(index.rank != 1 for index in along.values()):
@@ -100,7 +100,7 @@ def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict
     return most
 
 
-def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: int, most: int) -> Value:
+def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: sz.Size, most: int) -> Value:
     """The sums of the ``values`` along ``dim`` whose ``index`` is each number below ``extent``, in ascending order.
     ``index``: ascending; ``most``: how many of them are equal at most."""
     index = c.op("expand_dims", c.b.cast(index, dt.i64), axes=(0,))
@@ -114,7 +114,7 @@ def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: in
     # The readers of each element stand one above the other, so that a kernel goes over memory as the result lies.
     at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
     there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
-    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (most * extent,))
+    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (sz.mul(most, extent),))
     shape = (*values.shape[:dim], most, extent, *values.shape[dim + 1 :])
     own = tuple(n if d in (dim, dim + 1) else 1 for d, n in enumerate(shape))
     read = c.b.reshape(c.op("take", values, at, axis=dim), shape)

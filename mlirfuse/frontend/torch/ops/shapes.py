@@ -18,6 +18,11 @@ def in_own_memory(c: Context, x: Value) -> Value:
     return c.op("copy", x)
 
 
+@rule("mlirfuse.restrided.default")
+def restrided(c: Context, x: Value, strides: Any) -> Value:
+    return in_own_memory(c, x)
+
+
 # ---------------------------------------------------------------------------------------------------------------- views
 
 

@@ -1,0 +1,236 @@
+"""Eager's strides, where torch's decompositions or fake tensors give others.
+
+Where an operand is not row-major the op itself is asked, with tensors in memory that lie as the operands do. If its
+result lies otherwise than what was traced, ``mlirfuse::restrided`` puts it there; the kernel that makes the result
+writes it so.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mlirfuse.frontend.torch import layouts
+from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+
+_FEW = 1 << 14  # elements of an operand's memory up to which an op is asked with the sizes of the call
+_here = threading.local()  # .asking: the op whose result is being traced
+_asked: dict[Any, list[tuple[int, ...] | None] | None] = {}
+
+_library = torch.library.Library("mlirfuse", "FRAGMENT")
+_library.define("restrided(Tensor x, SymInt[] strides) -> Tensor")
+
+
+def _restrided(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    return x.new_empty_strided(x.shape, strides).copy_(x)
+
+
+for _key in ("CompositeExplicitAutograd", "Autograd"):
+    _library.impl("restrided", _restrided, _key)
+
+
+@torch.library.register_fake("mlirfuse::restrided", lib=_library)
+def _fake_restrided(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    return x.new_empty_strided(x.shape, strides)
+
+
+RESTRIDED = torch.ops.mlirfuse.restrided.default
+
+
+def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
+    """``decomposition`` of ``op``, None for an op that stays whole, with results that lie as eager's."""
+
+    @functools.wraps(decomposition or op)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_here, "asking", None) is op:  # of an op that stays whole
+            return NotImplemented
+        tensors = _tensors((args, kwargs))
+        unusual = any(not _is_row_major(x) for x in tensors) and _is_asked(op, tensors)
+        if not unusual:
+            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
+        if decomposition is not None:
+            found = decomposition(*args, **kwargs)
+        else:
+            before, _here.asking = getattr(_here, "asking", None), op
+            try:
+                found = op(*args, **kwargs)
+            finally:
+                _here.asking = before
+        return found if found is NotImplemented else _lying(op, args, kwargs, found)
+
+    return decomposed
+
+
+def _tensors(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, Mapping):
+        given = given.values()
+    elif not isinstance(given, (list, tuple)):
+        return []
+    return [x for part in given for x in _tensors(part)]
+
+
+def _is_row_major(x: torch.Tensor) -> bool:
+    """By strides of every extent, those of 1 too, which eager's results repeat."""
+    expected: Any = 1
+    for n, stride in zip(reversed(x.shape), reversed(x.stride())) if x.layout is torch.strided else ():
+        if not (isinstance(stride, int) and isinstance(expected, int) and stride == expected):
+            if not (type(stride) is torch.SymInt and type(expected) is torch.SymInt) or (
+                stride.node.expr != expected.node.expr
+            ):
+                return False
+        expected = expected * n
+    return True
+
+
+@functools.cache
+def _is_functional(op: Any) -> bool:
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or "_backward" in op.name():
+        return False
+    schema = op._schema
+    fresh = all(r.alias_info is None and str(r.type) == "Tensor" for r in schema.returns)
+    return fresh and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _is_asked(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    return _is_functional(op) and all(x.device.type == "cpu" and x.layout is torch.strided for x in tensors)
+
+
+def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> Any:
+    """``found``, what was traced for a call, as eager's result lies."""
+    results = list(found) if isinstance(found, (list, tuple)) else [found]
+    if not all(x is None or isinstance(x, torch.Tensor) for x in results):
+        return found
+    try:
+        wanted = _asked_strides(op, args, kwargs)
+        if wanted is None or len(wanted) != len(results):
+            return found
+        made = [_put(x, strides) for x, strides in zip(results, wanted)]
+    except OpaqueSize:
+        return found
+    return type(found)(made) if isinstance(found, (list, tuple)) else made[0]
+
+
+def _put(x: torch.Tensor | None, small: tuple[tuple[int, ...], tuple[int, ...]] | None) -> torch.Tensor | None:
+    """``x`` with strides like those that eager gave: the same for the same shape, else in the same order."""
+    if x is None or small is None or len(small[0]) != x.dim() or 0 in small[0]:
+        return x
+    shape, strides = small
+    hints = tuple(hint(n) for n in x.shape)
+    if hints == shape:
+        if tuple(hint(n) for n in x.stride()) == strides:
+            return x
+        if all(isinstance(n, int) for n in (*x.shape, *x.stride())):
+            return RESTRIDED(x, strides) if layouts.fills(shape, strides) else x
+    if any((n == 1) != (m == 1) for n, m in zip(hints, shape)) or not layouts.fills(shape, strides):
+        return x
+    order = sorted(range(x.dim()), key=lambda k: (-strides[k], shape[k] == 1, k))
+    ours = layouts.memory_order(x)
+    apart = [k for k in order if shape[k] != 1]
+    if ours is not None and [k for k in ours if shape[k] != 1] == apart:
+        return x
+    running: Any = 1
+    given: list[Any] = [0] * x.dim()
+    for k in reversed(order):
+        given[k] = running
+        running = running * x.shape[k]
+    return RESTRIDED(x, given)
+
+
+def _asked_strides(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """For each result shape and strides, in memory, of a call with tensors that lie as the fake ones; None where the op
+    cannot be asked."""
+    few = all(_span(x) <= _FEW for x in _tensors((args, kwargs)))
+    scale = {} if few else {1: 1}
+    try:
+        given = _real((args, kwargs), None if few else scale)
+    except OpaqueSize:
+        return None
+    key = op, repr(_described(given))
+    if key not in _asked:
+        if len(_asked) > 1 << 14:
+            _asked.clear()
+        _asked[key] = _ask(op, *given)
+    return _asked[key]
+
+
+def _ask(op: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            made = op(*_filled(args), **_filled(kwargs))
+    except Exception:
+        return None
+    made = made if isinstance(made, (list, tuple)) else [made]
+    return [(tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else None for x in made]
+
+
+def _span(x: torch.Tensor) -> int:
+    return 1 + sum((hint(n) - 1) * hint(s) for n, s in zip(x.shape, x.stride()))
+
+
+class _Lies:
+    """A tensor to be made: type, shape, strides."""
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.facts = dtype, shape, strides
+
+
+def _described(given: Any) -> Any:
+    if isinstance(given, _Lies):
+        return given.facts
+    if isinstance(given, (list, tuple)):
+        return [_described(x) for x in given]
+    if isinstance(given, Mapping):
+        return {name: _described(x) for name, x in given.items()}
+    return given
+
+
+def _filled(given: Any) -> Any:
+    if isinstance(given, _Lies):
+        dtype, shape, strides = given.facts
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
+        memory = torch.full((span,), 0.5 if dtype.is_floating_point else 1, dtype=dtype)
+        return memory.as_strided(shape, strides)
+    if isinstance(given, (list, tuple)):
+        return type(given)(_filled(x) for x in given)
+    if isinstance(given, Mapping):
+        return {name: _filled(x) for name, x in given.items()}
+    return given
+
+
+def _real(given: Any, scale: dict[int, int] | None) -> Any:
+    """Arguments with :class:`_Lies` for fake tensors; ``scale``: extents and the small ones for them, None for the
+    call's own. Raises :class:`OpaqueSize`."""
+    if isinstance(given, torch.Tensor):
+        shape = tuple(hint(n) for n in given.shape)
+        strides = tuple(hint(n) for n in given.stride())
+        if scale is not None:
+            shape, strides = _scaled(shape, strides, scale)
+        return _Lies(given.dtype, shape, strides)
+    if isinstance(given, torch.SymInt):
+        return hint(given)
+    if isinstance(given, (torch.SymFloat, torch.SymBool)):
+        raise OpaqueSize(f"{given} is no size")
+    if isinstance(given, Mapping):
+        return {name: _real(x, scale) for name, x in given.items()}
+    return type(given)(_real(x, scale) for x in given) if type(given) in (list, tuple) else given
+
+
+def _scaled(shape: tuple[int, ...], strides: tuple[int, ...], scale: dict[int, int]) -> Any:
+    """Small extents, equal ones for equal ones, and strides of the same order, with gaps where there were some."""
+    small = tuple(0 if n == 0 else scale.setdefault(n, len(scale) + 1) for n in shape)
+    running, true = 1, 1
+    out = [0] * len(shape)
+    for k in sorted(range(len(shape)), key=lambda k: (strides[k], shape[k] != 1, -k)):
+        if strides[k] == 0:
+            continue
+        running *= 2 if strides[k] > true else 1
+        out[k] = running
+        running, true = running * small[k], strides[k] * shape[k]
+    return small, tuple(out)

@@ -1,0 +1,48 @@
+"""Element types of results, where torch's fake tensors tell others than its kernels give: ``torch.normal`` of a half
+mean and a float deviation. What eager goes on with is the kernel's, and so are the graph's types from there on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mlirfuse.frontend.torch import nodes, refusals
+from mlirfuse.frontend.torch.ops.rules import RULES
+
+
+def correct(module: GraphModule) -> None:
+    """Asks the ops of ``module`` that have no rule, and tensors of several float types, with small tensors on the CPU,
+    and computes anew the fake results that follow from an answer."""
+    changed: set[Node] = set()
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if changed.intersection(node.all_input_nodes):
+            node.meta["val"] = nodes.computed(node)
+            changed.add(node)
+        dtype = _real_dtype(node)
+        if dtype is not None:
+            node.meta["val"] = node.meta["val"].to(dtype)
+            changed.add(node)
+
+
+def _real_dtype(node: Node) -> torch.dtype | None:
+    """The type of what a call really gives, where its fake tensor has another one."""
+    op, fake = node.target, node.meta.get("val")
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or str(op) in RULES:
+        return None
+    if not isinstance(fake, torch.Tensor) or fake.device.type != "cpu" or op._schema.is_mutable:
+        return None
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if len({x.dtype for x in tensors if x.dtype.is_floating_point}) < 2:
+        return None
+    try:
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            given: Any = op(*refusals.real(args, 2), **refusals.real(kwargs, 2))
+    except Exception:  # of such sizes it cannot be asked, or it refuses the types: then it says so in the call
+        return None
+    return given.dtype if isinstance(given, torch.Tensor) and given.dtype is not fake.dtype else None
