@@ -61,6 +61,18 @@ def test_a_mask_of_what_comes_later_is_said_so():
     assert seen == [True]
 
 
+def test_methods_that_pythons_objects_have_too():
+    """The namespace of ATen's ops has Python's own ``__eq__`` and ``__ne__``, which are no ops."""
+
+    def attend(q, ids):
+        shown = (ids[:, None] == ids[None, :]).__ne__(False) & torch.ones(8, 8, dtype=torch.bool).tril().__eq__(True)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=shown)
+
+    q, ids = torch.randn(1, 2, 8, 16), torch.zeros(8, dtype=torch.int64)
+    compiled = torch.compile(attend, backend="mlirfuse", options={"fallback": False})
+    torch.testing.assert_close(compiled(q, ids), attend(q, ids))
+
+
 def test_a_mask_that_hides_something_else_stays():
     def fn(q, k, v):
         mask = (torch.arange(16) % 3 > 0)[None, :].expand(16, 16)

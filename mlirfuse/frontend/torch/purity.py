@@ -62,7 +62,7 @@ def is_function(node: Node, module: GraphModule) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         overloads = [node.target]
     else:
-        packet = getattr(torch.ops.aten, str(name), None)
+        packet = _packet(str(name))
         if packet is None:
             return node.op == "call_method" or node.target in _OPERATORS
         overloads = [getattr(packet, overload) for overload in packet.overloads()]
@@ -96,6 +96,12 @@ def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] |
     return (called, given) if len(called.graph.find_nodes(op="placeholder")) == len(given) else None
 
 
+def _packet(name: str) -> Any:
+    """ATen's op of this name; None where the namespace has something else by it, as Python's own ``__eq__``."""
+    found = getattr(torch.ops.aten, name, None)
+    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
+
+
 def _by_subgraph(node: Node, module: GraphModule) -> Iterable[Node]:
     found = subgraph(node, module)
     if found is None:
@@ -114,7 +120,7 @@ def _by_name(node: Node, name: str) -> Iterable[Node]:
         return node.all_input_nodes
     if node.kwargs.get("inplace") or (node.op == "call_function" and any(x is True for x in node.args)):
         return node.all_input_nodes  # perhaps ``inplace``
-    packet = getattr(torch.ops.aten, name, None)
+    packet = _packet(name)
     if packet is not None:
         return _mutable(node, [getattr(packet, overload)._schema for overload in packet.overloads()])
     dunder = name.startswith("__") and name.endswith("__")
