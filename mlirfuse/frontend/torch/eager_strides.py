@@ -114,7 +114,9 @@ def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) 
         made = [_put(x, strides) for x, strides in zip(results, wanted)]
     except OpaqueSize:
         return found
-    return type(found)(made) if isinstance(found, (list, tuple)) else made[0]
+    if not isinstance(found, (list, tuple)):
+        return made[0]
+    return made if isinstance(found, list) else tuple(made)  # of torch's named ones too
 
 
 def _put(x: torch.Tensor | None, small: tuple[tuple[int, ...], tuple[int, ...]] | None) -> torch.Tensor | None:

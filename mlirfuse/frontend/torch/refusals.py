@@ -41,7 +41,7 @@ def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     tensors: list[torch.Tensor] = []
     key = _described((args, kwargs), tensors)
     types = {x.dtype for x in tensors}
-    numbers = _has_float(args) or _has_float(kwargs.values())
+    numbers = any(isinstance(x, (float, bool)) for x in (*args, *kwargs.values()))
     if not tensors or (len(types) == 1 and types <= _FLOATS and not numbers):
         return False
     if any(x.device.type != "cpu" or x.layout is not torch.strided for x in tensors) or not _pure(op):
@@ -75,10 +75,6 @@ def _described(given: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return type(given)
     return type(given), given if given == given else None
-
-
-def _has_float(given: Any) -> bool:
-    return any(isinstance(x, float) for x in given)
 
 
 def _ask(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
