@@ -14,6 +14,7 @@ from mlirfuse.ir.graph import Op, Value
 # Instructions of an op that reads its operand at computed positions (pad, roll, concatenate, take): what it compares,
 # selects and gathers.
 MOVE = 4
+CODE_OF_A_MOVE = 8  # times as long as that is the text of one, which vectors and their ends repeat
 _MOST_PATHS = 64  # from the results to a value: more are not counted
 
 
@@ -34,6 +35,8 @@ def cost_of(what: Op | Value) -> int:
     """Instructions of an op, or of a load."""
     if isinstance(what, Value):
         return 1
+    if what.name == "concatenate":  # looks for the element in each operand in turn
+        return MOVE * len(what.operands)
     return 0 if what.row.view else MOVE if moves(what) else what.row.cost
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 
 import numpy as np
@@ -26,6 +27,9 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
 from mlirfuse.frontend.numpy.views import Slice
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.passes.segmentation.legality import LARGEST
+from mlirfuse.passes.segmentation.work import CODE_OF_A_MOVE, MOVE
 
 
 @implements(np.concatenate, np.concat)
@@ -33,7 +37,9 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     arrays = list(arrays)
     if not arrays:
         fail(ValueError, "need at least one array to concatenate")
-    t, arrays, to = joined(arrays, dtype)
+    if dtype is not None and out is not None:
+        fail(TypeError, "concatenate() only takes `out` or `dtype` as an argument, but both were provided.")
+    t, arrays, to = joined(arrays, dtype, casting)
     if axis is None:
         arrays, axis = [reshape(x, -1) for x in arrays], 0
     if any(x.ndim == 0 for x in arrays):
@@ -58,34 +64,48 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
                 )
     values = [value_of(t, x, to) for x in arrays]
     if len(values) == 1:
-        return into_out(wrap(t, fresh(t, values[0])), out, "concatenate")
-    made = t.emit("concatenate", *values, axis=axis)
+        return into_out(wrap(t, fresh(t, values[0])), out, "concatenate", casting=casting)
+    made = _joined(t, values, axis)
     made.shape = tuple(t.canonical(n) for n in made.shape)
-    return into_out(wrap(t, made), out, "concatenate")
+    return into_out(wrap(t, made), out, "concatenate", casting=casting)
+
+
+def _joined(t, values: list[Value], axis: int) -> Value:
+    """The concatenation of values of one type. A kernel looks for an element in each of the operands in turn, so that
+    its code and its time grow with their number: of many, runs are joined first, as many as each has members."""
+    run = math.isqrt(len(values))
+    if len(values) > _MOST_JOINED:
+        runs = [values[k : k + run] for k in range(0, len(values), run)]
+        values = [_joined(t, some, axis) if len(some) > 1 else some[0] for some in runs]
+    return t.emit("concatenate", *values, axis=axis)
+
+
+_MOST_JOINED = LARGEST // (MOVE * CODE_OF_A_MOVE)  # by one op: a kernel of more is too large
 
 
 @implements(np.stack)
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    t, arrays, to = joined(list(arrays), dtype)
+    t, arrays, to = joined(list(arrays), dtype, casting)
     axis = axis_of(axis, arrays[0].ndim + 1)
     for x in arrays[1:]:
         if x.ndim != arrays[0].ndim or not all(
             t.unify(n, m) for n, m in zip(t.shape(x._value), t.shape(arrays[0]._value))
         ):
             fail(ShapeError, "all input arrays must have the same shape")
-    return concatenate([expand_dims(x, axis) for x in arrays], axis, out, dtype=to.numpy)
+    parts = [expand_dims(asarray(x, to.numpy), axis) for x in arrays]
+    return concatenate(parts, axis, out, casting=casting)
 
 
 @implements(np.vstack)
 def vstack(tup, *, dtype=None, casting="same_kind"):
     arrays = [atleast_2d(x) for x in tup]
-    return concatenate(arrays, 0, dtype=dtype)
+    return concatenate(arrays, 0, dtype=dtype, casting=casting)
 
 
 @implements(np.hstack)
 def hstack(tup, *, dtype=None, casting="same_kind"):
     arrays = [atleast_1d(x) for x in tup]
-    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1, dtype=dtype)
+    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @implements(np.dstack)
