@@ -32,6 +32,14 @@ def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None
     return view
 
 
+def strides_through(op: Op, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
+    """The strides of the result of the view ``op`` of a tensor with ``strides``; None where it has none."""
+    if op.row.view == "some" and op.name != "slice":
+        return strides
+    through = _through(op, op.operands[0], strides, 0)
+    return None if through is None else through[1]
+
+
 def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View | None:
     """The result of the view ``op`` of a tensor with strides ``inner``."""
     operand, value = op.operands[0], op.result
@@ -53,11 +61,11 @@ def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View
         for d, n, s in zip(op.attrs["dims"], operand.shape, inner):
             out[d] = 0 if n == 1 else s
         return root, tuple(out), offset
-    reshaped = _reshape(operand.shape, inner, value.shape)
+    reshaped = reshaped_strides(operand.shape, inner, value.shape)
     return None if reshaped is None else (root, reshaped, offset)
 
 
-def _reshape(shape, strides, new) -> tuple[Size, ...] | None:
+def reshaped_strides(shape, strides, new) -> tuple[Size, ...] | None:
     """Strides of a reshape without a copy: each run of old dimensions that memory holds as one is cut anew."""
     runs: list[list[Size]] = []  # [extent, stride of its innermost element]
     for n, s in zip(shape, strides):

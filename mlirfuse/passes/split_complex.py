@@ -184,7 +184,9 @@ class _Split:
         to, (re, im) = op.attrs["to"], self.pair(x)
         if to.kind == "c":
             return self.b.cast(re, to.real), self.b.cast(im, to.real)
-        return self.r.logical_or(self.r.ne(re, 0), self.r.ne(im, 0)) if to is dt.bool_ else self.b.cast(re, to)
+        if to is dt.bool_:
+            return self.r.logical_or(self.r.ne(re, 0), self.r.ne(im, 0))
+        return self.b.op("copy", re) if to is re.dtype else self.b.cast(re, to)  # unlike `real`, which is a view
 
     def _real(self, op, x):
         return self.pair(x)[0]

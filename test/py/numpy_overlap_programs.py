@@ -11,7 +11,6 @@ import random
 import re
 
 import numpy as np
-
 from beside_numpy import Case, main
 
 _DTYPES = ["f8", "f8", "f4", "i8", "i4", "u1", "c16", "?"]
@@ -42,7 +41,7 @@ class _Program:
         if kind == 1:
             return [f"{k}:", f":-{k}", f":{k - 1 or ''}:-1" if k > 1 else f"{k}:", f"-{k + 1}::-1"]
         if kind == 2:
-            return ["::2", f":{(n + 1) // 2}", f"{n // 2}:", "::-2", f"{n // 2}::-1" if n % 2 == 0 else "::2"][: 4]
+            return ["::2", f":{(n + 1) // 2}", f"{n // 2}:", "::-2", f"{n // 2}::-1" if n % 2 == 0 else "::2"][:4]
         if kind == 3:
             return [f"{k}:-{4 - k}", f"{4 - k}:-{k}", "2:-2", f"-{k + 1}:{3 - k if k < 4 else ''}:-1"]
         return [f"{j}:{j + n // 3}" for j in (0, 1, n // 3, n - n // 3)]
@@ -60,7 +59,7 @@ class _Program:
             return [f"{self.random.choice(self.vectors)}[{self.random.choice(cuts)}]" for _ in range(count)]
         rows, columns = (self.same(self.side, self.cut(self.side)) for _ in range(2))
         out = []
-        square = [s for s in self.squares]
+        square = list(self.squares)
         turns = rows[0] == columns[0] and len(rows) == len(columns)
         for _ in range(count):
             name, row, column = self.random.choice(square), self.random.choice(rows), self.random.choice(columns)

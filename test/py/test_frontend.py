@@ -646,11 +646,7 @@ def test_reshapes_of_what_is_gathered(fn):
     x, i = array((3, 4, 5)), np.array([0, 2])
     gathered = fn(x, i)
     assert gathered.flags.c_contiguous == (fn in ROW_MAJOR)
-    if fn in ROW_MAJOR:
-        check(write, x, i)
-        return
-    with pytest.raises(TraceError, match="reshape a copy of it"):
-        trace(write, x, i)
+    check(write, x, i)
     check(lambda x, i: fn(x, i).reshape(-1) * 2, x, i)
 
 
@@ -911,8 +907,7 @@ def test_writing_types():
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         trace(w_add, read_only, Y)
-    with pytest.raises(TraceError, match="reshape"):
-        trace(lambda x, y: w_reshape(x.T, y), X, Y)
+    check(lambda x, y: w_reshape(x.T, y), X, Y)  # a copy there
 
 
 NANS = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])

@@ -127,6 +127,7 @@ def as_made(x, alike: bool = False):
         value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
     else:
         value = _counted(t, x) or t.capture(x).value
+    t.strides.setdefault(value, tuple(s // x.itemsize for s in x.strides))
     return MadeArray(t, value, x)
 
 

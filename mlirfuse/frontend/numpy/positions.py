@@ -10,11 +10,11 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis, squeeze
 from mlirfuse.frontend.numpy.made import known_elements
+from mlirfuse.frontend.numpy.memory_order import order_of, packed, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
 from mlirfuse.frontend.numpy.slicing import basic_view, is_index_array
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.views import in_order
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -111,11 +111,21 @@ def gather(x, view, parts) -> TracedArray:
     result = TracedArray(t, t.emit("take", value, index, axis=axis))
     if not in_place and axis != 0:
         result = moveaxis(result, range(axis, axis + index.rank), range(index.rank))
-        if in_order(t, value) and in_order(
-            t, index
-        ):  # as in memory, where the positions' dimensions are always the first
-            t.contiguous.add(result.value)
+    strides = strides_of(t, value)
+    if strides is not None:
+        first = axis if in_place else 0
+        strides = _gathered(t, result.value, strides[:axis] + strides[axis + 1 :], first, index.rank)
+    t.strides[result.value] = strides
     return wrap(t, result.value)
+
+
+def _gathered(t, made: Value, others, axis: int, rank: int):
+    """How NumPy lays out elements at positions: the ``rank`` dimensions of the positions, from ``axis`` on, outside of
+    the others, which keep their order and have the strides ``others``."""
+    shape = t.shape(made)
+    rest = [*range(axis), *range(axis + rank, made.rank)]
+    order = order_of(t, others, [shape[d] for d in rest])
+    return packed(shape, [*range(axis, axis + rank), *(rest[k] for k in order)])
 
 
 def scatter(x, parts, new) -> None:

@@ -82,6 +82,14 @@ class _Module(types.ModuleType):
         stop(f"an assignment to the attribute {name} of a module")
 
 
+def _errstate(**kinds):
+    """``np.errstate``: warnings and errors that NumPy gives are not those of compiled code, which can be quiet
+    alone."""
+    if any(kind not in (None, "ignore") for kind in kinds.values()):
+        stop("np.errstate with another word than 'ignore'")
+    return np.errstate(**kinds)
+
+
 class StandIns:
     """What one trace puts in the place of what the user's functions refer to."""
 
@@ -102,6 +110,8 @@ class StandIns:
             return _CLOCKS[value]
         if value is np.vectorize:
             return vectorized
+        if value is np.errstate:
+            return _errstate
         if isinstance(value, _PLAIN):
             return value
         found = self._memo.get(id(value))

@@ -74,7 +74,7 @@ class Trace:
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
         self.checks_positions = True  # kernels tell of those that are not there
-        self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
+        self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
         self.roots: list = []
         self.session: Any = None  # the mlirfuse.frontend.numpy.pieces.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
@@ -286,8 +286,7 @@ class Trace:
                 if spec.shape[axis] == 1:
                     strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < len(shape) else 1
         self.layouts.append(Layout(tuple(strides), spec.align))
-        if tuple(strides) == sz.contiguous_strides(shape):
-            self.contiguous.add(value)
+        self.strides[value] = tuple(strides)
         return value
 
     def capture(self, array) -> TracedArray:

@@ -40,14 +40,12 @@ class Out:
     @property
     def leaves(self) -> set[int]:
         """The leaves of the call that it is made of."""
-        if self.kind not in ("argument", "view"):
-            return set()
-        return {self.index} | {step.leaf for step in self.path if isinstance(step, real_views.Position)}
+        positions = {step.leaf for step in self.path if isinstance(step, real_views.Position)}
+        return positions | {self.index} if self.kind in ("argument", "view") else positions
 
-    def view(self, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
-        """What the function returns of an array, for the kinds "view" and "part"; ``leaf`` gives the arrays that the
-        numbers stand for: the call's leaves, or its results."""
-        array = leaf(self.index)
+    def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
+        """What the function returns of ``array``, for the kinds "view" and "part"; ``leaf`` gives a leaf of the
+        call."""
         for step in self.path or (Whole(),):
             if isinstance(step, real_views.Position):
                 array = real_views.at(array, step.axis, leaf(step.leaf))
@@ -120,7 +118,8 @@ class Traced:
             elif o.kind == "argument":
                 out.append(leaves[o.index])
             elif o.kind in ("view", "part"):
-                out.append(o.view((leaves if o.kind == "view" else results).__getitem__, sizes))
+                whole = leaves if o.kind == "view" else results
+                out.append(o.view(whole[o.index], leaves.__getitem__, sizes))
             else:
                 out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

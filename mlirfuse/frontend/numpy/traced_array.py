@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.memory_order import along, is_view, order_of, strides_of
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail
-from mlirfuse.frontend.numpy.views import Permute, Whole, reshapes_are_views
+from mlirfuse.frontend.numpy.views import Permute, Reshape, Whole
 from mlirfuse.ir.graph import Value
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Formatted:
 
     def __call__(self, x: Any) -> str:
         return format(x, self.spec)
+
+
+_MADE_BY_WRITES = {"set_slice", "broadcast_in_dim", "full"}  # ops that an assignment alone emits
 
 
 class Buffer:
@@ -162,13 +166,22 @@ class TracedArray(Operators):
         )
 
     def _check_reshapes(self) -> None:
-        if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
+        if any(isinstance(step, Reshape) for step in self._path) and not self._is_view():
             fail(
                 TraceError,
                 "an array and a reshape of it are written and read here, and whether NumPy made the "
                 "reshape a view or a copy depends "
                 "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
             )
+
+    def _is_view(self) -> bool:
+        """Whether NumPy surely made views of all reshapes on the way to this array."""
+        t, shape, strides = self._trace, self._buffer.origin.shape, strides_of(self._trace, self._buffer.origin)
+        for step in self._path:
+            if isinstance(step, Reshape) and not is_view(t, strides, shape, step.shape):
+                return False
+            strides, shape = along(t, strides, shape, (step,)), step.out(shape)
+        return True
 
     def assign(self, new: Value) -> None:
         """Makes the memory of this array hold ``new``, which has its dtype and shape."""
@@ -185,10 +198,26 @@ class TracedArray(Operators):
             self._trace.session.abort("it writes into an array that lies in another one's memory")
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
-        buffer.value = self._written(buffer.value, 0, new)
+        buffer.value = self._in_memory(self._written(buffer.value, 0, new))
         buffer.version += 1
         if not self._path:
             self._value, self._version = new, buffer.version
+
+    def _in_memory(self, value: Value) -> Value:
+        """``value``, which is written into the buffer, known to lie as that does; a copy where another array may be
+        it."""
+        t, buffer = self._trace, self._buffer
+        lies = strides_of(t, buffer.origin)
+        if value.rank < 2 or lies is None:
+            return value
+        if value in t.strides or value.op is None or value.op.name not in _MADE_BY_WRITES:
+            known = strides_of(t, value)
+            repeats = known is not None and any(n != 1 and s == 0 for n, s in zip(value.shape, known))
+            if not repeats and order_of(t, known, value.shape) == order_of(t, lies, value.shape):
+                return value
+            value = t.emit("copy", value)
+        t.strides[value] = lies
+        return value
 
     def _written(self, base: Value, depth: int, new: Value) -> Value:
         if depth == len(self._path):

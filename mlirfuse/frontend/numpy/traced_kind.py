@@ -102,10 +102,8 @@ def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Calla
         return at
 
     def read(results: list) -> Any:
-        def array(number: int) -> Any:
-            return results[number if out.kind == "part" else place[number]]
-
-        found = out.view(array, env) if viewed else _number(results[at], out.scalar)
+        found = results[at]
+        found = out.view(found, lambda leaf: results[place[leaf]], env) if viewed else _number(found, out.scalar)
         if out.read_only and isinstance(found, np.ndarray):
             found.flags.writeable = False
         return found

@@ -22,6 +22,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
 from mlirfuse.frontend.numpy.captures import Captured, ways_to
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
+from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
 from mlirfuse.frontend.numpy.real_views import Position
 from mlirfuse.frontend.numpy.rebuild import StandIns
@@ -32,7 +33,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
-from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, ReadOnly, Reshape
+from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, Permute, ReadOnly, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -61,63 +62,16 @@ def trace(
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     out_leaves, out_tree = trees.flatten(run(fn, t, replaced, args, kwargs))
-    returns: list[Value] = []
-    where: dict[int, int] = {}
-    identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
-
-    def add(value: Value, own: bool) -> int:
-        if own and (value.op is None or value in returns):
-            value = t.emit("copy", value)
-        returns.append(value)
-        return len(returns) - 1
-
-    several = _several(out_leaves)
-    bases: dict[int, int] = {}  # by a buffer's id, the result that is all of it
-    outs = []
-    for x in out_leaves:
-        if isinstance(x, TracedArray):
-            if x._trace is not t:
-                raise TraceError(
-                    "the function returns a traced array of another compiled function's trace: it was kept from there"
-                )
-            if id(x) in identity:
-                outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
-                continue
-            value, buffer = x.value, x._buffer
-            path = None if buffer.leaf is None or x._scalar else _way_to(t, x, arg_leaves)
-            if buffer.leaf is not None and path is not None:
-                outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x), path=path))
-                continue
-            if id(buffer) in several and _is_of_steps(x) and id(x) not in where:
-                if id(buffer) not in bases:
-                    bases[id(buffer)] = add(buffer.value, True)
-                kind = "part" if x._path else "result"
-                outs.append(Out(kind, bases[id(buffer)], read_only=_is_read_only(x), path=x._path))
-                continue
-            if id(x) not in where:
-                if (
-                    buffer.leaf is None and buffer.captured is None and _in_argument(value)
-                ):  # new memory in NumPy: flatten, np.tile(x, 1)
-                    value = t.emit("copy", value)
-                where[id(x)] = add(value, True)
-            outs.append(Out("result", where[id(x)], scalar=_number_type(x), read_only=_is_read_only(x)))
-        elif isinstance(x, SymInt):
-            size = t.canonical(x.size)
-            outs.append(
-                Out("constant", value=size, scalar=int)
-                if isinstance(size, int)
-                else Out("size", value=size, scalar=int)
-            )
-        else:
-            outs.append(constant_of(t, replaced.original(x), objects))
+    results = _Results(t, arg_leaves, stand_ins, objects)
+    outs = results.of(out_leaves)
     graph_aliases, mutated = {}, {}
     for leaf, array in arrays.items():
         buffer = array._buffer
         if buffer.version and buffer.leaf == leaf and buffer.value is not t.block.args[position[leaf]]:
-            result_position = add(buffer.value, True)
+            result_position = results.add(buffer.value)
             graph_aliases[result_position] = position[leaf]
             mutated[leaf] = result_position
-    t.block.returns = returns
+    t.block.returns = results.returns
     graph = Graph(
         name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""),
         t.block,
@@ -279,6 +233,77 @@ def constant_of(t: Trace, x, objects) -> Out:
     raise SideEffect(f"the function makes a {type(x).__name__} and returns it, which has to happen at every call")
 
 
+class _Results:
+    """How what a function returns is made of the graph's results, ``returns``."""
+
+    def __init__(self, t: Trace, arg_leaves: list[int], stand_ins: list, objects: list):
+        self.t, self.arg_leaves, self.objects = t, arg_leaves, objects
+        self.identity = {id(x): leaf for leaf, x in enumerate(stand_ins) if isinstance(x, TracedArray)}
+        self.returns: list[Value] = []
+        self._where: dict[int, tuple[int, tuple]] = {}  # by an array's id
+        self._bases: dict[int, tuple[int, tuple]] = {}  # by a buffer's id, the result that is all of it
+
+    def of(self, leaves: list) -> list[Out]:
+        """How each leaf of what the function returns is made."""
+        several = _several(leaves)
+        return [
+            self._array(x, id(x._buffer) in several) if isinstance(x, TracedArray) else self._other(x) for x in leaves
+        ]
+
+    def add(self, value: Value) -> int:
+        """Which of the graph's results is ``value``, in memory of its own."""
+        if value.op is None or value in self.returns:
+            value = self.t.emit("copy", value)
+        self.returns.append(value)
+        return len(self.returns) - 1
+
+    def _laid_out(self, value: Value, strides) -> tuple[int, tuple]:
+        """Which of the graph's results has the elements of a new array, row-major in the order that NumPy gives its
+        dimensions in memory, and the steps to the array from there."""
+        t = self.t
+        order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
+        turn = Permute(order)
+        if order == tuple(range(value.rank)):
+            return self.add(value), ()
+        return self.add(t.emit("copy", turn.read(t, value))), (turn.inverse(),)
+
+    def _array(self, x: TracedArray, several: bool) -> Out:
+        t = self.t
+        if x._trace is not t:
+            raise TraceError(
+                "the function returns a traced array of another compiled function's trace: it was kept from there"
+            )
+        if id(x) in self.identity:
+            return Out("argument", self.identity[id(x)], scalar=_number_type(x))
+        value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
+        path = None if buffer.leaf is None or x._scalar else _way_to(t, x, self.arg_leaves)
+        if buffer.leaf is not None and path is not None:
+            return Out("view", buffer.leaf, read_only=read_only, path=path)
+        steps = _real_steps(t, x, self.arg_leaves)
+        if several and steps is not None and id(x) not in self._where:
+            if id(buffer) not in self._bases:
+                self._bases[id(buffer)] = self._laid_out(buffer.value, strides_of(t, buffer.origin))
+            at, turned = self._bases[id(buffer)]
+            path = (*turned, *steps)
+            return Out("part" if path else "result", at, read_only=read_only, path=path)
+        if id(x) not in self._where:
+            new = buffer.leaf is None and buffer.captured is None  # memory, in NumPy: flatten, np.tile(x, 1)
+            if new and (_in_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
+                value = t.emit("copy", value)
+            strides = strides_of_array(t, x)
+            at_argument = value.op is None or (not new and _in_argument(value))
+            self._where[id(x)] = (self.add(value), ()) if at_argument else self._laid_out(value, strides)
+        at, path = self._where[id(x)]
+        return Out("part" if path else "result", at, scalar=_number_type(x), read_only=read_only, path=path)
+
+    def _other(self, x) -> Out:
+        t = self.t
+        if isinstance(x, SymInt):
+            size = t.canonical(x.size)
+            return Out("constant" if isinstance(size, int) else "size", value=size, scalar=int)
+        return constant_of(t, t.stand_ins.original(x), self.objects)
+
+
 def _in_argument(value: Value) -> bool:
     """Whether an array of these elements could be a view of an argument."""
     while value.op is not None and value.op.row.view:
@@ -288,21 +313,32 @@ def _in_argument(value: Value) -> bool:
 
 def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
     """The steps from an argument to a view of it, () for all of it; None where the graph may give the view as well, or
-    has to: nothing writes into the argument and all positions are known, or one is computed."""
+    has to: nothing writes into the argument and all positions are known, or one is computed. (Where complex
+    numbers are computed with the graph has parts, of a diagonal the elements, and of some reshapes only the strides of
+    a call tell.)"""
     if x.value is x._buffer.value:
         return ()
     positions = [step for step in x._path if isinstance(step, At)]
-    if not x._buffer.version and not positions:
+    known = not any(isinstance(step, Diagonal) for step in x._path) and not _in_parts(t)
+    known = known and x._is_view()
+    if not x._buffer.version and not positions and known:
         return None
-    if any(step.index not in t.block.args for step in positions):
-        return None
-    leaf = lambda step: arg_leaves[t.block.args.index(step.index)]  # noqa: E731
-    return tuple(Position(step.axis, leaf(step)) if isinstance(step, At) else step for step in x._path)
+    return _real_steps(t, x, arg_leaves)
 
 
-def _is_of_steps(x: TracedArray) -> bool:
-    """Whether ``x`` is a view by steps that the sizes tell."""
-    return not any(isinstance(step, At) for step in x._path)
+def _in_parts(t: Trace) -> bool:
+    """Whether there are complex numbers in the trace, which is compiled on their parts."""
+    values = (v for values in (t.block.args, *(op.results for op in t.block.ops)) for v in values)
+    return any(v.dtype is not None and v.dtype.kind == "c" for v in values)
+
+
+def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
+    """The steps of a view's path on real arrays; None where a position of them is computed."""
+    positions = [step.index for step in x._path if isinstance(step, At)]
+    if any(index not in t.block.args for index in positions):
+        return None
+    leaf = {index: arg_leaves[t.block.args.index(index)] for index in positions}
+    return tuple(Position(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
 
 
 def _several(leaves: list) -> set[int]:

@@ -67,7 +67,13 @@ def _square(t, values, ins, outs):
 def _reciprocal(t, values, ins, outs):
     if ins[0].is_inexact:
         return t.emit("reciprocal", values[0])
-    return t.emit("trunc_div", t.builder.constant(1, ins[0]), values[0])
+    (x,), (dtype, *_) = values, ins
+    with np.errstate(all="ignore"):
+        of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # what a cast of an infinity gives there
+    zero = t.emit("eq", x, t.builder.constant(0, dtype))
+    return t.emit(
+        "where", zero, t.builder.constant(of_zero, dtype), t.emit("trunc_div", t.builder.constant(1, dtype), x)
+    )
 
 
 @lowers(np.float_power)
@@ -92,13 +98,14 @@ def _modf(t, values, ins, outs):
 
 @lowers(np.lcm)
 def _lcm(t, values, ins, outs):
+    dtype = ins[0]
+    whole = dt.of(f"u{dtype.bytes}")  # NumPy computes with magnitudes
+    if dtype is not whole:
+        values = [t.emit("cast", t.emit("abs", v), to=whole) for v in values]
     a, b = aligned(t, values)
-    divisor = t.emit("gcd", a, b)
-    divisor = t.emit(
-        "where", t.emit("eq", divisor, t.builder.constant(0, ins[0])), t.builder.constant(1, ins[0]), divisor
-    )
+    divisor = t.emit("maximum", t.emit("gcd", a, b), t.builder.constant(1, whole))
     product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
-    return product if ins[0].kind == "u" else t.emit("abs", product)
+    return product if dtype is whole else t.emit("cast", product, to=dtype)
 
 
 @lowers(np.heaviside)
@@ -122,7 +129,10 @@ def _rad2deg(t, values, ins, outs):
 @lowers(np.spacing)
 def _spacing(t, values, ins, outs):
     (x,) = values
-    limit = t.emit("copysign", t.builder.constant(math.inf, ins[0]), x)
+    far, zero = t.builder.constant(math.inf, ins[0]), t.builder.constant(0, ins[0])
+    limit = far  # of float16; else away from 0
+    if ins[0] is not dt.f16:
+        limit = t.emit("where", t.emit("lt", x, zero), t.builder.constant(-math.inf, ins[0]), far)
     return t.emit("sub", t.emit("nextafter", x, limit), x)
 
 

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -19,6 +20,7 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
+from mlirfuse.runtime import library
 
 
 def _is_number(x) -> bool:
@@ -26,8 +28,6 @@ def _is_number(x) -> bool:
 
 
 _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
-
-_NARROWEST = {int: np.uint8, float: np.float16}  # of Python's numbers, which take on any type of their kind
 
 
 def call_ufunc(ufunc, inputs, kwargs=None):
@@ -38,11 +38,15 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         constants = with_known((inputs, kwargs or {}))
         if constants is not None:
             return as_made(ufunc(*constants[0], **constants[1]))
-    dtype, out, where_ = None, None, True
+    casting: _Casting = "same_kind"
+    dtype, out, where_, order = None, None, True, "K"
     if kwargs:
         dtype, out, where_ = kwargs.pop("dtype", None), kwargs.pop("out", None), kwargs.pop("where", True)
+        casting, order = kwargs.pop("casting", casting), checked_order(kwargs.pop("order", order))
+        if out is not None and not isinstance(out, tuple):
+            out = (out,)
         for key in list(kwargs):
-            if key not in ("casting", "order", "subok") or kwargs[key] not in ("same_kind", "K", True):
+            if key != "subok" or kwargs[key] is not True:
                 fail(
                     UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
                 )
@@ -64,25 +68,30 @@ def call_ufunc(ufunc, inputs, kwargs=None):
                 if out is None and where_ is True
                 else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
             )
-    if ufunc is np.power:
+    if ufunc is np.float_power and dtype is None and isinstance(operands[0], TracedArray):
+        wide = resolve(ufunc, operands)[0]
+        if wide.kind == "c":
+            operands[0] = asarray(operands[0], wide.numpy)
+    if ufunc is np.power or (ufunc is np.float_power and kind_of(operands[0]) == np.dtype(complex)):
         shortcut = _power(t, operands) if dtype is None and out is None else None
         if shortcut is not None:
             return shortcut
-    types = resolve(ufunc, operands)
+    if dtype is None and casting == "same_kind":
+        types = resolve(ufunc, operands)
+    else:
+        types = loop_of(ufunc, operands, dtype, casting)
     ins, outs = types[: ufunc.nin], types[ufunc.nin :]
-    if dtype is not None:
-        ins = outs = (dtype_of(dtype),) * ufunc.nin
-        outs = outs[: ufunc.nout]
-        for k, kind in enumerate(map(kind_of, operands)):
-            if not np.can_cast(_NARROWEST.get(kind, kind), ins[0].numpy, "same_kind"):
-                _check_cast(np.dtype(kind), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
     if ins[0].kind == "c":
         lower = COMPLEX.get(ufunc, lower)
+    if ufunc in (np.power, np.float_power) and ins[1].kind in "ic" and t.device == "cpu":
+        if where_ is not True:
+            fail(UnsupportedError, f"{ufunc.__name__} of {ins[0]} with where= is not supported in a compiled function")
+        lower = _power_by_numpy
     made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = made if isinstance(made, tuple) else (made,)
     if out is not None or where_ is not True:
         targets = out if isinstance(out, tuple) else (out,)
-        results = [_store(t, v, target, where_, ufunc.__name__) for v, target in zip(values, targets)]
+        results = [_store(t, v, target, where_, ufunc.__name__, casting) for v, target in zip(values, targets)]
     elif all(_is_number(x) for x in operands):
         several = len(values) > 1
         results = [
@@ -90,8 +99,17 @@ def call_ufunc(ufunc, inputs, kwargs=None):
             for k, v in enumerate(values)
         ]
     else:
-        results = [wrap(t, v) for v in values]
+        results = [wrap(t, v if order == "K" else forced(t, v, order, strides_of(t, v))) for v in values]
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def _power_by_numpy(t, values, ins, outs) -> Value:
+    """The powers of integers, of which NumPy refuses negative ones, and of complex numbers, where it multiplies for
+    each exponent that is an integer."""
+    a, b = aligned(t, values)
+    shape = broadcast_shape(t, [t.shape(a), t.shape(b)])
+    call = library.by_numpy(np.power)
+    return t.emit("call", a, b, callee="np.power", dtypes=outs, shapes=(shape,), function=call)
 
 
 def _computed(ufunc, k: int | None, *operands):
@@ -100,7 +118,28 @@ def _computed(ufunc, k: int | None, *operands):
     return made if k is None else made[k]
 
 
-def _store(t, value: Value, target, where_, name: str):
+def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:
+    """The types of the loop that NumPy takes for ``dtype=`` and ``casting=``: inputs, then outputs. Raises TypeError
+    where there is none, or an input cannot be cast."""
+    kinds = tuple(map(kind_of, operands))
+    strong = [isinstance(kind, np.dtype) for kind in kinds]
+    if not all(strong) and casting in ("no", "equiv"):
+        fail(TypeError, f"{ufunc.__name__}: a Python number cannot be cast under the casting rule '{casting}'")
+    common = result_type_of(kinds).numpy  # in place of Python's numbers, of which NumPy 2.4 crashes here
+    given: dict[str, Any] = {"casting": "unsafe"}
+    if dtype is not None:
+        given["signature"] = (None,) * ufunc.nin + (dtype_of(dtype).numpy,) * ufunc.nout
+    known = [kind if is_strong else common for kind, is_strong in zip(kinds, strong)]
+    try:
+        found = tuple(map(dt.of, ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout), **given)))
+    except TypeError as error:
+        fail(TypeError, str(error))
+    for k, (kind, is_strong, kept) in enumerate(zip(known, strong, found)):
+        check_cast(kind, kept.numpy, f"ufunc '{ufunc.__name__}' input {k}", casting if is_strong else "same_kind")
+    return found
+
+
+def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same_kind"):
     """Writes a result into ``out=``, where the mask says so."""
     if target is None:
         fail(
@@ -111,14 +150,15 @@ def _store(t, value: Value, target, where_, name: str):
         fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
     if where_ is not True:
         to = target._value.dtype  # in which the elements that stay are what they were
-        _check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output")
+        check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output", casting)
         value = value if value.dtype is to else t.emit("cast", value, to=to)
         value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, target.value]))
-    store(t, target, value, name)
+    store(t, target, value, name, casting)
     return target
 
 
-def _check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
+def check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
+    """Raises TypeError where NumPy refuses to cast the type ``given`` to ``kept``; ``what`` is cast."""
     if not np.can_cast(given, kept, casting):
         fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
 
@@ -126,7 +166,7 @@ def _check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None
 def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "same_kind") -> None:
     """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
     dtype = target._value.dtype
-    _check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
+    check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
     target_shape, shape = t.shape(target._value), t.shape(value)
     if shape != target_shape:
         message = (
@@ -141,7 +181,7 @@ def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "
     target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))
 
 
-def into_out(result, out, name: str, repeats: bool = False):
+def into_out(result, out, name: str, repeats: bool = False, casting: _Casting = "same_kind"):
     """The result, or ``out`` holding it, of the same shape unless the function ``repeats`` it, as ufuncs do."""
     if out is None:
         return result
@@ -154,7 +194,7 @@ def into_out(result, out, name: str, repeats: bool = False):
             f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result "
             f"{result._trace.hints_of(shape)}",
         )
-    store(result._trace, out, result.value, name)
+    store(result._trace, out, result.value, name, casting)
     return out
 
 

@@ -8,6 +8,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.ufuncs import check_cast
 
 
 def refuse(name: str, **given) -> None:
@@ -21,9 +22,12 @@ def refuse(name: str, **given) -> None:
             )
 
 
-def joined(arrays, dtype=None) -> tuple:
-    """Operands of one type."""
+def joined(arrays, dtype=None, casting="same_kind") -> tuple:
+    """Operands of one type. Raises TypeError for a ``dtype`` that ``casting`` does not let them have."""
     t = trace_of(*arrays)
     arrays = [operand(t, x) for x in arrays]
     to = result_type_of(tuple(kind_of(x) for x in arrays)) if dtype is None else dtype_of(dtype)
-    return t, [asarray(x) for x in arrays], to
+    arrays = [asarray(x) for x in arrays]
+    for x in arrays if dtype is not None or casting != "same_kind" else ():
+        check_cast(x.dtype, to.numpy, "array data", casting)
+    return t, arrays, to

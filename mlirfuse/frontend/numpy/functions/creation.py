@@ -9,9 +9,10 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.axes import shape_of, size_of
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
-from mlirfuse.frontend.numpy.operands import concrete, contains_traced, fresh, operand, trace_of, value_of
-from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of
+from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
+from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
@@ -22,6 +23,12 @@ from mlirfuse.ir import sizes as sz
 @creates(np.full)
 def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
     """An array of ``fill_value``, whose shape may hold what ``x.shape`` holds."""
+    made = _filled(shape, fill_value, dtype)
+    forced(made._trace, made._value, checked_order(order))
+    return made
+
+
+def _filled(shape, fill_value, dtype) -> TracedArray:
     t = trace_of(shape, fill_value)
     fill = operand(t, fill_value)
     kind = kind_of(fill)
@@ -33,57 +40,58 @@ def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
     return TracedArray(t, t.emit("full", value, shape=shape))
 
 
-def _like(prototype, fill, dtype, shape):
+def _like(prototype, fill, dtype, shape, order) -> TracedArray:
     x = as_traced(prototype)
-    return full(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
+    t = x._trace
+    made = _filled(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
+    alike = made.ndim == x.ndim  # else the order is none to keep
+    order = checked_order(order)
+    forced(t, made._value, order if alike or order in "CF" else "C", strides_of_array(t, x) if alike else None)
+    return made
 
 
 @creates(np.zeros_like)
 @implements(np.zeros_like)
 def zeros_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(a, 0, dtype, shape)
+    return _like(a, 0, dtype, shape, order)
 
 
 @creates(np.ones_like)
 @implements(np.ones_like)
 def ones_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(a, 1, dtype, shape)
+    return _like(a, 1, dtype, shape, order)
 
 
 @creates(np.empty_like)
 @implements(np.empty_like)
 def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(prototype, 0, dtype, shape)
+    return _like(prototype, 0, dtype, shape, order)
 
 
 @creates(np.full_like)
 @implements(np.full_like)
 def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    x = as_traced(a)
-    dtype = x.dtype if dtype is None else dtype
-    return full(
-        x.shape if shape is None else shape,
-        as_traced(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value,
-        dtype,
-    )
+    dtype = as_traced(a).dtype if dtype is None else dtype
+    fill = as_traced(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value
+    return _like(a, fill, dtype, shape, order)
 
 
 @creates(np.zeros)
 def zeros(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of zeros; the shape may hold extents of traced arrays."""
-    return full(shape, 0, dtype)
+    return full(shape, 0, dtype, order)
 
 
 @creates(np.ones)
 def ones(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of ones; the shape may hold extents of traced arrays."""
-    return full(shape, 1, dtype)
+    return full(shape, 1, dtype, order)
 
 
 @creates(np.empty)
 def empty(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of any contents, here zeros."""
-    return full(shape, 0, dtype)
+    return full(shape, 0, dtype, order)
 
 
 @creates(np.arange)
@@ -114,18 +122,27 @@ def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None)
 
 @creates(np.linspace)
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
-    """``num`` evenly spaced numbers from start to stop."""
+    """``num`` evenly spaced numbers from start to stop, by NumPy's steps and in its types."""
     num = operator.index(num)
-    t = trace_of(start, stop)
-    div = num - 1 if endpoint else num
-    position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
-    step = (
-        (np.asarray(stop)[()] - start if not contains_traced((start, stop)) else stop - start) / div if div else np.nan
-    )
-    result = position * step + start if div else position * 0.0 + start
+    t = trace_of(start, stop, num)
+    kept = result_type_of((kind_of(operand(t, start)), kind_of(operand(t, stop)), float))
+    start, stop = (_no_number(as_traced(x, kept.numpy)) for x in (start, stop))
+    div, delta = num - 1 if endpoint else num, stop - start
+    wide = kept if kept.is_float and kept.bits > 16 else dt.f64
+    position = TracedArray(t, t.builder.cast(t.emit("iota", shape=(num,), axis=0, dtype=wide), kept))
+    position = position.reshape((num,) + (1,) * delta.ndim)
+    step: Any = delta / div if div > 0 else np.nan
+    if div > 0:
+        result = np.where(step == 0, position / div * delta, position * step)
+    else:
+        result = position * delta
+    result = result + start
     if endpoint and num > 1:
-        result = np.where(position == num - 1, stop * 1.0, result)
-    result = result if dtype is None else result.astype(dtype)
+        last = as_traced(np.arange(num) == num - 1).reshape((num,) + (1,) * delta.ndim)
+        result = np.where(last, stop, result)
+    if dtype is not None and dtype_of(dtype).is_integer:
+        result = np.floor(result)
+    result = as_traced(result, kept.numpy if dtype is None else dtype)
     return (result, step) if retstep else result
 
 
@@ -138,7 +155,7 @@ def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     row = t.emit("iota", shape=(n, 1), axis=0, dtype=dt.i64)
     column = t.emit("iota", shape=(1, m), axis=1, dtype=dt.i64)
     on = t.emit("eq", column, t.emit("add", row, value_of(t, operand(t, k), dt.i64)))
-    return TracedArray(t, t.builder.cast(on, dtype_of(dtype)))
+    return TracedArray(t, forced(t, t.builder.cast(on, dtype_of(dtype)), checked_order(order)))
 
 
 @creates(np.identity)
@@ -156,16 +173,30 @@ def tri(N, M=None, k=0, dtype=float, *, like=None):
 @creates(np.asarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    x = as_traced(a, dtype)
-    return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else _no_number(x)
+    x = _no_number(as_traced(a, dtype))
+    return _ordered(x, order, bool(copy))
+
+
+def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
+    """``x`` in an order of memory; itself where it lies so, unless ``copy``."""
+    t, strides, order = x._trace, strides_of_array(x._trace, x), checked_order(order)
+    lies = {"C": is_row_major, "F": is_column_major}.get(order)
+    if not copy and (lies is None or lies(t, strides, x._value.shape)):
+        return x
+    return TracedArray(t, forced(t, fresh(t, x.value), order, strides))
 
 
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x: Any = _no_number(as_traced(a, dtype))
-    x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
-    return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else x
+    x = _ordered(_no_number(as_traced(a, dtype)), order, bool(copy))
+    return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
+
+
+@creates(np.asfortranarray)
+def asfortranarray(a, dtype=None, *, like=None):
+    """``a`` itself where it is column-major without gaps, else a copy."""
+    return _ordered(_no_number(as_traced(a, dtype)), "F", False)
 
 
 @creates(np.ascontiguousarray)

@@ -7,16 +7,17 @@ import operator
 import ml_dtypes
 import numpy as np
 
-from mlirfuse.core.errors import TraceError
+from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.functions.creation import zeros_like
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
+from mlirfuse.frontend.numpy.promotion import int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
-from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc, check_cast, into_out, loop_of, store
 from mlirfuse.frontend.numpy.views import Part, ReadOnly
 from mlirfuse.ir import dtypes as dt
 
@@ -38,6 +39,9 @@ def chosen(condition, *branches):
         )
     t = trace_of(condition, *branches)
     condition = asarray(condition, bool)
+    for x in branches:
+        if x.__class__ is int and not -(2**63) <= x < 2**64:
+            fail(UnsupportedError, f"np.where: the integer {x} is in no type of NumPy's: use a float")
     a, b = (operand(t, x) for x in branches)
     to = result_type_of((kind_of(a), kind_of(b)))
     values = aligned(t, [condition.value, value_of(t, a, to, True), value_of(t, b, to, True)])
@@ -66,7 +70,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
         ]
     given = [y for y in (x, *bounds) if y is not None]
     if dtype is not None:
-        to = dtype_of(dtype)
+        to = loop_of(_CLIP if len(given) == 3 else np.maximum, given, dtype, "same_kind")[-1]
     elif len(given) == 1:
         to = result_type_of((kind_of(x),))
     else:
@@ -85,6 +89,8 @@ def round(a, decimals=0, out=None):
     x = asarray(a)
     t, to, decimals = x._trace, x._value.dtype, operator.index(decimals)
     if to is dt.bool_:
+        if decimals:
+            fail(TypeError, "np.round of booleans takes no decimals: NumPy cannot cast their product to bool")
         return into_out(wrap(t, value_of(t, x, dt.f16)), out, "round", True)
     if to.is_integer:
         if decimals >= 0:
@@ -96,10 +102,12 @@ def round(a, decimals=0, out=None):
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
     if iscomplexobj(x):  # each part by itself is what the product with a real number gives
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
-        return into_out(wrap(t, t.emit("complex", *parts)), out, "round", True)
+        made = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
+        return into_out(wrap(t, made), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round", True)
+    made = t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)
+    return into_out(wrap(t, forced(t, made, "A", strides_of_array(t, x))), out, "round", True)
 
 
 @implements(np.fix)
@@ -148,7 +156,7 @@ def imag(val):
     x = asarray(val)
     if iscomplexobj(x):
         return _part(x, "imag")
-    zeros = zeros_like(x)
+    zeros = zeros_like(x, order="A")
     return wrap(x._trace, zeros.value) if x._scalar else zeros.step(ReadOnly())
 
 
@@ -165,11 +173,8 @@ def iscomplex(x):
 @implements(np.angle)
 def angle(z, deg=False):
     x = asarray(z)
-    if not x._value.dtype.is_inexact:
-        x = asarray(x, np.float64)
-    parts = (imag(x), real(x)) if iscomplexobj(x) else (zeros_like(x), x)
-    result = call_ufunc(np.arctan2, parts)
-    return result * x.dtype.type(180 / np.pi).real if deg else result
+    result = call_ufunc(np.arctan2, (imag(x), real(x)) if iscomplexobj(x) else (0, x))
+    return result * result.dtype.type(180 / np.pi) if deg else result
 
 
 @implements(np.isrealobj)
@@ -217,6 +222,10 @@ def select(condlist, choicelist, default=0):
             fail(TypeError, f"invalid entry {k} in condlist: should be boolean ndarray")
     choices = [operand(t, x) for x in [*choicelist, default]]
     to = result_type_of(tuple(kind_of(x) for x in choices))
+    for choice in choices[:-1]:
+        own = np.dtype(kind_of(choice))
+        if not np.can_cast(own, to.numpy, "same_kind"):
+            check_cast(own, to.numpy, "array data")
     result = asarray(choices[-1], to)
     for condition, choice in zip(reversed(condlist), reversed(choices[:-1])):
         result = where(condition, asarray(choice, to), result)
@@ -231,4 +240,5 @@ def astype(x, dtype, /, *, copy=True, device=None):
 @implements(np.copy)
 def copy(a, order="K", subok=False):
     x = asarray(a)
-    return TracedArray(x._trace, fresh(x._trace, x.value))
+    t = x._trace
+    return TracedArray(t, forced(t, fresh(t, x.value), checked_order(order), strides_of_array(t, x)), scalar=x._scalar)

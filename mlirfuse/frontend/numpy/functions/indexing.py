@@ -8,15 +8,17 @@ from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.axes import axis_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
+from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
 from mlirfuse.frontend.numpy.positions import from_start, positions_of
+from mlirfuse.frontend.numpy.promotion import resolve
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.slicing import is_index_array
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
-from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.frontend.numpy.ufuncs import check_cast, into_out
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
@@ -43,8 +45,7 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     elif mode == "clip":
         value = t.emit("maximum", value, t.builder.constant(0, value.dtype))
     taken = t.emit("take", x.value, value, axis=axis)
-    t.contiguous.add(taken)  # unlike indexing's, whatever the order of x
-    return into_out(wrap(t, taken), out, "take")
+    return into_out(wrap(t, forced(t, taken, "C")), out, "take")  # unlike indexing's, whatever the order of x
 
 
 def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
@@ -112,16 +113,21 @@ def _add_at(a, indices, b) -> None:
     index = positions_of(t, indices, extent).value
     if not (t.checks_positions and isinstance(indices, TracedArray)):  # else the kernel has checked and counted
         index = from_start(t, index, extent)
-    rest = t.shape(a._value)[1:]
-    values = broadcast_to(asarray(b, a.dtype), [t.sym(n) for n in t.shape(index) + rest])
+    rest, to = t.shape(a._value)[1:], a._value.dtype
+    loop = resolve(np.add, (a, operand(t, b)))
+    check_cast(loop[-1].numpy, to.numpy, "ufunc 'add' output")
+    if loop[-1] is not to:
+        fail(UnsupportedError, "np.add.at of a wider type than the array's is not supported in a compiled function")
+    wide = dt.i32 if to is dt.bool_ else to  # of truths, whether any is true
+    values = broadcast_to(asarray(asarray(b, to), wide), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))
     made = t.emit(
         "index_put_accumulate",
-        a.value,
+        t.builder.cast(a.value, wide),
         t.builder.reshape(index, (count,)),
         t.builder.reshape(values.value, (count, *rest)),
     )
-    a.assign(made)
+    a.assign(t.builder.cast(made, to))
 
 
 METHODS[np.add, "at"] = _add_at

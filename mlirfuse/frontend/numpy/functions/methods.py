@@ -16,6 +16,7 @@ from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, arg
 from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
 from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
 from mlirfuse.frontend.numpy.indexing import getitem, setitem
+from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.promotion import dtype_of
@@ -117,27 +118,22 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
     to, t = dtype_of(dtype), self._trace
     if not np.can_cast(self.dtype, to.numpy, casting):
         fail(TypeError, f"Cannot cast array data from {self.dtype!r} to {to.numpy!r} according to the rule '{casting}'")
-    if to is self._value.dtype and not copy:
+    if to is self._value.dtype and not copy and order in ("K", "A"):
         return self
-    if to is self._value.dtype and self._weak is None:
-        return TracedArray(t, fresh(t, self.value), scalar=self._scalar)
-    return TracedArray(
-        t, t.emit("cast", self.value, to=to) if to is not self._value.dtype else self.value, scalar=self._scalar
-    )
+    made = fresh(t, self.value) if to is self._value.dtype else t.emit("cast", self.value, to=to)
+    return TracedArray(t, forced(t, made, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
 
 
 @_method("copy")
 def _copy_method(self, order="C"):
-    value = fresh(self._trace, self.value)
-    if order == "C":
-        self._trace.contiguous.add(value)
-    return TracedArray(self._trace, value, scalar=self._scalar)
+    return copy(self, order)
 
 
 @_method("flatten")
 def _flatten(self, order="C"):
-    x = reshape(self, -1, order)
-    return TracedArray(x._trace, fresh(x._trace, x.value) if x.value is self.value else x.value)
+    x = ravel(self, order)
+    t = x._trace
+    return TracedArray(t, fresh(t, x.value))
 
 
 @_method("sort")

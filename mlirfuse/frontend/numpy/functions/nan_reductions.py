@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_, float_type, max, min, prod, sum
 from mlirfuse.frontend.numpy.operands import asarray
 from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 
 
@@ -56,12 +58,16 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
 @implements(np.nanvar)
 def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     x = asarray(a)
+    if x._value.dtype.kind != "c" and float_type(x, dtype).kind == "c":
+        fail(UnsupportedError, "np.nanvar of real numbers in a complex dtype is not supported in a compiled function")
     x = asarray(x, float_type(x, dtype))
     valid = ~isnan_(x)
     count = sum(valid, axis, x.dtype, keepdims=True)
     d = chosen(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
-    left = sum(valid, axis, x.dtype, keepdims=keepdims) - ddof
-    return into_out(chosen(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
+    squares = d.real * d.real + d.imag * d.imag if x._value.dtype.kind == "c" else d * d
+    left = sum(valid, axis, squares.dtype, keepdims=keepdims) - ddof
+    result = sum(squares, axis, keepdims=keepdims) / left
+    return into_out(chosen(left > 0, result, squares.dtype.type(np.nan)), out, "nanvar")
 
 
 @implements(np.nanstd)

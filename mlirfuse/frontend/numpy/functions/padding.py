@@ -6,6 +6,8 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import size_of
+from mlirfuse.frontend.numpy.functions.shaping import is_fortran
+from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, value_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
@@ -18,6 +20,12 @@ from mlirfuse.ir.graph import Value
 @implements(np.pad)
 def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
     x = asarray(array)
+    made = _padded(x, pad_width, mode, constant_values, kwargs)
+    forced(x._trace, made._value, "F" if is_fortran(x) else "C")
+    return made
+
+
+def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArray:
     t = x._trace
     if isinstance(pad_width, dict):
         pad_width = [pad_width.get(k, pad_width.get(k - x.ndim, (0, 0))) for k in range(x.ndim)]

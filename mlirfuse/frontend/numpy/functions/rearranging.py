@@ -10,6 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_arrays, reshape, swapaxes
+from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, fresh
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
@@ -117,7 +118,7 @@ def repeat(a, repeats, axis=None):
     dims = tuple(k if k <= axis else k + 1 for k in range(len(shape)))
     value = t.emit("broadcast_in_dim", x.value, shape=between, dims=dims)
     value = t.emit("reshape", value, shape=(*shape[:axis], t.extent(sz.mul(shape[axis], count)), *shape[axis + 1 :]))
-    return TracedArray(t, value)
+    return TracedArray(t, forced(t, value, "C"))
 
 
 @implements(np.meshgrid)

@@ -77,8 +77,19 @@ def _selected(x, where_, neutral, to: DType) -> TracedArray:
 def _with_initial(result, initial, ufunc):
     if initial is np._NoValue or initial is None:
         return result
-    combined = call_ufunc(ufunc, (result, initial))
-    return combined if combined._value.dtype is result._value.dtype else asarray(combined, result.dtype)
+    return call_ufunc(ufunc, (result, _as_element(initial, result._value.dtype)))
+
+
+def _as_element(initial, to: DType):
+    """``initial`` as an element of an array, as an assignment makes it."""
+    if isinstance(initial, TracedArray):
+        return asarray(initial, to.numpy)
+    if to.kind != "c" and isinstance(initial, (complex, np.complexfloating)):
+        fail(TypeError, "int() argument must be a string, a bytes-like object or a real number, not 'complex'")
+    try:
+        return np.array(initial, to.numpy)[()] if initial.__class__ in (int, bool) else to.numpy.type(initial)
+    except OverflowError as error:
+        fail(OverflowError, str(error))
 
 
 @implements(np.sum)

@@ -9,11 +9,20 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, full_shape
+from mlirfuse.frontend.numpy.memory_order import (
+    checked_order,
+    forced,
+    is_column_major,
+    is_row_major,
+    may_be_view,
+    order_of,
+    strides_of_array,
+)
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze, reshapes_are_views
+from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze
 from mlirfuse.ir import sizes as sz
 
 
@@ -21,7 +30,12 @@ from mlirfuse.ir import sizes as sz
 def reshape(a, /, shape=None, order="C", *, copy=None):
     x = asarray(a)
     t = x._trace
-    if order == "F":
+    if order not in ("C", "F", "A"):
+        fail(
+            ValueError,
+            f"order '{order}' is not permitted for reshaping" if order == "K" else "order must be one of 'C', 'F', 'A'",
+        )
+    if order == "F" or (order == "A" and is_fortran(x)):
         target = shape if isinstance(shape, (tuple, list)) else (shape,)
         return transpose(reshape(transpose(x), tuple(reversed(target))))
     target = list(shape_of(t, shape))
@@ -54,23 +68,39 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
         target = [t.canonical(n) for n in target]
     if tuple(target) == t.shape(x._value):
         return x.alias()
-    if copy:
-        x = TracedArray(t, fresh(t, x.value))
-    return x.step(Reshape(tuple(target)))
+    strides = strides_of_array(t, x)
+    if not copy and (strides is None or may_be_view(t, strides, x._value.shape, target)):
+        return x.step(Reshape(tuple(target)))
+    made = t.emit("copy", t.emit("reshape", x.value, shape=tuple(target)))
+    return TracedArray(t, forced(t, made, "C"), scalar=x._scalar)
 
 
 @implements(np.ravel)
 def ravel(a, order="C"):
-    x = asarray(a)
-    if order == "F" and x.ndim != 1:
-        return reshape(x, -1, order)
-    return contiguous(x) if x.ndim == 1 else reshape(x, -1)
+    x, order = asarray(a), checked_order(order)
+    if x.ndim == 1:
+        return contiguous(x)
+    t = x._trace
+    if order == "K":
+        x = transpose(x, order_of(t, strides_of_array(t, x), x._value.shape))
+    elif order == "F" or (order == "A" and is_fortran(x)):
+        x = transpose(x)
+    return reshape(contiguous(x), -1)  # unlike reshape's, a view of what has no gaps alone
+
+
+def is_fortran(x) -> bool:
+    """Whether ``x`` is column-major without gaps, and not row-major."""
+    t, shape = x._trace, x._value.shape
+    strides = strides_of_array(t, x)
+    return is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)
 
 
 def contiguous(x) -> TracedArray:
     """``x`` itself where it is row-major without gaps, else a copy."""
-    step = Reshape(x._trace.shape(x._value))
-    return x.alias() if reshapes_are_views(x._trace, x._buffer.origin, (*x._path, step)) else x.step(step)
+    t = x._trace
+    if is_row_major(t, strides_of_array(t, x), x._value.shape):
+        return x.alias()
+    return TracedArray(t, forced(t, fresh(t, x.value), "C"))
 
 
 @implements(np.transpose, np.permute_dims)

@@ -162,6 +162,9 @@ _MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
          "hypot": "hypot", "copysign": "copysign"}  # fmt: skip
 
 
+_OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # where a finite argument's result is infinite
+
+
 def _of_math(name: str, op: str):
     def compute(c, args, keywords):
         if keywords or not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in args):
@@ -169,11 +172,17 @@ def _of_math(name: str, op: str):
         e = c.code
         vals = [e.cast(v.val, dt.f64) for v in args]
         result = EMIT[op](e, *vals)
-        finite = e.const(True, dt.bool_)
+        finite = known = e.const(True, dt.bool_)
         for v in vals:
             finite = e.and_(finite, e.cmp("lt", e.abs(v), math.inf))
-        bad = e.and_(finite, e.not_(e.cmp("lt", e.abs(result), math.inf)))
-        e.fail_if(bad, lambda *_: ValueError("math domain error"))
+            known = e.and_(known, e.cmp("eq", v, v))
+        undefined = e.and_(known, e.not_(e.cmp("eq", result, result)))
+        e.fail_if(undefined, lambda *_: ValueError("math domain error"))
+        infinite = e.and_(finite, e.cmp("eq", e.abs(result), math.inf))
+        if name in _OVERFLOWS:
+            e.fail_if(infinite, lambda *_: OverflowError("math range error"))
+        else:
+            e.fail_if(infinite, lambda *_: ValueError("math domain error"))
         return Number(result, PY_FLOAT)
 
     return compute

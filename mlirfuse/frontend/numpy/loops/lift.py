@@ -42,6 +42,8 @@ class Lifted:
         definition = parsed(fn)
         if looks_at_variables(definition):
             raise NotLiftable("a function that looks at its own variables")
+        if _watches_errors(definition):
+            raise NotLiftable("a function that asks for NumPy's warnings or errors")
         self.loops: list[Loop] = []
         scope = Scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
@@ -61,6 +63,18 @@ def lifted(fn: types.FunctionType) -> Lifted | None:
         return Lifted(fn)
     except NotLiftable:
         return None
+
+
+def _watches_errors(definition: ast.FunctionDef) -> bool:
+    """Whether NumPy's errors are to be other than ignored somewhere (``np.errstate(divide="raise")``)."""
+    for node in ast.walk(definition):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        words = [k.value.value if isinstance(k.value, ast.Constant) else "" for k in node.keywords]
+        if name in ("seterr", "seterrcall") or (name == "errstate" and any(w != "ignore" for w in words)):
+            return True
+    return False
 
 
 def _better_run(definition: ast.FunctionDef) -> bool:

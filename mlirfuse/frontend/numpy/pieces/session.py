@@ -14,13 +14,14 @@ import numpy as np
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.pieces.tree import Call, Holds, Piece, Read, Return, SizeOf, State, Step, Tree
 from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, Repeated, RunTime, on_host
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
-from mlirfuse.frontend.numpy.views import At
+from mlirfuse.frontend.numpy.views import At, Permute
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value, walk
@@ -156,6 +157,14 @@ class Session:
         new: dict[Value, int] = {}  # by its value, the slot of a result
         slots: dict[int, int] = {}  # by a buffer's id
 
+        turned: dict[int, Permute] = {}  # by a buffer's id, the step from its result to the array
+
+        def in_memory(b: Buffer) -> None:
+            order = order_of(t, strides_of(t, b.origin), b.value.shape)
+            if t.device == "cpu" and order != tuple(range(len(order))):
+                turn = Permute(order)
+                b.value, turned[id(b)] = turn.read(t, b.value), turn.inverse()
+
         def result(value: Value, copied: bool) -> int:
             if copied or value.op is None or value in results:
                 value = t.emit("copy", value)
@@ -176,6 +185,7 @@ class Session:
             elif id(b) in numbers and b.value in new:
                 slots[id(b)] = new[b.value]
             else:
+                in_memory(b)
                 slots[id(b)] = result(b.value, _in_argument(b.value))
                 new.setdefault(b.value, slots[id(b)])
         positions = {step.index for x in arrays for step in x._path if isinstance(step, At)}
@@ -185,7 +195,6 @@ class Session:
                 at[v] = result(v, False)
         layouts = dict(zip(t.block.args, t.layouts))
         by_value = {v for k, v in enumerate(t.block.args) if k in t.scalars}
-        contiguous = set(t.contiguous)
         if results:
             self._run(results, writes, layouts, by_value)
         # A new block, whose arguments are what lives on.
@@ -208,8 +217,8 @@ class Session:
                     layout = layouts[before]
                     layout = layout and Layout(tuple(map(t.canonical, layout.strides)), layout.align)
                 t.layouts.append(layout)
-                if before is None or before in contiguous:
-                    t.contiguous.add(value)
+                if layout is not None:
+                    t.strides[value] = layout.strides
                 self._slot_of[value] = slot
             return made[slot]
 
@@ -222,8 +231,9 @@ class Session:
                 b.slot = slot
         index = {v: argument(slot, v) for v, slot in at.items() if slot is not None}
         for x in arrays:
+            path = (turned[id(x._buffer)], *x._path) if id(x._buffer) in turned else x._path
             x._path = tuple(
-                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in x._path
+                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
             )
             value = x._buffer.value
             for step in x._path:

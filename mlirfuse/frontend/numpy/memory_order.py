@@ -1,0 +1,247 @@
+"""How the arrays of a trace would lie in memory if NumPy made them.
+
+NumPy gives what it computes of arrays the order of their dimensions in memory (``order="K"``), and makes a view of a
+reshape where strides allow one. Strides here are in elements, symbolic, and those that NumPy's array would have.
+Kernels write results row-major, with their dimensions in that order (:func:`order_of`). What depends on how the strides
+of an argument compare is a condition of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mlirfuse.analysis import views as noop
+from mlirfuse.frontend.numpy import views as vw
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+    from mlirfuse.frontend.numpy.traced_array import TracedArray
+
+Strides = tuple[Size, ...]
+_OF_THE_FIRST = {"set_slice", "scatter", "index_put_accumulate", "update", "position", "roll", "sort"}
+
+
+def strides_of(t: Trace, value: Value) -> Strides | None:
+    """The strides of a value as NumPy would lay it out; None where that is not known."""
+    pending = [value]
+    while pending:
+        v = pending[-1]
+        if v in t.strides:
+            pending.pop()
+            continue
+        needed = [x for x in _sources(v) if x not in t.strides]
+        if needed:
+            pending += needed
+            continue
+        t.strides[v] = _of_op(t, v)
+        pending.pop()
+    return t.strides[value]
+
+
+def strides_of_array(t: Trace, x: TracedArray) -> Strides | None:
+    """The strides of an array of the trace: of a view, in the memory of what it is a view of."""
+    origin = x._buffer.origin
+    return along(t, strides_of(t, origin), origin.shape, x._path)
+
+
+def along(t: Trace, strides: Strides | None, shape: Sequence[Size], path: Sequence) -> Strides | None:
+    """The strides of the view by the steps ``path``; a reshape that is no view is a row-major copy."""
+    for step in path:
+        if strides is not None:
+            strides = _through(t, step, tuple(map(t.canonical, shape)), strides)
+        elif isinstance(step, vw.Reshape):  # a view or a copy
+            strides = None
+        shape = step.out(shape)
+    return strides
+
+
+def _through(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
+    if isinstance(step, vw.Permute):
+        return tuple(strides[d] for d in step.dims)
+    if isinstance(step, vw.Reshape):
+        new = tuple(map(t.canonical, step.shape))
+        return noop.reshaped_strides(shape, strides, new) or sz.contiguous_strides(new)
+    if isinstance(step, vw.ExpandDims):
+        out = list(strides)
+        for axis in step.axes:
+            out.insert(axis, 0)
+        return tuple(out)
+    if isinstance(step, vw.Squeeze):
+        return tuple(s for axis, s in enumerate(strides) if axis not in step.axes)
+    if isinstance(step, vw.Slice):
+        return tuple(sz.mul(s, p) for s, p in zip(strides, step.step))
+    if isinstance(step, vw.At):
+        return strides[: step.axis] + strides[step.axis + 1 :]
+    if isinstance(step, vw.Broadcast):
+        new = step.shape[len(step.shape) - len(shape) :]
+        kept = tuple(s if n == m else 0 for s, n, m in zip(strides, shape, map(t.canonical, new)))
+        return (0,) * (len(step.shape) - len(shape)) + kept
+    if isinstance(step, vw.Diagonal):
+        return (*strides[:-2], strides[-2] + strides[-1])
+    if isinstance(step, vw.Part):
+        return tuple(sz.mul(s, 2) for s in strides)
+    return strides
+
+
+def is_view(t: Trace, strides: Strides | None, shape: Sequence[Size], new: Sequence[Size]) -> bool:
+    """Whether NumPy surely makes a view of the reshape to ``new``."""
+    if strides is None:
+        return False
+    return noop.reshaped_strides(tuple(map(t.canonical, shape)), strides, tuple(map(t.canonical, new))) is not None
+
+
+def may_be_view(t: Trace, strides: Strides, shape: Sequence[Size], new: Sequence[Size]) -> bool:
+    """Whether NumPy makes a view of the reshape in the call that is traced."""
+    return noop.reshaped_strides(*map(t.hints_of, (shape, strides, new))) is not None
+
+
+def is_row_major(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> bool:
+    """Whether an array surely is row-major without gaps."""
+    if strides is None:
+        return False
+    shape = tuple(map(t.canonical, shape))
+    wanted = sz.contiguous_strides(shape)
+    return 0 in shape or all(n == 1 or t.canonical(a) == t.canonical(b) for n, a, b in zip(shape, strides, wanted))
+
+
+def is_column_major(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> bool:
+    """Whether an array surely is column-major without gaps."""
+    return strides is not None and is_row_major(t, strides[::-1], tuple(shape)[::-1])
+
+
+def order_of(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> tuple[int, ...]:
+    """The dimensions from the outermost in memory to the innermost, as a copy in NumPy's order "K" has them."""
+    dims = tuple(range(len(shape)))
+    if strides is None or len(dims) < 2 or is_row_major(t, strides, shape):
+        return dims
+    if is_column_major(t, strides, shape):
+        return dims[::-1]
+    out: list[int] = []  # sorted by the stride, equal ones as they come
+    for axis in dims:
+        at = next((k for k, d in enumerate(out) if not _at_most(t, strides[axis], strides[d])), len(out))
+        out.insert(at, axis)
+    return tuple(out)
+
+
+def packed(shape: Sequence[Size], order: Sequence[int]) -> Strides:
+    """The strides, by dimension, of an array without gaps whose dimensions lie in this order."""
+    inner = sz.contiguous_strides([shape[k] for k in order])
+    out: list[Size] = [0] * len(order)
+    for k, d in enumerate(order):
+        out[d] = inner[k]
+    return tuple(out)
+
+
+def checked_order(order: str | None) -> str:
+    """One of NumPy's orders, "K" for None. Raises ValueError for others."""
+    if order is None:
+        return "K"
+    if not isinstance(order, str):
+        fail(TypeError, f"order must be str, not {type(order).__name__}")
+    if order.upper() not in ("C", "F", "A", "K"):
+        fail(ValueError, f"order must be one of 'C', 'F', 'A', or 'K' (got '{order}')")
+    return order.upper()
+
+
+def forced(t: Trace, value: Value, order: str, strides: Strides | None = None) -> Value:
+    """``value``, which has just been made, laid out in one of NumPy's orders; ``strides``: of what "A" and "K" keep."""
+    shape = t.shape(value)
+    dims = tuple(range(len(shape)))
+    if order == "F" or (order == "A" and is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)):
+        dims = dims[::-1]
+    elif order == "K":
+        dims = order_of(t, strides, shape)
+    t.strides[value] = packed(shape, dims)
+    return value
+
+
+# ---- what ops give
+
+
+def _sources(value: Value) -> list[Value]:
+    """The operands whose layout decides that of ``value``."""
+    op = value.op
+    if op is None or op.row.kind in ("create", "random"):
+        return []
+    if op.row.kind in ("elementwise", "reduce", "scan") or op.row.view or op.name == "concatenate":
+        return [v for v in op.operands if v.rank == value.rank or op.row.view or op.row.kind == "reduce"]
+    return op.operands[:1] if op.name in _OF_THE_FIRST else []
+
+
+def _of_op(t: Trace, value: Value) -> Strides | None:
+    op, shape = value.op, t.shape(value)
+    if op is None:
+        args = t.block.args
+        layout = t.layouts[args.index(value)] if value in args else None
+        return sz.contiguous_strides(shape) if layout is None else tuple(map(t.canonical, layout.strides))
+    if value.rank < 2 and not op.row.view:
+        return sz.contiguous_strides(shape)
+    given = [t.strides[v] for v in _sources(value)]
+    if any(strides is None for strides in given):
+        return None
+    known = [strides for strides in given if strides is not None]
+    if op.row.view:
+        through = noop.strides_through(op, known[0])
+        return through or sz.contiguous_strides(shape)
+    if op.row.kind == "reduce":
+        return _reduced(t, op, known[0], shape)
+    if op.row.kind in ("elementwise", "scan") or op.name in ("concatenate", "roll", "sort"):
+        shapes = [t.shape(v) for v in _sources(value)]
+        return packed(shape, _sorted(t, known, shapes)) if known else sz.contiguous_strides(shape)
+    if op.name in _OF_THE_FIRST:
+        return known[0]
+    if op.name == "take" and op.operands[1].rank:
+        return None
+    return sz.contiguous_strides(shape)
+
+
+def _reduced(t: Trace, op: Op, strides: Strides, shape: Strides) -> Strides:
+    given, axes = t.shape(op.operands[0]), op.attrs.get("axes", op.attrs.get("axis"))
+    if op.name in ("argmax", "argmin"):
+        return sz.contiguous_strides(shape)
+    rank = len(given)
+    gone = set(range(rank)) if axes is None else {a % rank for a in (axes if isinstance(axes, tuple) else (axes,))}
+    kept = [d for d in _sorted(t, [strides], [given]) if op.attrs.get("keepdims") or d not in gone]
+    number = {d: k for k, d in enumerate(sorted(kept))}
+    return packed(shape, [number[d] for d in kept])
+
+
+def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
+    """The order of dimensions that NumPy's iterators choose for a result of operands: by their strides, row-major where
+    these do not decide or disagree."""
+    out: list[int] = []  # from the innermost
+    for axis in reversed(range(len(strides[0]))):
+        at = len(out)
+        for place in reversed(range(len(out))):
+            swap = _lies_inside(t, axis, out[place], strides, shapes)
+            if swap is None:
+                continue
+            if not swap:
+                break
+            at = place
+        out.insert(at, axis)
+    return tuple(reversed(out))
+
+
+def _lies_inside(t: Trace, axis: int, other: int, strides, shapes) -> bool | None:
+    """Whether ``axis`` lies inside of ``other``, which is behind it; None where no operand has both."""
+    found = None
+    for given, shape in zip(strides, shapes):
+        a, b = given[axis], given[other]
+        if shape[axis] == 1 or shape[other] == 1 or a == 0 or b == 0:
+            continue
+        if _at_most(t, b, a):
+            return False
+        found = True
+    return found
+
+
+def _at_most(t: Trace, a: Size, b: Size) -> bool:
+    """Whether ``abs(a) <= abs(b)``."""
+    a, b = (sz.mul(n, -1) if t.hint(n) < 0 else n for n in (a, b))
+    return t.decide(a, "<=", b)
