@@ -67,7 +67,7 @@ class _Program:
 
     def make(self) -> tuple:
         rng = np.random.default_rng(self.seed)
-        return self.array(rng), self.array(rng), 1 if self.shape[0] > 1 else 0, np.array([self.shape[0] > 1, 0, 0], int)
+        return self.array(rng), self.array(rng), int(1 not in self.shape), np.array([1 not in self.shape, 0, 0], int)
 
     def array(self, rng) -> np.ndarray:
         shape, rank = self.shape, len(self.shape)

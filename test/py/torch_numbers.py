@@ -33,7 +33,19 @@ WRITES = (
     "y[{k}:] = 3.0", "y[{k}] = 3.0", "y[:, {k}:{j}] = x[:, {k}:{j}] * 2", "y[{k}:].mul_(2)", "y[:, {k}].add_(x[:, 0])",
     "y[{k}::2] += 1", "y.select(1, {k}).zero_()", "y.narrow(0, {k}, 2).copy_(x[:2] * 5)", "y[{k}:{j}].fill_({k})",
 )  # fmt: skip
-INTEGER_TERMS = ("n", "-n", "n - 6", "6 - n", "-n - 1", "2 * n - 7", "n - 20", "n // 2", "-(n // 2) - 1", "n % 5", "n + 8")
+INTEGER_TERMS = (
+    "n",
+    "-n",
+    "n - 6",
+    "6 - n",
+    "-n - 1",
+    "2 * n - 7",
+    "n - 20",
+    "n // 2",
+    "-(n // 2) - 1",
+    "n % 5",
+    "n + 8",
+)
 INTEGER_VALUES = (3, 4, 6, 2, 8)
 
 FLOATS = (
@@ -61,7 +73,7 @@ def program(text: str):
     else:
         body = f"    return {text}"
     scope = {"torch": torch, "F": F}
-    exec(f"def f(x, n):\n{body}", scope)  # noqa: S102
+    exec(f"def f(x, n):\n{body}", scope)
     return scope["f"]
 
 
@@ -104,9 +116,12 @@ def equal(a, b) -> bool:
         if not isinstance(y, torch.Tensor) or not isinstance(x, torch.Tensor):
             if type(x) is not type(y) or x != y:
                 return False
-        elif x.dtype is not y.dtype or x.shape != y.shape or x.stride() != y.stride():
-            return False
-        elif not torch.allclose(x.double(), y.double(), 2e-5, 2e-4, equal_nan=True):
+        elif (
+            x.dtype is not y.dtype
+            or x.shape != y.shape
+            or x.stride() != y.stride()
+            or not torch.allclose(x.double(), y.double(), 2e-5, 2e-4, equal_nan=True)
+        ):
             return False
     return True
 
@@ -129,7 +144,14 @@ def main(seed: int = 0, count: int = 1000) -> None:
         if wrong:
             theirs = wrong_values(text, values, "aot_eager")
             found, torchs = found + (not theirs), torchs + bool(theirs)
-            print(text, "wrong for n =", wrong, f"of {values}", f"(AOTAutograd alone: {theirs})" if theirs else "", flush=True)
+            print(
+                text,
+                "wrong for n =",
+                wrong,
+                f"of {values}",
+                f"(AOTAutograd alone: {theirs})" if theirs else "",
+                flush=True,
+            )
     print(f"{count} programs, {found} wrong, {torchs} more with AOTAutograd alone")
 
 

@@ -95,7 +95,18 @@ def main(names: list[str]) -> None:
             warnings.simplefilter("ignore")
             for how, k, eager, ours, theirs in differences(op, 3):
                 whose = "torch's too" if theirs == ours else ""
-                print(op.name, op.variant_test_name, how, f"sample {k}", "eager", eager, "compiled", ours, whose, flush=True)
+                print(
+                    op.name,
+                    op.variant_test_name,
+                    how,
+                    f"sample {k}",
+                    "eager",
+                    eager,
+                    "compiled",
+                    ours,
+                    whose,
+                    flush=True,
+                )
         count += 1
     print(count, "ops")
 

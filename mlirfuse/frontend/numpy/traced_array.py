@@ -17,7 +17,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.effects import give_up
-from mlirfuse.frontend.numpy.memory_order import along, is_view, strides_of
+from mlirfuse.frontend.numpy.memory_order import along, is_view, order_of, strides_of
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
@@ -49,6 +49,9 @@ class Formatted:
 
     def __call__(self, x: Any) -> str:
         return format(x, self.spec)
+
+
+_MADE_BY_WRITES = {"set_slice", "broadcast_in_dim", "full"}  # ops that an assignment alone emits
 
 
 class Buffer:
@@ -197,10 +200,26 @@ class TracedArray(Operators):
             self._trace.session.abort("it writes into an array that lies in another one's memory")
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
-        buffer.value = self._written(buffer.value, 0, new)
+        buffer.value = self._in_memory(self._written(buffer.value, 0, new))
         buffer.version += 1
         if not self._path:
             self._value, self._version = new, buffer.version
+
+    def _in_memory(self, value: Value) -> Value:
+        """``value``, which is written into the buffer, known to lie as that does; a copy where another array may be
+        it."""
+        t, buffer = self._trace, self._buffer
+        lies = strides_of(t, buffer.origin)
+        if value.rank < 2 or lies is None:
+            return value
+        if value in t.strides or value.op is None or value.op.name not in _MADE_BY_WRITES:
+            known = strides_of(t, value)
+            repeats = known is not None and any(n != 1 and s == 0 for n, s in zip(value.shape, known))
+            if not repeats and order_of(t, known, value.shape) == order_of(t, lies, value.shape):
+                return value
+            value = t.emit("copy", value)
+        t.strides[value] = lies
+        return value
 
     def _written(self, base: Value, depth: int, new: Value) -> Value:
         if depth == len(self._path):

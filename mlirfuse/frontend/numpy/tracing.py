@@ -302,7 +302,7 @@ class _Results:
             return Out("part" if path else "result", at, read_only=read_only, path=path)
         if id(x) not in self._where:
             new = buffer.leaf is None and buffer.captured is None  # memory, in NumPy: flatten, np.tile(x, 1)
-            if _in_argument(value) and new:
+            if new and (_in_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
                 value = t.emit("copy", value)
             strides = strides_of_array(t, x)
             at_argument = value.op is None or (not new and _in_argument(value))
@@ -327,16 +327,23 @@ def _in_argument(value: Value) -> bool:
 
 def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
     """The steps from an argument to a view of it, () for all of it; None where the graph may give the view as well, or
-    has to: nothing writes into the argument and all positions are known, or one is computed. (Of complex arrays the
-    graph has the parts, of a diagonal the elements, and of some reshapes only the strides of a call tell.)"""
+    has to: nothing writes into the argument and all positions are known, or one is computed. (Where complex
+    numbers are computed with the graph has parts, of a diagonal the elements, and of some reshapes only the strides of
+    a call tell.)"""
     if x.value is x._buffer.value:
         return ()
     positions = [step for step in x._path if isinstance(step, At)]
-    known = not any(isinstance(step, Diagonal) for step in x._path) and x._buffer.origin.dtype.kind != "c"
+    known = not any(isinstance(step, Diagonal) for step in x._path) and not _in_parts(t)
     known = known and x._is_view()
     if not x._buffer.version and not positions and known:
         return None
     return _real_steps(t, x, arg_leaves)
+
+
+def _in_parts(t: Trace) -> bool:
+    """Whether there are complex numbers in the trace, which is compiled on their parts."""
+    values = (v for values in (t.block.args, *(op.results for op in t.block.ops)) for v in values)
+    return any(v.dtype is not None and v.dtype.kind == "c" for v in values)
 
 
 def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:

@@ -102,7 +102,8 @@ def round(a, decimals=0, out=None):
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
     if iscomplexobj(x):  # each part by itself is what the product with a real number gives
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
-        return into_out(wrap(t, t.emit("complex", *parts)), out, "round", True)
+        made = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
+        return into_out(wrap(t, made), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
     made = t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)
