@@ -58,7 +58,7 @@ def compiled_strides(function, given, backend: str):
 
 def differences(op, samples: int, layouts=tuple(LAYOUTS)):
     """Pairs of (layout, sample, eager's, ours, AOTAutograd's) where eager's and ours are not one."""
-    given = [s for s in itertools.islice(op.sample_inputs("cpu", torch.float32), samples)]
+    given = list(itertools.islice(op.sample_inputs("cpu", torch.float32), samples))
     for k, sample in enumerate(given):
         for how in layouts:
             value, args, kwargs = laid((sample.input, sample.args, sample.kwargs), how)

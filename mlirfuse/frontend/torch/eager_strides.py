@@ -80,11 +80,11 @@ def _is_row_major(x: torch.Tensor) -> bool:
     """By strides of every extent, those of 1 too, which eager's results repeat."""
     expected: Any = 1
     for n, stride in zip(reversed(x.shape), reversed(x.stride())) if x.layout is torch.strided else ():
-        if not (isinstance(stride, int) and isinstance(expected, int) and stride == expected):
-            if not (type(stride) is torch.SymInt and type(expected) is torch.SymInt) or (
-                stride.node.expr != expected.node.expr
-            ):
-                return False
+        both = stride, expected
+        known = all(isinstance(n, int) for n in both)
+        symbolic = all(type(n) is torch.SymInt for n in both)
+        if not (stride == expected if known else symbolic and stride.node.expr == expected.node.expr):
+            return False
         expected = expected * n
     return True
 
