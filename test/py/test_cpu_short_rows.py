@@ -75,7 +75,7 @@ def test_short_rows_in_place():
 def test_neighbours_that_share_lines_of_the_cache(columns, dtype):
     """Where what is packed lies a power of two apart, neighbours along the loop around are taken together."""
     machine = targets.of("cpu").machine
-    fn = lambda x, row, column: np.transpose(x, (1, 0, 2)) * row + column  # noqa: E731
+    fn = lambda x, row, column: np.add(np.transpose(x, (1, 0, 2)) * row, column, order="C")  # noqa: E731
     f = mlirfuse.jit(fn)
     rows, size = 66, np.dtype(dtype).itemsize * columns
     far = 1 << (machine.own_cache // 32).bit_length()  # bytes of a row of all neighbours, which are then 64 lines

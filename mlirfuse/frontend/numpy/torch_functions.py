@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.registry import HANDLED, UFUNCS
 from mlirfuse.frontend.numpy.source import fail
@@ -34,6 +36,11 @@ _NUMPY = {
 }
 
 
+# What torch calls for Python's operators, which then ask the stand-in.
+_OPERATORS = {name.strip("_") for name in dir(operator) if name.startswith("__")}
+_OPERATORS |= {f"r{name}" for name in _OPERATORS} | {"div", "rdiv", "true_divide", "floor_divide", "remainder"}
+
+
 class TorchFunctionError(TraceError, TypeError):
     """A torch function on a stand-in. A TypeError too: an operator of a tensor then leaves it to the stand-in's."""
 
@@ -50,6 +57,7 @@ def torch_function(function, arguments) -> None:
         TorchFunctionError,
         f"torch's {name} is given an array of a compiled function, which is no tensor while it is traced: {hint}, or "
         'compile the torch function with torch.compile(f, backend="mlirfuse")',
+        kept=name.strip("_") not in _OPERATORS,
     )
 
 
