@@ -318,7 +318,7 @@ def test_vectors_where_rows_are_cut_or_joined(fn, dtype, monkeypatch):
     (lambda x, y: np.concatenate([x, y], 1), [(5, 3), (5, 13)]),
     (lambda x: (x + x.T)[1:25], [(32, 32)]),
     (lambda x: (x[1:] * 2).reshape(-1)[3:91], [(5, 24)]),
-    (lambda x, y: np.concatenate([x.T, y.T], 0), [(24, 5), (24, 3)]),
+    (lambda x, y: np.multiply(np.concatenate([x.T, y.T], 0), 1, order="C"), [(24, 5), (24, 3)]),
     (lambda x: (x[:, 1:17] + x[:, :16])[1:], [(5, 24)]),
 ])  # fmt: skip
 def test_no_vector_crosses_a_cut_along_itself(fn, shapes):
@@ -1355,7 +1355,7 @@ def test_the_emulator_finds_barriers_apart(body, message):
     [
         (lambda x: softmax(x.reshape(12, 1024)), normal(24, 512)),
         (lambda x: x.reshape(4, 12, 256).sum(1), normal(24, 512)),
-        (lambda x: x.reshape(3, 64, 64).transpose(0, 2, 1) * 2, normal(24, 512)),
+        (lambda x: (x.reshape(3, 64, 64).transpose(0, 2, 1) * 2).copy(), normal(24, 512)),
         (lambda x: x.reshape(3, 4, 8, 64).transpose(0, 2, 1, 3).reshape(24, 256), normal(12, 8, 64)),
         (lambda x: x.reshape(3, 4, 8, 64)[:, 1:, :, 4:] + 1, normal(12, 8, 64)),
         (lambda x: (x.reshape(48, 256).sum(1), x * 2), normal(24, 512)),
@@ -1364,7 +1364,7 @@ def test_the_emulator_finds_barriers_apart(body, message):
         (lambda x: x.reshape(2048, 6)[:, :4].sum(1), normal(24, 512)),
         (lambda x: x.reshape(2048, 6)[:, :4] + 1 + x[:1, :4], normal(24, 512)),
         (lambda x: softmax(x.reshape(48, 258)[:, :256]), normal(24, 516)),
-        (lambda x: x.reshape(8, 3, 6)[:, :, :4].transpose(1, 0, 2) * 2, normal(9, 16)),
+        (lambda x: (x.reshape(8, 3, 6)[:, :, :4].transpose(1, 0, 2) * 2).copy(), normal(9, 16)),
         (lambda x: x.sum(0).reshape(64, 6)[:, :4] * 2, normal(4, 8, 48)),
         (lambda x: x.reshape(-1, 6)[:, :4] + 1, normal(12288)),
         (

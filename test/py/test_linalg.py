@@ -180,7 +180,7 @@ FUNCTIONS = {
         lambda: [floats(3, 4), floats(3, 4, seed=1)]),
     "broadcasts": (lambda x, w: (x[:, None] * (w + 1)).sum(0), lambda: [floats(6), floats(5)]),
     "transposed": (lambda x: x + x.T, lambda: [floats(6, 6)]),
-    "permuted": (lambda x: np.exp(x.transpose(2, 0, 1)).sum(1), lambda: [floats(3, 4, 5)]),
+    "permuted": (lambda x: np.exp(x.transpose(2, 0, 1)).sum(1).copy(), lambda: [floats(3, 4, 5)]),
     "reshaped": (lambda x: (x.reshape(12, 5).sum(1), (x + 1).reshape(-1), x.reshape(3, 2, 2, 5) * 2),
         lambda: [floats(3, 4, 5)]),
     "whole_reshape": (lambda x: (x * 2).reshape(4, 9) + 1, lambda: [floats(6, 6)]),

@@ -24,9 +24,8 @@ func.func @other_dialect(%x: tensor<4xf32>) -> tensor<4xf32> {
 }
 
 // -----
-// expected-error @-1 {{fusion-to-linalg: size symbol q is the extent of no argument of unknown_size}}
-
 func.func @unknown_size(%x: tensor<f32>) -> tensor<?xf32> {
+  // expected-error @+1 {{'fusion.full' op has the size 'q', which no argument and no result of a call declares}}
   %0 = "fusion.full"(%x) {shape = ["q"]} : (tensor<f32>) -> tensor<?xf32>
   return %0 : tensor<?xf32>
 }
