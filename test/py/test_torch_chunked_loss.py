@@ -266,7 +266,7 @@ def test_the_option():
     ops, text = calls(fn, x, weight, labels, option="auto")
     assert not ops
     assert "chunked_loss='always' has them in chunks" in text
-    with pytest.raises(Exception, match="'auto', 'always' or 'never'"):
+    with pytest.raises(Exception, match="'auto', 'always', 'never'"):
         torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "often"})(x, weight, labels)
 
 

@@ -20,7 +20,7 @@ from mlirfuse.frontend.torch import backend, min_cut, torch_private
 from mlirfuse.frontend.torch import partition as partitions
 
 FOLDER = pathlib.Path(torch_private.__file__).parent
-PUBLIC = {"torch._dynamo.reset", "torch._dynamo.config", "torch._dynamo.mark_dynamic"}
+PUBLIC = {"torch.__file__", "torch._dynamo.reset", "torch._dynamo.config", "torch._dynamo.mark_dynamic"}
 
 
 @pytest.fixture(autouse=True)

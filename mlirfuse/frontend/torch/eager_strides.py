@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.frontend.torch import layouts
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _FEW = 1 << 14  # elements of an operand's memory up to which an op is asked with the sizes of the call
 _here = threading.local()  # .asking: the op whose result is being traced
@@ -91,7 +91,7 @@ def _is_row_major(x: torch.Tensor) -> bool:
 
 @functools.cache
 def _is_functional(op: Any) -> bool:
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or "_backward" in op.name():
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or "_backward" in op.name():
         return False
     schema = op._schema
     fresh = all(r.alias_info is None and str(r.type) == "Tensor" for r in schema.returns)
@@ -164,7 +164,7 @@ def _asked_strides(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 def _ask(op: Any, args: Any, kwargs: Any) -> Any:
     try:
-        with _disable_current_modes(), torch.no_grad():
+        with disable_current_modes(), torch.no_grad():
             made = op(*_filled(args), **_filled(kwargs))
     except Exception:
         return None

@@ -20,6 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlirfuse.frontend.torch import layouts, purity
+from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
 _MOST_CASES = 16  # of a value that conditions choose
 
@@ -673,10 +674,10 @@ def _name(node: Node) -> str:
         return name[2:-2] if name.startswith("__") and name.endswith("__") else name
     if node.op != "call_function":
         return ""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return node.target._schema.name.rpartition("::")[2] if node.target.namespace == "aten" else ""
     name = getattr(node.target, "__name__", "")
-    spaces = (operator, torch, torch._C._nn, torch.nn.functional, purity.vmap)
+    spaces = (operator, torch, nn_functions, torch.nn.functional, purity.vmap)
     return name if any(getattr(space, name, None) is node.target for space in spaces) else ""
 
 

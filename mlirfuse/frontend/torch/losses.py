@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mlirfuse.frontend.torch import chunked_loss
 from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions
 
 LEAST_SAVED = 256 << 20  # bytes; with less, logits stay whole where nothing is asked for
 
-_LINEAR = {torch.nn.functional.linear, torch._C._nn.linear}
+_LINEAR = {torch.nn.functional.linear, nn_functions.linear}
 _ENTROPY = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SCALES = {

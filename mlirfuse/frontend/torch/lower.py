@@ -509,7 +509,7 @@ def _main_device(module: GraphModule) -> torch.device:
 
 def _is_tensor(target: Any, place: int) -> bool:
     """Whether the schema of an op has a tensor as its argument at ``place``."""
-    return isinstance(target, torch._ops.OpOverload) and str(target._schema.arguments[place].type) == "Tensor"
+    return isinstance(target, OpOverload) and str(target._schema.arguments[place].type) == "Tensor"
 
 
 def _has_effects(node: Node) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._functorch import predispatch as vmap
 from torch.fx import GraphModule, Node
 
 from mlirfuse.frontend.torch import layouts
+from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, OpOverload, OpOverloadPacket, nn_functions
+from mlirfuse.frontend.torch.torch_private import vmap_functions as vmap
 
 _IN_PLACE_NAMES = (
     *("iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "ilshift", "irshift", "iand", "ior"),
@@ -40,16 +41,16 @@ def written_by(node: Node, module: GraphModule) -> Iterable[Node]:
         return ()
     if node.target in _IN_PLACE_OPERATORS:
         return _nodes(node.args[:1])
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return _mutable(node, [node.target._schema])
     name = getattr(node.target, "__name__", "")
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         return _by_subgraph(node, module)
     if node.target in _UPDATES_BUFFERS:
         return node.all_input_nodes
     if getattr(vmap, name, None) is node.target:
         return ()
-    if any(getattr(space, name, None) is node.target for space in (torch, torch._C._nn, torch.nn.functional)):
+    if any(getattr(space, name, None) is node.target for space in (torch, nn_functions, torch.nn.functional)):
         return _by_name(node, name)
     return node.all_input_nodes
 
@@ -59,7 +60,7 @@ def is_function(node: Node, module: GraphModule) -> bool:
     if node.target in vars(vmap).values() or list(written_by(node, module)):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         overloads = [node.target]
     else:
         packet = _packet(str(name))
@@ -82,7 +83,7 @@ def written_storages(module: GraphModule) -> set[int]:
 
 def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] | None:
     """The module that a higher-order op calls once, as for a checkpoint, and the arguments of its placeholders."""
-    if not isinstance(node.target, torch._ops.HigherOrderOperator):
+    if not isinstance(node.target, HigherOrderOperator):
         return None
     inner: list[tuple[int, GraphModule]] = []
     for k, x in enumerate(node.args):
@@ -99,7 +100,7 @@ def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] |
 def _packet(name: str) -> Any:
     """ATen's op of this name; None where the namespace has something else by it, as Python's own ``__eq__``."""
     found = getattr(torch.ops.aten, name, None)
-    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
+    return found if isinstance(found, OpOverloadPacket) else None
 
 
 def _by_subgraph(node: Node, module: GraphModule) -> Iterable[Node]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.frontend.torch import nodes, refusals
 from mlirfuse.frontend.torch.ops.rules import RULES
+from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 
 def correct(module: GraphModule) -> None:
@@ -32,7 +32,7 @@ def correct(module: GraphModule) -> None:
 def _real_dtype(node: Node) -> torch.dtype | None:
     """The type of what a call really gives, where its fake tensor has another one."""
     op, fake = node.target, node.meta.get("val")
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or str(op) in RULES:
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or str(op) in RULES:
         return None
     if not isinstance(fake, torch.Tensor) or fake.device.type != "cpu" or op._schema.is_mutable:
         return None
@@ -41,7 +41,7 @@ def _real_dtype(node: Node) -> torch.dtype | None:
     if len({x.dtype for x in tensors if x.dtype.is_floating_point}) < 2:
         return None
     try:
-        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             given: Any = op(*refusals.real(args, 2), **refusals.real(kwargs, 2))
     except Exception:  # of such sizes it cannot be asked, or it refuses the types: then it says so in the call
         return None

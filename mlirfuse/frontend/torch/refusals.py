@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
-from mlirfuse.frontend.torch.torch_private import disable_current_modes
+from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _OF_TYPES = re.compile(
@@ -58,7 +58,7 @@ def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _pure(op: Any) -> bool:
     """Whether a call of the user's changes nothing, torch's random state neither. What a gradient is given was made by
     decompositions, of types that eager's own need not have."""
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or "_backward" in op.name():
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or "_backward" in op.name():
         return False
     return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from mlirfuse.frontend.torch.torch_private import statically_known_true
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
 

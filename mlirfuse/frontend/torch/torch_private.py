@@ -115,6 +115,7 @@ def warn_of_untested() -> None:
 # ---- kinds of objects
 
 OpOverload = _use("torch._ops", "OpOverload")
+OpOverloadPacket = _use("torch._ops", "OpOverloadPacket")
 HigherOrderOperator = _use("torch._ops", "HigherOrderOperator")
 FakeTensor = _use("torch._subclasses.fake_tensor", "FakeTensor")
 unset_fake_temporarily = _use("torch._subclasses.fake_tensor", "unset_fake_temporarily")
@@ -131,6 +132,9 @@ LazyGraphModule = _use(
 )
 
 # ---- C++ functions
+
+nn_functions = _use("torch._C", "_nn")
+vmap_functions = _use("torch._functorch", "predispatch")
 
 DisableAutocast = _use("torch._C", "_DisableAutocast", missing=contextlib.nullcontext, instead="autocast stays on")
 AutoDispatchBelowAutograd = _use("torch._C", "_AutoDispatchBelowAutograd")
