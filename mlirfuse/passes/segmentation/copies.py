@@ -51,6 +51,8 @@ class Copies:
             ):
                 if reader is None or reader is part or reader.into is not None:
                     continue
+                if not (part.moving or reader.moving):  # else the order of memory decides, which has no price here
+                    continue
                 state = len(part.ops), len(reader.ops), len(part.outs), len(reader.ins)
                 if self.compared.get((part, reader)) == state:
                     continue
