@@ -153,12 +153,12 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
             channels_last.decide(module, options.channels_last)
             pools.by_offsets(module.graph)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
+        for observer in observers:  # which may watch the steps of the functions that are made next
+            observer(which, lowered, host)
         run = where_transformed(boxed(lowered, host), lambda: module, which)
     except Exception as error:
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
-    for observer in observers:
-        observer(which, lowered, host)
     traces.explained(which, lowered, host)
     reports.calls_outside(lowered, which, options)
     return warm.Compiled(run, lowered, which, options, module)
