@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mlirfuse.core import config
 from mlirfuse.core.machine import spelled
+from mlirfuse.core.sites import site_of
 from mlirfuse.ir.graph import Graph, Op, Value
 from mlirfuse.lowering.host_plan import key_of
 from mlirfuse.lowering.host_steps import Part
@@ -30,10 +31,11 @@ class Written(NamedTuple):
 
 def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | None:
     """The entry of what is written of ``part`` for these sizes and arguments whose addresses are multiples of ``align``
-    bytes: by all that decides it. None where nothing is kept: of kernels that check positions, too, which tell the
-    lines that use them as they are written."""
-    if not cache.enabled() or any(op.attrs.get("checked") for op in part.graph.ops):
+    bytes: by all that decides it, the lines that kernels which check positions report too. None where nothing is
+    kept."""
+    if not cache.enabled():
         return None
+    lines = _sites(part.graph)
     numbers: dict[Any, int] = {}
     used = {v for op in part.graph.ops for v in (*op.operands, *op.results) if v.dtype is not None}
     axes = [
@@ -44,8 +46,14 @@ def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | N
     sizes = [(symbol, env[symbol]) for symbol in part.symbols]
     machine: Any = target.machine  # a GPU's: the CPU's programs are compiled as they run
     model = model_of(machine)
-    facts = key_of(part.graph), axes, sizes, align, target.name, spelled(machine), model, config.compiled_as()
+    facts = key_of(part.graph), lines, axes, sizes, align, target.name, spelled(machine), model, config.compiled_as()
     return cache.key("written", cache.sources(), repr(facts))
+
+
+def _sites(graph: Graph) -> list[int]:
+    """The numbers of the lines that use positions which kernels of ``graph`` check; errors know them from now on."""
+    checked = [op for op in graph.ops if op.attrs.get("checked")]
+    return [site_of(op.loc, op.attrs["axis"], op.attrs["message"]) for op in checked]
 
 
 def load(name: str, graph: Graph) -> Written | None:
@@ -53,6 +61,7 @@ def load(name: str, graph: Graph) -> Written | None:
     body = cache.load(name)
     if body is None:
         return None
+    _sites(graph)
     reader = pickle.Unpickler(io.BytesIO(body))
     reader.persistent_load = _things(graph).__getitem__  # type: ignore[method-assign]
     return Written(*reader.load())

@@ -13,7 +13,7 @@ import pytest
 from test_linalg import run_linalg
 
 import mlirfuse
-from mlirfuse.core import config
+from mlirfuse.core import config, sites
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
@@ -171,8 +171,8 @@ def test_what_an_earlier_process_wrote_is_neither_chosen_nor_written_again(count
     assert counted(sm="sm_80")[1].count("write") == 2  # another machine's
 
 
-def test_kernels_that_check_positions_are_written_by_each_process(counted):
-    """As they are written they tell the lines of the user's that a position belongs to."""
+def test_kernels_that_check_positions_are_found_again(counted, monkeypatch):
+    """With the lines of the user's that a position belongs to, which their code names by numbers."""
     text = """
         func.func @f(%x: tensor<16xf32>, %at: tensor<8xsi64>, %w: tensor<8x8xf32>) -> (tensor<8xf32>, tensor<8x8xf32>)
             attributes {fusion.device = "cpu"} {
@@ -182,7 +182,13 @@ def test_kernels_that_check_positions_are_written_by_each_process(counted):
           %3 = "fusion.exp"(%2) : (tensor<8x8xf32>) -> tensor<8x8xf32>
           return %1, %3 : tensor<8xf32>, tensor<8x8xf32>
         }"""
-    assert counted(text)[1].count("write") == 2 and counted(text)[1].count("write") == 1
+    monkeypatch.setattr(sites, "_SITES", {})
+    assert counted(text)[1].count("write") == 2
+    told = dict(sites._SITES)
+    sites._SITES.clear()
+    assert counted(text)[1].count("write") == 0
+    assert told
+    assert told == sites._SITES
 
 
 def test_another_model_chooses_anew(counted, monkeypatch):

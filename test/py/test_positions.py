@@ -188,7 +188,7 @@ def test_kernels_of_a_gpu(fn):
             bad[at] = wrong
             flag, position, site, extent = told(fn, x, bad)
             assert (flag, position, extent) == (1, wrong, 50)
-            (place, line), axis, *_ = sites._SITES[site]
+            (place, line), axis, _ = sites._SITES[site]
             assert place.endswith("test_positions.py") and line > 0 and axis == 0
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.testing._internal.optests import aot_autograd
 from torch_ops_harness import compiled
 
-from mlirfuse.frontend.torch import decompositions, random
+from mlirfuse.frontend.torch import decompositions, eager_strides, random, value_checks
 from mlirfuse.frontend.torch.backend import aot_function, compilers
 
 torchs_own = aot_autograd.compiled_function
@@ -106,3 +106,6 @@ def test_our_ops_are_as_torch_wants_them():
     for op in random.NUMBERS:
         for dtype in (torch.float32, torch.float64):
             torch.library.opcheck(op, (seed, 2, [3, 5], dtype))
+    x = torch.rand(3, 4)
+    torch.library.opcheck(value_checks.CHECKED, (x, x >= 0, "negative"))
+    torch.library.opcheck(eager_strides.RESTRIDED, (x, [1, 3]))

@@ -1,8 +1,8 @@
-"""Eager's strides, where torch's decompositions or fake tensors give others.
+"""Eager's strides and element types, where torch's decompositions or fake tensors give others.
 
-Where an operand is not row-major the op itself is asked, with tensors in memory that lie as the operands do. If its
-result lies otherwise than what was traced, ``mlirfuse::restrided`` puts it there; the kernel that makes the result
-writes it so.
+Where an operand is not row-major, or floats are of several types, the op itself is asked, with tensors in memory that
+lie as the operands do. If its result lies otherwise than what was traced, ``mlirfuse::restrided`` puts it there; the
+kernel that makes the result writes it so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _FEW = 1 << 14  # elements of an operand's memory up to which an op is asked with the sizes of the call
+_GROUPS = 6  # what small extents are multiples of
 _here = threading.local()  # .asking: the op whose result is being traced
-_asked: dict[Any, list[tuple[int, ...] | None] | None] = {}
+_asked: dict[Any, Any] = {}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("restrided(Tensor x, SymInt[] strides) -> Tensor")
@@ -50,7 +51,8 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
         if getattr(_here, "asking", None) is op:  # of an op that stays whole
             return NotImplemented
         tensors = _tensors((args, kwargs))
-        unusual = any(not _is_row_major(x) for x in tensors) and _is_asked(op, tensors)
+        mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
+        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _is_asked(op, tensors)
         if not unusual:
             return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
         if decomposition is not None:
@@ -80,13 +82,15 @@ def _is_row_major(x: torch.Tensor) -> bool:
     """By strides of every extent, those of 1 too, which eager's results repeat."""
     expected: Any = 1
     for n, stride in zip(reversed(x.shape), reversed(x.stride())) if x.layout is torch.strided else ():
-        both = stride, expected
-        known = all(isinstance(n, int) for n in both)
-        symbolic = all(type(n) is torch.SymInt for n in both)
-        if not (stride == expected if known else symbolic and stride.node.expr == expected.node.expr):
+        if _expression(stride) != _expression(expected):
             return False
         expected = expected * n
     return True
+
+
+def _expression(n: Any) -> Any:
+    """``n`` to be compared without a guard."""
+    return n.node.expr if isinstance(n, torch.SymInt) else n
 
 
 @functools.cache
@@ -108,10 +112,10 @@ def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) 
     if not all(x is None or isinstance(x, torch.Tensor) for x in results):
         return found
     try:
-        wanted = _asked_strides(op, args, kwargs)
+        wanted = _asked_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
-        made = [_put(x, strides) for x, strides in zip(results, wanted)]
+        made = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
     except OpaqueSize:
         return found
     if not isinstance(found, (list, tuple)):
@@ -119,11 +123,12 @@ def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) 
     return made if isinstance(found, list) else tuple(made)  # of torch's named ones too
 
 
-def _put(x: torch.Tensor | None, small: tuple[tuple[int, ...], tuple[int, ...]] | None) -> torch.Tensor | None:
-    """``x`` with strides like those that eager gave: the same for the same shape, else in the same order."""
-    if x is None or small is None or len(small[0]) != x.dim() or 0 in small[0]:
+def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """``x`` of the type that eager gave, with strides like those: the same for the same shape, else in the same
+    order."""
+    x = x if x.dtype is dtype else x.to(dtype)
+    if len(shape) != x.dim() or 0 in shape:
         return x
-    shape, strides = small
     hints = tuple(hint(n) for n in x.shape)
     if hints == shape:
         if tuple(hint(n) for n in x.stride()) == strides:
@@ -145,13 +150,12 @@ def _put(x: torch.Tensor | None, small: tuple[tuple[int, ...], tuple[int, ...]] 
     return RESTRIDED(x, given)
 
 
-def _asked_strides(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """For each result shape and strides, in memory, of a call with tensors that lie as the fake ones; None where the op
-    cannot be asked."""
+def _asked_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Type, shape and strides of each result, in memory, of a call with tensors that lie as the fake ones; None where
+    the op cannot be asked."""
     few = all(_span(x) <= _FEW for x in _tensors((args, kwargs)))
-    scale = {} if few else {1: 1}
     try:
-        given = _real((args, kwargs), None if few else scale)
+        given = _real((args, kwargs), None if few else {})
     except OpaqueSize:
         return None
     key = op, repr(_described(given))
@@ -169,7 +173,7 @@ def _ask(op: Any, args: Any, kwargs: Any) -> Any:
     except Exception:
         return None
     made = made if isinstance(made, (list, tuple)) else [made]
-    return [(tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else None for x in made]
+    return [(x.dtype, tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else None for x in made]
 
 
 def _span(x: torch.Tensor) -> int:
@@ -200,7 +204,7 @@ def _filled(given: Any) -> Any:
         memory = torch.full((span,), 0.5 if dtype.is_floating_point else 1, dtype=dtype)
         return memory.as_strided(shape, strides)
     if isinstance(given, (list, tuple)):
-        return type(given)(_filled(x) for x in given)
+        return [_filled(x) for x in given]
     if isinstance(given, Mapping):
         return {name: _filled(x) for name, x in given.items()}
     return given
@@ -221,12 +225,15 @@ def _real(given: Any, scale: dict[int, int] | None) -> Any:
         raise OpaqueSize(f"{given} is no size")
     if isinstance(given, Mapping):
         return {name: _real(x, scale) for name, x in given.items()}
-    return type(given)(_real(x, scale) for x in given) if type(given) in (list, tuple) else given
+    if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
+        return [_real(x, scale) for x in given]
+    return given
 
 
 def _scaled(shape: tuple[int, ...], strides: tuple[int, ...], scale: dict[int, int]) -> Any:
-    """Small extents, equal ones for equal ones, and strides of the same order, with gaps where there were some."""
-    small = tuple(0 if n == 0 else scale.setdefault(n, len(scale) + 1) for n in shape)
+    """Small extents, equal ones for equal ones and those that groups divide for large ones, and strides of the same
+    order, with gaps where there were some."""
+    small = tuple(n if n <= _GROUPS else scale.setdefault(n, _GROUPS * (len(scale) + 2)) for n in shape)
     running, true = 1, 1
     out = [0] * len(shape)
     for k in sorted(range(len(shape)), key=lambda k: (strides[k], shape[k] != 1, -k)):

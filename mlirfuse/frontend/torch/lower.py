@@ -269,9 +269,9 @@ class _Lowering:
         for fake in fakes:
             self.readable(fake)
         args, kwargs = map_arg((node.args, node.kwargs), self._operand)
+        operands = {x for x in _leaves((args, kwargs)) if isinstance(x, Value)}
         flat = [x.meta["val"] if isinstance(x, Node) else x for x in _leaves((node.args, node.kwargs))]
-        number = isinstance(args[0] if args else None, (bool, int, float)) and _is_tensor(node.target, 0)
-        if number and not any(isinstance(x, Value) for x in _leaves((args, kwargs))):
+        if not operands and args and isinstance(args[0], (bool, int, float)) and _is_tensor(node.target, 0):
             raise Unsupported("a number in a tensor's place")
         if refusals.refused(node.target, *map_arg((node.args, node.kwargs), lambda x: x.meta["val"])):
             raise Unsupported("eager refuses such operands")
@@ -281,7 +281,6 @@ class _Lowering:
                     raise Unsupported("the result has gaps in memory")
         found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds, fakes), *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
-        operands = {x for x in _leaves((args, kwargs)) if isinstance(x, Value)}
         for k, fake in enumerate(fakes):
             value, shape = results[k], sizes.shape(fake.shape)
             if value.dtype is not dtype_of(fake.dtype):

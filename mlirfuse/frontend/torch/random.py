@@ -7,7 +7,6 @@ so the numbers are computed again where that is cheaper than a stored mask, and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +86,8 @@ def _asked(dtype: torch.dtype | None, device: Any, layout: Any) -> tuple[torch.d
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    if not 0 <= p <= 1:
+        return NotImplemented
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
@@ -116,7 +117,7 @@ def _like(make: Any):
 
 
 def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
-    if generator is not None or not math.isfinite(p) or x.dtype not in (torch.float32, torch.float64):
+    if generator is not None or not 0 <= p <= 1 or x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     return (_uniform(x.shape, x.device, torch.float32) < p).to(x.dtype)
 

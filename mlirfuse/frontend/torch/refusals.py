@@ -86,7 +86,8 @@ def _ask(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[
                 error = _error(op, args, kwargs, None)
     except OpaqueSize:
         return False
-    if error is None or "ZeroDivisionError" in str(error):  # the zeros are not the call's
+    integers = any(not x.dtype.is_floating_point for x in tensors)
+    if error is None or (integers and "ZeroDivisionError" in str(error)):  # the zeros are not the call's
         return False
     return few or _OF_TYPES.search(str(error)) is not None
 
@@ -120,4 +121,6 @@ def real(given: Any, most: int | None) -> Any:
         raise OpaqueSize(f"{given} is no size")
     if isinstance(given, Mapping):
         return {name: real(x, most) for name, x in given.items()}
-    return type(given)(real(x, most) for x in given) if type(given) in (list, tuple) else given
+    if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
+        return [real(x, most) for x in given]
+    return given

@@ -20,8 +20,7 @@ _library.define("checked(Tensor x, Tensor holds, str message) -> Tensor")
 
 
 def _checked(x: torch.Tensor, holds: torch.Tensor, message: str) -> torch.Tensor:
-    if not bool(holds.all()):
-        raise RuntimeError(message)
+    torch._assert_async(holds.all(), message)  # on a CPU a RuntimeError at once; traced without a branch
     return x.clone()
 
 

@@ -20,8 +20,8 @@ def positions(index: Value) -> Value:
 
 
 def checked(c: Context, index: Value, extent: Size, dim: int, wraps: bool = False) -> Value:
-    """The indices ``index`` along dimension ``dim``, of this ``extent``: an IndexError of the call, on a CPU and where
-    ``config.check_indices`` is on, if one is not there. ``wraps``: negative ones count from the end."""
+    """The positions ``index`` along dimension ``dim``, of this ``extent``: an IndexError of the call if one is not
+    there, on a CPU and where ``config.check_indices`` is on. ``wraps``: negative ones count from the end."""
     index = positions(index)
     if c.out.device.type != "cpu" and not config.check_indices:
         return c.op("position", index, extent=extent, axis=dim, wraps=wraps)

@@ -1,0 +1,214 @@
+"""Compiled functions do as eager does: Python numbers that change, strides, what is refused, signs of zeros. A small
+part of what the generators beside this file run by hand."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+import torch.nn.functional as F
+import torch_checks_of_eager as checks
+import torch_numbers as numbers
+import torch_strides
+from torch._dynamo.utils import counters
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def compiled(f, **more):
+    torch._dynamo.reset()
+    return torch.compile(f, backend="mlirfuse", **more)
+
+
+# ---- numbers
+
+INTEGER_PROGRAMS = (
+    "x[-n:] * 2",
+    "x[n - 6:] * 2",
+    "x[-n::2] * 2",
+    "x.select(0, -n) * 2",
+    "x.narrow(0, n - 6, 2) * 2",
+    "torch.slice_scatter(x, x[-n:] * 3, 0, -n) * 2",
+    "torch.select_scatter(x, x[0] * 3, 0, n - 6) * 2",
+    "x.roll((n, 1 - n), (0, 1)) * 2",
+)
+
+
+@pytest.mark.parametrize("text", INTEGER_PROGRAMS)
+def test_integers_that_change(text):
+    assert numbers.wrong_values(text, numbers.INTEGER_VALUES) == []
+
+
+FLOAT_PROGRAMS = (
+    "(x * n, x.clamp(max=n))",
+    "(x * n, x.abs() ** n)",
+    "(x + n, torch.full((3,), n) * x[0, :3])",
+    "(x * n, x.masked_fill(x > 0, n), n)",
+    "F.leaky_relu(x, n) + n",
+    "x.half() * n",
+)
+
+
+@pytest.mark.parametrize("text", FLOAT_PROGRAMS)
+def test_floats_that_change(text):
+    assert numbers.wrong_values(text, numbers.FLOAT_VALUES) == []
+
+
+def test_random_programs_of_numbers():
+    choose = random.Random(3)
+    for _ in range(6):
+        text, values = numbers.random_program(choose)
+        if numbers.wrong_values(text, values):
+            assert numbers.wrong_values(text, values, "aot_eager"), text
+
+
+def test_a_float_that_was_not_specialized_is_kept_on_disk():
+    x = torch.randn(7, 5)
+    f = compiled(lambda x, e: torch.sin(x) * e + 11)
+    for e in (0.5, 0.25, 2.0):
+        assert torch.allclose(f(x, e), torch.sin(x) * e + 11)
+    assert counters["aot_autograd"]["autograd_cache_bypass"] == 0
+
+
+# ---- strides
+
+STRIDED_OPS = (
+    "copysign",
+    "div",
+    "roll",
+    "addr",
+    "std_mean",
+    "nn.functional.layer_norm",
+    "nn.functional.channel_shuffle",
+)
+
+
+@pytest.mark.parametrize("op", [op for op in torch_strides.ops() if op.name in STRIDED_OPS], ids=lambda op: op.name)
+def test_strides(op):
+    assert [found for found in torch_strides.differences(op, 1) if found[3] != found[4]] == []
+
+
+def test_strides_of_large_operands():
+    """Too large to ask eager with as many elements."""
+    x = torch.rand(4, 16, 40, 40).to(memory_format=torch.channels_last)
+    for f in (lambda x: x.roll(1, 0), lambda x: F.channel_shuffle(x, 2), lambda x: torch.copysign(x, x.neg())):
+        assert compiled(f)(x).stride() == f(x).stride()
+
+
+def test_views_of_what_lies_as_in_eager():
+    x = torch.arange(100.0).reshape(2, 5, 2, 5).to(memory_format=torch.channels_last)
+    f = lambda x: x.roll(-1, 0).as_strided((5, 10), (4, 1), 0)  # noqa: E731
+    assert torch.equal(compiled(f)(x), f(x))
+
+
+def test_memory_with_gaps_of_its_own():
+    x = torch.rand(16, 16)[:, :8]
+    f = lambda x: torch.empty_strided(x.shape, x.stride()).copy_(x)  # noqa: E731
+    assert compiled(f)(x).stride() == (16, 1)
+
+
+# ---- what eager refuses
+
+
+@pytest.mark.parametrize("name", ["softmax", "F.silu", "argmax", "lerp", "minus True", "layer_norm", "dropout"])
+def test_types(name):
+    assert checks.wrong_types(name, (torch.int64, torch.bool, torch.float32)) == []
+
+
+@pytest.mark.parametrize("name", ["sub", "F.binary_cross_entropy", "nll_loss", "F.smooth_l1_loss", "F.huber_loss"])
+def test_types_of_two(name):
+    assert checks.wrong_types(name, (torch.int32, torch.bool, torch.float32)) == []
+
+
+@pytest.mark.parametrize("name", checks.OF_NUMBERS)
+def test_numbers_and_values(name):
+    function, given = checks.OF_NUMBERS[name]
+    assert checks.equal(checks.run(function, given), checks.outcome(function, given))
+
+
+@pytest.mark.parametrize("name", ["gather 1", "embedding", "cross_entropy", "cross_entropy ignored", "scatter value",
+                                  "index_add 0", "index_fill", "index_put accumulate", "one_hot"])  # fmt: skip
+def test_indices(name):
+    assert checks.wrong_indices(name, (torch.int64,)) == []
+
+
+def test_the_error_of_an_index_has_torchs_types_and_the_line():
+    f = compiled(lambda x, i: torch.gather(x, 1, i) * 2)
+    for error in (IndexError, RuntimeError):  # torch raises the one for some ops, the other for others
+        with pytest.raises(error, match="index 5 is out of bounds for axis 1 with size 3"):
+            f(torch.randn(2, 3), torch.tensor([[0], [5]]))
+    assert f(torch.ones(2, 3), torch.tensor([[0], [2]])).tolist() == [[2.0], [2.0]]  # the next call is right again
+
+
+# ---- zeros
+
+ZEROS = torch.tensor([0.0, -0.0, 1.0, -1.0, float("nan"), -0.0])
+SIGNED = {
+    "relu": lambda x: F.relu(x),
+    "clamp 0": lambda x: x.clamp(0, 1),
+    "clamp -0": lambda x: x.clamp(-1.0, -0.0),
+    "clamp_min": lambda x: x.clamp_min(0.0),
+    "remainder": lambda x: x % 1.5,
+    "remainder by tensors": lambda x: torch.tensor([-3.0, 3.0]).view(2, 1) % x,
+    "fmod": lambda x: x.fmod(-1.5),
+    "floor": lambda x: x // 1.5,
+    "fmax": lambda x: torch.fmax(x, x.flip(0) * 0),
+    "fmin": lambda x: torch.fmin(x, x.flip(0) * 0),
+    "amax": lambda x: x[:4].amax(),
+    "sum": lambda x: torch.full((3, 16), -0.0).sum(1) + 0 * x[0].abs(),
+    "cumsum": lambda x: x[1:2].cumsum(0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("name", SIGNED)
+def test_signs_of_zeros(name, dtype):
+    f, x = SIGNED[name], ZEROS.to(dtype)
+    found, wanted = compiled(f)(x), f(x)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
+    there = ~wanted.isnan()
+    assert torch.equal(torch.signbit(found)[there], torch.signbit(wanted)[there])
+
+
+# ---- types, and what a trace gives
+
+
+def test_the_type_that_an_op_really_gives():
+    f = lambda m, s: torch.normal(m, s) * 0  # noqa: E731
+    m, s = torch.zeros(8).half(), torch.ones(8)
+    assert compiled(f)(m, s).dtype is f(m, s).dtype is torch.float16
+
+
+def test_the_type_that_a_loss_of_mixed_types_gives():
+    f, x = F.huber_loss, torch.rand(4, 4)
+    assert compiled(f)(x.half(), x).dtype is f(x.half(), x).dtype is torch.float16
+
+
+def test_a_variance_of_one_number():
+    run = compiled(lambda x: (x.var(0, correction=0), x.std(correction=0)), options={"fallback": False})
+    assert [y.item() for y in run(torch.tensor(3.0))] == [0.0, 0.0]
+
+
+def test_a_jacobian_with_more_results():
+    g = lambda x, t: torch.exp(-(x - 4 * t).square() / (t + 1))  # noqa: E731
+    f = lambda x, t: torch.func.jacrev(lambda x: (g(x, t), g(x, t)), has_aux=True)(x)  # noqa: E731
+    x = torch.tensor(0.5)
+    for found, wanted in zip(compiled(f, options={"fallback": False})(x, 0.3), f(x, 0.3)):
+        assert torch.allclose(found, wanted)
+
+
+def test_a_jagged_tensor_as_input():
+    n = torch.nested.nested_tensor([torch.ones(2, 5), torch.ones(3, 5)], layout=torch.jagged)
+    f = lambda n: n.sum(1)  # noqa: E731
+    assert compiled(f)(n).tolist() == f(n).tolist()
