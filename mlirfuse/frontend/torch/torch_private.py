@@ -134,6 +134,7 @@ LazyGraphModule = _use(
 # ---- C++ functions
 
 nn_functions = _use("torch._C", "_nn")
+assert_async = _use("torch", "_assert_async")
 vmap_functions = _use("torch._functorch", "predispatch")
 
 DisableAutocast = _use("torch._C", "_DisableAutocast", missing=contextlib.nullcontext, instead="autocast stays on")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.torch_private import decomposition_table
+from mlirfuse.frontend.torch.torch_private import assert_async, decomposition_table
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ _library.define("checked(Tensor x, Tensor holds, str message) -> Tensor")
 
 
 def _checked(x: torch.Tensor, holds: torch.Tensor, message: str) -> torch.Tensor:
-    torch._assert_async(holds.all(), message)  # on a CPU a RuntimeError at once; traced without a branch
+    assert_async(holds.all(), message)  # on a CPU a RuntimeError at once; traced without a branch
     return x.clone()
 
 
