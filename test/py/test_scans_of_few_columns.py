@@ -85,13 +85,14 @@ def test_what_is_taken_so():
     assert agree(lambda x: np.cumsum(x * 2, 0) + x, one(333, few)) == [NAME]
     assert agree(lambda x: np.cumsum(x, 1), one(7, 333, few)) == [NAME]
     assert agree(lambda x: np.cumsum(np.tril(x), 0), one(333, few)) == [NAME]
+    # The result lies as the argument does, so that both have few columns in memory.
+    assert agree(lambda x: np.cumsum(x, 1), one(4, 333, few).transpose(2, 1, 0)) == [NAME]
     for other in (
         (lambda x, w: np.cumsum(x * w, 0), one(333, few), one(few)),
         (lambda x, w: np.cumsum(x * w, 0), one(333, few), one(333, 1)),
         (lambda x: np.cumsum(x[:, 1:], 0), one(333, few + 1)),
         (lambda x: np.cumsum(x[::2], 0), one(333, few)),
         (lambda x: np.cumsum(x, 0), one(333, LANES + 1)),
-        (lambda x: np.cumsum(x, 1), one(4, 333, few).transpose(2, 1, 0)),
     ):
         assert NAME not in agree(*other)
     x = (RNG.standard_normal((333, few)) * 10).astype(f16)
