@@ -76,8 +76,6 @@ def jit(
     ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/own-passes.md). Raises ValueError for others, and
     for what another option does not take; TypeError for what is no function.
     """
-    if fn is not None and not callable(fn) and not hasattr(fn, "__func__"):  # a classmethod has one
-        raise TypeError(f"mlirfuse.jit takes a function, and not {fn!r} ({type(fn).__name__})")
     if fallback is not None:
         fallback = _checked("fallback", fallback)
     if max_args is not None:
@@ -103,6 +101,8 @@ def _jitted(fn: Any, options: tuple) -> Any:
         return type(fn)(_jitted(fn.fget, options), fn.fset, fn.fdel, fn.__doc__)
     if isinstance(fn, functools.cached_property):
         return type(fn)(_jitted(fn.func, options))
+    if not callable(fn):
+        raise TypeError(f"mlirfuse.jit takes a function, and not {fn!r} ({type(fn).__name__})")
     return Jitted(fn, *options)
 
 

@@ -18,7 +18,8 @@ from torch.testing._internal.optests import aot_autograd
 from torch_ops_harness import compiled
 
 from mlirfuse.frontend.torch import decompositions, eager_strides, random, value_checks
-from mlirfuse.frontend.torch.backend import aot_function, compilers
+from mlirfuse.frontend.torch.backend import compilers
+from mlirfuse.frontend.torch.torch_private import aot_function
 
 torchs_own = aot_autograd.compiled_function
 close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=5e-5)
