@@ -219,7 +219,7 @@ class Axes:
         if op.name == "reshape" and op.result in self._written and op.operands[0] in self._joined:
             # What is joined is not taken apart to be written. Copies that ops use have the dimensions' own axes.
             self._set(op.result, self._in_memory(op.result, op.operands[0]))
-        elif op.row.may_be_copied and self._is_copy(op):
+        elif op.row.recomputable and self._is_copy(op):
             self.share(op.result, self._same[op.result])
         elif rule is not None:
             rule(op)

@@ -41,7 +41,9 @@ class SegmentPass(Pass):
     """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments
     merge along values, then between siblings that read the same tensor, as long as one scheduler can take the result
     and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
-    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What is read
+    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. Where one of
+    two segments reads at other indices, what lies between them is the cheapest cut of the ops that lead from one to the
+    other: values that are written and read against instructions that are computed again. What is read
     at several positions, as in a chain of stencils, is stored where computing it again for each of them would take more
     than ``repeated`` instructions an element. Where the permuted view of a copy would be stored, the copy is, in the
     order of memory that it was made for. What adds up a segment's partial sums joins it. Each segment has its number,

@@ -7,7 +7,6 @@ is :mod:`mlirfuse.runtime.kinds`. Here a kind is a trace of the function.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core import config, threads, tracebacks
-from mlirfuse.core.errors import TraceError, UnsupportedError, nearest
+from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import edges, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
@@ -364,16 +363,6 @@ class Entry(Source):
         return tracing.argument_names(self.owner.fn, self.tree)
 
 
-def _parameters(fn: Callable, static: Sequence[str]) -> list[str]:
-    """The names of a function's parameters. Raises ValueError where a name in ``static`` is none of them."""
-    found = inspect.signature(fn).parameters
-    for name in static:
-        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
-            called = getattr(fn, "__name__", "the function")
-            raise ValueError(f"static_argnames: {called} has no parameter '{name}'{nearest(name, found)}")
-    return list(found)
-
-
 class Jitted(_native.Function):
     """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
@@ -402,7 +391,7 @@ class Jitted(_native.Function):
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()
         self.plain = Plain(fn, self.__name__)
-        self._names = [] if not self.static else _parameters(fn, self.static)
+        self._names = [] if not self.static else tracing.parameter_names(fn, self.static)
 
     def __repr__(self) -> str:
         return f"<mlirfuse.jit({self.__module__}.{self.__qualname__})>"

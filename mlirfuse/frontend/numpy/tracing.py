@@ -12,13 +12,14 @@ is in :mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy
 from __future__ import annotations
 
 import enum
+import inspect
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlirfuse.core.errors import TraceError
+from mlirfuse.core.errors import TraceError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
 from mlirfuse.frontend.numpy.captures import Captured, ways_to
@@ -388,6 +389,16 @@ def _finish(t: Trace, graph: Graph) -> None:
         for value in op.results:
             t._refresh(value)
         op.attrs = map_sizes(op.row.attr_types, op.attrs, canonical)
+
+
+def parameter_names(fn: Callable, static: Sequence[str]) -> list[str]:
+    """The names of a function's parameters. Raises ValueError where a name in ``static`` is none of them."""
+    found = inspect.signature(fn).parameters
+    for name in static:
+        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+            called = getattr(fn, "__name__", "the function")
+            raise ValueError(f"static_argnames: {called} has no parameter '{name}'{nearest(name, found)}")
+    return list(found)
 
 
 def argument_names(fn, tree: trees.Tree) -> list[str]:

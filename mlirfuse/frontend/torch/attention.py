@@ -25,7 +25,8 @@ from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mlirfuse.frontend.torch import index_expressions, purity
-from mlirfuse.frontend.torch.index_expressions import Expressions, Unknown, Written
+from mlirfuse.frontend.torch.index_cases import Unknown
+from mlirfuse.frontend.torch.index_expressions import Expressions, Written
 from mlirfuse.frontend.torch.mask_forms import Form, form_of
 from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, unset_fake_temporarily

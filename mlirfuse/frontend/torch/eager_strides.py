@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch import layouts
-from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+from mlirfuse.frontend.torch.sizes import OpaqueSize, concrete, hint
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _FEW = 1 << 14  # elements of an operand's memory up to which an op is asked with the sizes of the call
@@ -213,21 +213,12 @@ def _filled(given: Any) -> Any:
 def _real(given: Any, scale: dict[int, int] | None) -> Any:
     """Arguments with :class:`_Lies` for fake tensors; ``scale``: extents and the small ones for them, None for the
     call's own. Raises :class:`OpaqueSize`."""
-    if isinstance(given, torch.Tensor):
-        shape = tuple(hint(n) for n in given.shape)
-        strides = tuple(hint(n) for n in given.stride())
-        if scale is not None:
-            shape, strides = _scaled(shape, strides, scale)
-        return _Lies(given.dtype, shape, strides)
-    if isinstance(given, torch.SymInt):
-        return hint(given)
-    if isinstance(given, (torch.SymFloat, torch.SymBool)):
-        raise OpaqueSize(f"{given} is no size")
-    if isinstance(given, Mapping):
-        return {name: _real(x, scale) for name, x in given.items()}
-    if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
-        return [_real(x, scale) for x in given]
-    return given
+
+    def lies(x: torch.Tensor) -> _Lies:
+        shape, strides = (tuple(map(hint, of)) for of in (x.shape, x.stride()))
+        return _Lies(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
+
+    return concrete(given, lies)
 
 
 def _scaled(shape: tuple[int, ...], strides: tuple[int, ...], scale: dict[int, int]) -> Any:

@@ -8,8 +8,6 @@ own, of which equal indices give equal values. No rule reads the value of a symb
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,13 +18,18 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlirfuse.frontend.torch import layouts, purity
+from mlirfuse.frontend.torch.index_cases import (
+    Unknown,
+    cases,
+    cast,
+    chosen,
+    compare,
+    each,
+    is_condition,
+    number,
+    rounded,
+)
 from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
-
-_MOST_CASES = 16  # of a value that conditions choose
-
-
-class Unknown(Exception):
-    """No rule gives the tensor as an expression."""
 
 
 class Written(Exception):
@@ -181,8 +184,8 @@ class _Call:
         if isinstance(x, Indexed):
             at, kind = _aligned(x, self.shape), x.dtype
         else:
-            at, kind = _number(x)
-        return at if dtype is None else _cast(at, kind, dtype)
+            at, kind = number(x)
+        return at if dtype is None else cast(at, kind, dtype)
 
     @property
     def name(self) -> str:
@@ -205,125 +208,6 @@ def _at(x: Indexed, indices: Sequence[Any]) -> Any:
     return x.body.xreplace({dim(k): sympy.sympify(i) for k, i in enumerate(indices)})
 
 
-def _number(x: Any) -> tuple[Any, torch.dtype]:
-    if isinstance(x, bool):
-        return sympy.true if x else sympy.false, torch.bool
-    if isinstance(x, int):
-        return sympy.Integer(x), torch.int64
-    if isinstance(x, float) and not math.isnan(x):
-        exact = sympy.Integer(int(x)) if not math.isinf(x) and x == int(x) else sympy.Float(x, 17)
-        return ((sympy.oo if x > 0 else -sympy.oo) if math.isinf(x) else exact), torch.float32
-    if isinstance(x, sympy.Expr):
-        return x, torch.int64
-    raise Unknown(f"{x} is no number")
-
-
-# ---- values that conditions choose
-
-
-class Choice(sympy.Expr):
-    """The first of several values whose condition holds, as ``value, condition, value, condition, …``; the last
-    condition is true."""
-
-    def __new__(cls, *args: Any) -> Any:
-        """One value alone where no condition decides."""
-        kept: list[tuple[Any, Any]] = []
-        for value, condition in zip(args[::2], args[1::2]):
-            if condition != sympy.false:
-                kept.append((value, condition))
-            if condition == sympy.true:
-                break
-        while len(kept) > 1 and kept[-2][0] == kept[-1][0]:
-            kept[-2:] = [(kept[-1][0], sympy.true)]
-        if len(kept) == 1:
-            return kept[0][0]
-        return super().__new__(cls, *itertools.chain.from_iterable(kept))
-
-
-def cases(body: Any) -> list[tuple[Any, Any]]:
-    """(value, condition) of ``body``: the first whose condition holds; the last one's always does."""
-    if isinstance(body, Choice):
-        return list(zip(body.args[::2], body.args[1::2]))
-    if _is_condition(body):
-        return [(sympy.Integer(1), body), (sympy.Integer(0), sympy.true)]
-    return [(body, sympy.true)]
-
-
-def _is_condition(body: Any) -> bool:
-    return isinstance(body, sympy.logic.boolalg.Boolean) and not isinstance(body, sympy.Symbol)
-
-
-def _chosen(pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """The first value whose condition holds."""
-    if len(pairs) > _MOST_CASES:
-        raise Unknown("too many cases")
-    return Choice(*itertools.chain.from_iterable(pairs))
-
-
-def _each(function: Callable[..., Any], *bodies: Any) -> Any:
-    """``function`` of values that conditions choose."""
-    pairs = []
-    for chosen in itertools.product(*map(cases, bodies)):
-        condition = sympy.And(*(c for _, c in chosen))
-        if condition != sympy.false:
-            pairs.append((function(*(value for value, _ in chosen)), condition))
-    return _chosen(pairs)
-
-
-def disjunction(pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Where the chosen value, a boolean, is true."""
-    out: list[Any] = []
-    before: list[Any] = []
-    for value, condition in pairs:
-        out.append(sympy.And(condition, value, *(sympy.Not(c) for c in before)))
-        before.append(condition)
-    return sympy.Or(*out)
-
-
-def _compare(kind: str, a: Any, b: Any) -> Any:
-    """A comparison of integers, or of numbers."""
-
-    def leaf(x: Any, y: Any) -> Any:
-        numbers = x.is_number and y.is_number
-        if not numbers and not (x.is_integer and y.is_integer):
-            raise Unknown("a comparison of floats")
-        if kind in ("eq", "ne"):
-            found = sympy.sympify(bool(x == y)) if numbers else sympy.Eq(x, y)
-            return found if kind == "eq" else sympy.Not(found)
-        more, less = (x, y) if kind in ("gt", "ge") else (y, x)
-        strict = kind in ("gt", "lt")
-        if numbers:
-            return sympy.sympify(bool(more > less if strict else more >= less))
-        return sympy.Ge(sympy.expand(more - less - int(strict)), 0)
-
-    return disjunction([
-        (leaf(x, y), sympy.And(c, d)) for (x, c), (y, d) in itertools.product(cases(a), cases(b))
-    ])  # fmt: skip
-
-
-def _cast(body: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    """Raises :class:`Unknown` for what rounds."""
-    if source is target or (source is not torch.bool and target is torch.int64 and not source.is_floating_point):
-        return body
-    if target is torch.bool:
-        return _compare("ne", body, sympy.Integer(0))
-    if source is torch.bool:
-        return _chosen(cases(body))
-    pairs = cases(body)
-    if target.is_floating_point and all(value.is_number for value, _ in pairs):
-        return _chosen([(_rounded(value, target), c) for value, c in pairs])
-    if not source.is_floating_point and target in (torch.int32, torch.int16, torch.int8, torch.uint8):
-        if all(value.is_number and torch.iinfo(target).min <= value <= torch.iinfo(target).max for value, _ in pairs):
-            return body
-        if target is torch.int32:  # positions; no tensor has so many that they wrap
-            return body
-    raise Unknown(f"{source} as {target}")
-
-
-def _rounded(value: Any, dtype: torch.dtype) -> Any:
-    return _number(float(torch.tensor(float(value), dtype=dtype)))[0]
-
-
 # ---- rules
 
 
@@ -344,11 +228,11 @@ def _logical(join: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _comparison(kind: str) -> Callable[..., Any]:
-    return lambda call, a, b: _compare(kind, *(_integers(call.body(x)) for x in (a, b)))
+    return lambda call, a, b: compare(kind, *(_integers(call.body(x)) for x in (a, b)))
 
 
 def _integers(body: Any) -> Any:
-    return _cast(body, torch.bool, torch.int64) if _is_condition(body) else body
+    return cast(body, torch.bool, torch.int64) if is_condition(body) else body
 
 
 def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,10 +249,10 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
             raise Unknown("bits")
         if call.node.kwargs.get("alpha", 1) != 1 or call.node.kwargs.get("rounding_mode", None) is not None:
             raise Unknown("a factor")
-        found = _each(leaf, *(_integers(call.body(x)) for x in args))
+        found = each(leaf, *(_integers(call.body(x)) for x in args))
         if not call.dtype.is_floating_point:
             return found
-        return _chosen([(_rounded(v, call.dtype) if v.is_number else v, c) for v, c in cases(found)])
+        return chosen([(rounded(v, call.dtype) if v.is_number else v, c) for v, c in cases(found)])
 
     return rule
 
@@ -380,14 +264,14 @@ def _same_elements(call: _Call) -> Any:
 
 def _filled(place: int, name: str, default: Any = None) -> Callable[[_Call], Any]:
     def rule(call: _Call) -> Any:
-        body, kind = _number(call.arg(place, name, default))
-        return _cast(body, kind, call.dtype)
+        body, kind = number(call.arg(place, name, default))
+        return cast(body, kind, call.dtype)
 
     return rule
 
 
 def _constant(value: int) -> Callable[[_Call], Any]:
-    return lambda call: _cast(sympy.Integer(value), torch.int64, call.dtype)
+    return lambda call: cast(sympy.Integer(value), torch.int64, call.dtype)
 
 
 def _arange(call: _Call) -> Any:
@@ -497,7 +381,7 @@ def _indices(call: _Call, rank: int, numbers: list[Any], made: list[Any]) -> lis
 
 
 def _is_nonnegative(body: Any) -> bool:
-    return not _is_condition(body) and all(bool(value.is_nonnegative) for value, _ in cases(body))
+    return not is_condition(body) and all(bool(value.is_nonnegative) for value, _ in cases(body))
 
 
 def _wrapped(index: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
@@ -526,9 +410,9 @@ def _cat_of_two(first: Callable[[], Any], second: Callable[[Any], Any], axis: in
     """``first()`` before ``length`` along ``axis``, ``second(index)`` behind."""
     k = dim(axis)
     if length == 1:
-        return _chosen([(v, sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first().xreplace({k: sympy.Integer(0)}))]
+        return chosen([(v, sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first().xreplace({k: sympy.Integer(0)}))]
                        + cases(second(k - 1)))  # fmt: skip
-    return _chosen([*((v, sympy.And(sympy.Ge(length - 1 - k, 0), c)) for v, c in cases(first())),
+    return chosen([*((v, sympy.And(sympy.Ge(length - 1 - k, 0), c)) for v, c in cases(first())),
                     *cases(second(k - length))])  # fmt: skip
 
 
@@ -537,10 +421,10 @@ def _concatenated(call: _Call) -> Any:
     axis = call.axis(call.arg(1, "dim", 0), len(call.shape))
     if len(parts) != 2 or not all(isinstance(p, Indexed) and len(p.shape) == len(call.shape) for p in parts):
         raise Unknown("parts")
-    bodies = [_integers(_cast(p.body, p.dtype, call.dtype)) for p in parts]
+    bodies = [_integers(cast(p.body, p.dtype, call.dtype)) for p in parts]
     found = _cat_of_two(lambda: bodies[0], lambda k: bodies[1].xreplace({dim(axis): sympy.expand(k)}), axis,
                         parts[0].shape[axis])  # fmt: skip
-    return _cast(found, torch.int64, torch.bool) if call.dtype is torch.bool else found
+    return cast(found, torch.int64, torch.bool) if call.dtype is torch.bool else found
 
 
 def _difference(call: _Call) -> Any:
@@ -551,16 +435,16 @@ def _difference(call: _Call) -> Any:
     k = dim(axis)
     here = x.body
     if before is None:
-        return _each(operator.sub, here.xreplace({k: k + 1}), here)
+        return each(operator.sub, here.xreplace({k: k + 1}), here)
     if not isinstance(before, Indexed) or before.shape[axis] != 1 or not _is_whole(before):
         raise Unknown("what is prepended")
-    first = _each(operator.sub, here.xreplace({k: sympy.Integer(0)}), before.body.xreplace({k: sympy.Integer(0)}))
-    rest = _each(lambda a, b: sympy.expand(a - b), here, here.xreplace({k: k - 1}))
-    return _chosen([(sympy.expand(v), sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first)] + cases(rest))
+    first = each(operator.sub, here.xreplace({k: sympy.Integer(0)}), before.body.xreplace({k: sympy.Integer(0)}))
+    rest = each(lambda a, b: sympy.expand(a - b), here, here.xreplace({k: k - 1}))
+    return chosen([(sympy.expand(v), sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first)] + cases(rest))
 
 
 def _is_whole(x: Indexed) -> bool:
-    return x.dtype in (torch.int64, torch.int32) and not _is_condition(x.body)
+    return x.dtype in (torch.int64, torch.int32) and not is_condition(x.body)
 
 
 def _running_sum(call: _Call) -> Any:
@@ -580,7 +464,7 @@ def _triangle(upper: bool) -> Callable[[_Call], Any]:
         kept = sympy.Ge(inside, 0)
         if call.dtype is torch.bool:
             return sympy.And(kept, x.body)
-        return _chosen([*((v, sympy.And(kept, c)) for v, c in cases(x.body)), (sympy.Integer(0), sympy.true)])
+        return chosen([*((v, sympy.And(kept, c)) for v, c in cases(x.body)), (sympy.Integer(0), sympy.true)])
 
     return rule
 
@@ -595,9 +479,9 @@ def _where(call: _Call) -> Any:
 
 
 def _choice(condition: Any, a: Any, b: Any) -> Any:
-    if _is_condition(a):
+    if is_condition(a):
         return sympy.Or(sympy.And(condition, a), sympy.And(sympy.Not(condition), b))
-    return _chosen([*((v, sympy.And(condition, c)) for v, c in cases(a)), *cases(b)])
+    return chosen([*((v, sympy.And(condition, c)) for v, c in cases(a)), *cases(b)])
 
 
 def _vmapped(call: _Call) -> Any:

@@ -11,7 +11,8 @@ import sympy
 import torch
 from sympy.core.function import AppliedUndef
 
-from mlirfuse.frontend.torch.index_expressions import Indexed, cases, dim, disjunction, same, size_of
+from mlirfuse.frontend.torch.index_cases import cases, disjunction
+from mlirfuse.frontend.torch.index_expressions import Indexed, dim, same, size_of
 
 QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol("key", integer=True, nonnegative=True)
 

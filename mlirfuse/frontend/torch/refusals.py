@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
+from mlirfuse.frontend.torch.sizes import OpaqueSize, concrete, hint
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -112,15 +112,9 @@ def _error(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int | 
 def real(given: Any, most: int | None) -> Any:
     """Arguments of a call with tensors in memory for fake ones, of extents up to ``most``. Raises
     :class:`OpaqueSize`."""
-    if isinstance(given, torch.Tensor):
-        shape = [hint(n) if most is None else min(hint(n), most) for n in given.shape]
-        return torch.full(shape, 0.5 if given.dtype.is_floating_point else 0, dtype=given.dtype)
-    if isinstance(given, torch.SymInt):
-        return hint(given)
-    if isinstance(given, (torch.SymFloat, torch.SymBool)):
-        raise OpaqueSize(f"{given} is no size")
-    if isinstance(given, Mapping):
-        return {name: real(x, most) for name, x in given.items()}
-    if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
-        return [real(x, most) for x in given]
-    return given
+
+    def small(x: torch.Tensor) -> torch.Tensor:
+        shape = [hint(n) if most is None else min(hint(n), most) for n in x.shape]
+        return torch.full(shape, 0.5 if x.dtype.is_floating_point else 0, dtype=x.dtype)
+
+    return concrete(given, small)

@@ -8,7 +8,7 @@ recompile for other sizes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import sympy
@@ -125,3 +125,19 @@ def _known(value: Any) -> int | None:
         return hint(value)
     except OpaqueSize:
         return None
+
+
+def concrete(given: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """Arguments of a call as eager takes them: what ``tensor`` gives for fake tensors, hints for symbolic integers.
+    Raises :class:`OpaqueSize` for other symbols."""
+    if isinstance(given, torch.Tensor):
+        return tensor(given)
+    if isinstance(given, torch.SymInt):
+        return hint(given)
+    if isinstance(given, (torch.SymFloat, torch.SymBool)):
+        raise OpaqueSize(f"{given} is no size")
+    if isinstance(given, Mapping):
+        return {name: concrete(x, tensor) for name, x in given.items()}
+    if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
+        return [concrete(x, tensor) for x in given]
+    return given

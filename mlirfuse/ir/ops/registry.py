@@ -129,6 +129,12 @@ class OpDef:
         return self.kind in ("create", "elementwise") or self.in_order or self.view == "all"
 
     @property
+    def recomputable(self) -> bool:
+        """`fusion-segment` may compute it in each segment that reads it, where that costs less than storing it: no
+        element of the result depends on many."""
+        return self.may_be_copied or self.kind in ("index", "shape")
+
+    @property
     def statistic(self) -> bool:
         """A reduction that is spelled in others, which a scheduler may take whole: mean, var, std."""
         return self.kind == "reduce" and self.expand is not None

@@ -90,7 +90,7 @@ class Copies:
                 continue
             seen.add(op)
             price = cost_of(op) * times[op]
-            may = (op.row.may_be_copied or op.row.kind in ("index", "shape")) and not op.row.barrier
+            may = op.row.recomputable and not op.row.barrier
             may &= price_to[op] + price < most
             edges.append((_SOURCE, op, price if may else math.inf))
             edges.append((op, op.result, self._boundary_price(op.result, part, reader, read)))

@@ -61,7 +61,9 @@ def unsafe_index_put(
     if any(index.rank != 1 for index in along.values()):
         raise Unsupported("positions along a dimension that differ along several")
     shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
-    if readers := ascending_readers(along, x.shape):
+    # On a GPU one kernel that adds atomically is faster than a reduction for each dimension (benchmarks/HISTORY.md).
+    in_order = c.out.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+    if in_order and (readers := ascending_readers(along, x.shape)):
         gathered = c.b.broadcast_to(c.b.cast(values, element(x)), shape)
         for dim, most in readers.items():
             gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
