@@ -6,6 +6,8 @@
     python benchmarks/torch_attention.py steps --json steps.json    # whole steps, logits in chunks and whole
     python benchmarks/torch_attention.py masks --small              # tiny sizes, also on a CPU: does it run
 
+Compilation dominates: fill the caches first by several processes side by side (``--by``, ``--only``), then measure.
+
 For one GPU that nothing else uses; bfloat16 autocast, fused AdamW, medians of steps timed by events, one implementation
 after the other in one process. ``differs`` is the largest relative difference of the loss from eager's.
 """
@@ -109,6 +111,7 @@ def training(model, given, compiled):
 
 
 def rows_of_steps(cases, peers, small: bool, repeats: int):
+    """A row for each case and peer: step time, peak, first step, relative difference of the loss from the first's."""
     for kind, mask, batch, length, words in cases:
         expected = None
         for peer in peers:
@@ -129,25 +132,26 @@ def rows_of_steps(cases, peers, small: bool, repeats: int):
             gc.collect()
 
 
-def masks(small: bool, repeats: int):
+def masks(small: bool, repeats: int, by, only):
     batch, length, words = (2, 64, 500) if small else (6, 2048, 32000)
     kinds = [("qwen3", "causal"), ("llama", "causal"), ("llama", "padded"), ("llama", "packed"), ("mistral", "causal")]
     cases = [(kind, mask, batch, length, words) for kind, mask in kinds]
-    yield from rows_of_steps(cases, ("eager", "Inductor", "mlirfuse, never"), small, repeats)
+    cases = [case for case in cases if not only or f"{case[0]}-{case[1]}" in only]
+    yield from rows_of_steps(cases, by or ("eager", "Inductor", "mlirfuse, never"), small, repeats)
 
 
-def steps(small: bool, repeats: int):
+def steps(small: bool, repeats: int, by, only):
     batch, length = (2, 64) if small else (4, 2048)
     cases = [("llama", "causal", batch, length, words) for words in ([500] if small else [32000, 128256])]
-    yield from rows_of_steps(cases, ("eager", "Inductor", "mlirfuse, never", "mlirfuse, always"), small, repeats)
+    yield from rows_of_steps(cases, by or ("eager", "Inductor", "mlirfuse, never", "mlirfuse, always"), small, repeats)
 
 
-def loss(small: bool, repeats: int):
+def loss(small: bool, repeats: int, by, only):
     """The loss alone, forward and backward: 8192 rows of 4096 features."""
     rows, features = (256, 64) if small else (8192, 4096)
     for words in [500] if small else [32000, 128256, 256000]:
         expected = None
-        for peer in ("eager", "Inductor", "mlirfuse, never", "mlirfuse, always"):
+        for peer in by or ("eager", "Inductor", "mlirfuse, never", "mlirfuse, always"):
             torch._dynamo.reset()
             torch.manual_seed(0)
             x = torch.randn(rows, features, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
@@ -180,10 +184,12 @@ def main() -> None:
     parser.add_argument("what", choices=["masks", "loss", "steps"])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--by", type=lambda names: names.split(";"), help="peers, by semicolons")
+    parser.add_argument("--only", type=lambda names: names.split(","), help="cases of masks: MODEL-MASK, by commas")
     parser.add_argument("--json")
     given = parser.parse_args()
     found = []
-    for row in {"masks": masks, "loss": loss, "steps": steps}[given.what](given.small, given.repeats):
+    for row in {"masks": masks, "loss": loss, "steps": steps}[given.what](given.small, given.repeats, given.by, given.only):
         found.append(row)
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if given.json:

@@ -5,7 +5,8 @@
         gpt2:one llama:one gpt2:ddp llama:fsdp2 --json benchmarks/results/torch-distributed-h200.json
 
 A case is a model and how it is trained. ``one``: on one card alone; these are dealt to the ranks, which run them at the
-same time. ``ddp``: the model in DistributedDataParallel, compiled as a whole (DDPOptimizer cuts it at the buckets),
+same time. ``accumulated``: one card alone takes the batches of all ranks in turn, what the losses of the other forms
+are compared with. ``ddp``: the model in DistributedDataParallel, compiled as a whole (DDPOptimizer cuts it at the buckets),
 under bfloat16 autocast. ``fsdp2``: each layer compiled and sharded by ``fully_shard``, then the model, parameters in
 bfloat16 and reduction in float32. Every rank has a batch of the size that ``torch_models.py`` has.
 
@@ -33,6 +34,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_models import MODELS, device_name, synchronize
 
+ALONE = ("one", "accumulated")
 COMPILED = {"eager": None, "inductor": {}, "aot_eager": {"backend": "aot_eager"}, "mlirfuse": {"backend": "mlirfuse"}}
 
 
@@ -45,14 +47,18 @@ class Trainer:
         self.model, batch = MODELS[model_name](args.small, False)
         if args.layers:
             keep(self.model, args.layers)
-        torch.manual_seed(dist.get_rank() if how != "one" else 0)
-        batch = {name: mixed(value) for name, value in batch.items()}
-        self.batch = {name: value.to(args.device) for name, value in batch.items()}
+        seeds = {"one": [0], "accumulated": range(dist.get_world_size())}.get(how, [dist.get_rank()])
+        self.batches = [self._batch(batch, seed) for seed in seeds]
         self.model = self.model.to(args.device).train()
         if implementation == "mlirfuse":
             import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
         self.run = self._spread(COMPILED[implementation])
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=args.device == "cuda")
+
+    def _batch(self, words, seed: int):
+        """The words of one rank."""
+        torch.manual_seed(seed)
+        return {name: mixed(value).to(self.args.device) for name, value in words.items()}
 
     def _spread(self, compiled):
         if self.how == "fsdp2":
@@ -71,16 +77,18 @@ class Trainer:
 
     def step(self):
         mixed_precision = self.how != "fsdp2"  # there the parameters are in bfloat16 already
-        with torch.autocast(self.args.device, dtype=torch.bfloat16, enabled=mixed_precision):
-            loss = self.run(**self.batch).loss
-        loss.backward()
+        losses = []
+        for batch in self.batches:
+            with torch.autocast(self.args.device, dtype=torch.bfloat16, enabled=mixed_precision):
+                losses.append(self.run(**batch).loss / len(self.batches))
+            losses[-1].backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return sum(loss.detach() for loss in losses)
 
     def timed(self, steps: int) -> float:
         """Milliseconds of a step, the GPU's work included."""
-        if self.how != "one":
+        if self.how not in ALONE:
             dist.barrier()
         synchronize(self.args)
         start = time.perf_counter()
@@ -151,7 +159,11 @@ def first_steps(args, trainer, before: int) -> dict:
         trainer.step(), trainer.step()
         synchronize(args)
         out["peak_gb"] = round((torch.cuda.max_memory_allocated() - before) / 1e9, 2)
-    out["losses"] = [round(float(loss), 4) for loss in losses]
+    losses = torch.stack(losses)
+    if trainer.how not in ALONE:
+        dist.all_reduce(losses)
+        losses /= dist.get_world_size()
+    out["losses"] = [round(loss, 4) for loss in losses.tolist()]
     return out
 
 
@@ -166,7 +178,7 @@ def case(args, model: str, how: str) -> dict:
         trainers.append(trainer)
         if args.profile:
             result[name] |= profiled(args, trainer)
-        if dist.get_rank() == 0 or how == "one":
+        if dist.get_rank() == 0 or how in ALONE:
             print(model, how, name, result[name], flush=True)
     times = {trainer.name: [] for trainer in trainers}
     for _ in range(args.rounds):
@@ -185,7 +197,7 @@ def case(args, model: str, how: str) -> dict:
 
 def main(argv=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("cases", nargs="+", help="MODEL:one, MODEL:ddp or MODEL:fsdp2")
+    parser.add_argument("cases", nargs="+", help="MODEL:one, MODEL:accumulated, MODEL:ddp or MODEL:fsdp2")
     parser.add_argument("--only", default="eager,inductor,mlirfuse", help="implementations, by commas")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="a small batch: to try the script, not to quote")
@@ -201,7 +213,7 @@ def main(argv=None) -> int:
         torch.cuda.set_device(local)
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    alone = [c for c in cases if c[1] == "one"]
+    alone = [c for c in cases if c[1] in ALONE]
     found = {f"{model}:{how}": case(args, model, how) for model, how in alone[rank::ranks]}
     everyones = [None] * ranks
     dist.all_gather_object(everyones, found)
@@ -209,7 +221,7 @@ def main(argv=None) -> int:
     for part in everyones:
         result |= part
     for model, how in cases:
-        if how != "one":
+        if how not in ALONE:
             result[f"{model}:{how}"] = case(args, model, how)
     if rank == 0 and args.json:
         with open(args.json, "w") as file:
