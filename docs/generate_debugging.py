@@ -26,10 +26,10 @@ SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
 # Runs a program as if on this processor.
 RUN = """
 import runpy
-from mlirfuse.core.machine import Host
-from mlirfuse.lowering import machines
+from mlirfuse.core.device_properties import Host
+from mlirfuse.lowering import devices
 host = Host(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
-machines.host = lambda: host
+devices.host = lambda: host
 runpy.run_path("scores.py", run_name="__main__")
 """
 

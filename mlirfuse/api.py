@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from mlirfuse import _native
 from mlirfuse.core import config
 from mlirfuse.frontend.numpy.jit import Jitted
-from mlirfuse.lowering import machines
+from mlirfuse.lowering import devices
 from mlirfuse.passes.base import build
 from mlirfuse.schedule.program import Schedules
 
@@ -81,7 +81,7 @@ def jit(
     if max_args is not None:
         max_args = _checked("max_args", max_args)
     if target not in (None, "cpu", "cuda"):
-        machines.named(target)  # raises for what is no target
+        devices.named(target)  # raises for what is no target
     if lowering not in (None, "linalg") or from_level != "linalg":
         raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
     if pipeline is not None:

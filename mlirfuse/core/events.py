@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.ir.graph import Graph, Op
     from mlirfuse.passes.base import MLIRPasses, Pass
-    from mlirfuse.runtime.kinds import Call, Kind, Source
     from mlirfuse.runtime.program import Program, Variant
+    from mlirfuse.runtime.specializations import Call, Kind, Source
 
 
 class Event:

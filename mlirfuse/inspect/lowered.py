@@ -27,8 +27,8 @@ from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.runtime.kinds import Kind
-from mlirfuse.schedule import spelling
+from mlirfuse.runtime.specializations import Kind
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.program import undecided
 from mlirfuse.schedule.targets import Target
 
@@ -232,7 +232,7 @@ class _Part:
             (
                 self.segments.get(step.segment, step.segment),
                 step,
-                spelling.flat(schedule),
+                serialize.flat(schedule),
                 kernels_of(step, self.kernels),
             )
             for step, schedule in zip(self.program.steps, self.target.schedules(self.program, self.params))
@@ -267,7 +267,7 @@ def _heads(program, params, kernels) -> str:
     lines = []
     for step, schedule in zip(program.steps, program.target.schedules(program, params)):
         segment: Segment = step.segment
-        given = ", ".join(f"{k} = {v}" for k, v in spelling.flat(schedule).items())
+        given = ", ".join(f"{k} = {v}" for k, v in serialize.flat(schedule).items())
         lines.append(
             f"// segment {segment.number}: {segment.scheduler}"
             + (f" {{{given}}}" if given else "")

@@ -83,7 +83,7 @@ class Segment:
     ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut
     from the segment before it. ``number`` counts the segments of the function (:meth:`Graph.number`), in kernels'
     names and wherever people meet it. ``schedule`` is what has been decided about its kernels
-    (:mod:`mlirfuse.schedule.spelling`): some parameters or all; the model chooses the others for the sizes of each
+    (:mod:`mlirfuse.schedule.serialize`): some parameters or all; the model chooses the others for the sizes of each
     call.
     """
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import Host, Machine
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph, Op
-from mlirfuse.lowering import llvm, machines, ptx
+from mlirfuse.lowering import devices, llvm, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.program import Schedules, decide
 
 
@@ -139,7 +139,7 @@ def fusion_to_segments(target: str = "cpu", foreach: bool = False) -> str:
     """The tensor-level passes that every front end runs for a target: a function's groups and segments. ``foreach``:
     equal segments are launched together, as in graphs of torch."""
     try:
-        return to_segments(machines.named(target), foreach=foreach)
+        return to_segments(devices.named(target), foreach=foreach)
     except MlirfuseError as error:
         raise PipelineError(str(error)) from error
 

@@ -8,8 +8,8 @@ from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
+from mlirfuse.passes.segmentation.drafts import ASKED, Decision, Parts
 from mlirfuse.passes.segmentation.merging import Segmenter
-from mlirfuse.passes.segmentation.parts import ASKED, Decision, Parts
 
 APART = "shares no tensor with the segments before it"
 

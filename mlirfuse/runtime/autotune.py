@@ -18,7 +18,7 @@ from typing import Any
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
 from mlirfuse.runtime import tuned
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
@@ -51,7 +51,7 @@ class Tuned:
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
         for params, ms in rows[:6]:
             mark = "   <- model" if params == self.model else ""
-            lines.append(f"  {ms:.4f} ms  {spelling.spelled(self.schedulers.attributes(params))}{mark}")
+            lines.append(f"  {ms:.4f} ms  {serialize.spelled(self.schedulers.attributes(params))}{mark}")
         return "\n".join(lines)
 
 

@@ -13,8 +13,8 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Segment, Value
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import Form
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.runtime.launch_template import Form
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.program import Program
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.core.errors import located
-from mlirfuse.core.machine import Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.passes.base import Pass

@@ -17,12 +17,12 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.foreach import GpuForeach, Table, of_many, place
 from mlirfuse.lowering.host_steps import Foreach as Step
 from mlirfuse.lowering.module import CpuKernel
-from mlirfuse.runtime import arrays, library, load
-from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime import arrays, extern_ops, load
 from mlirfuse.runtime.host_calls import copy_into
+from mlirfuse.runtime.kernel_artifacts import Written
+from mlirfuse.runtime.launch_template import place_of
 from mlirfuse.runtime.launches import ALIGNED, Failed, Launches, restrided
 from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.runtime.written import Written
 from mlirfuse.schedule.targets import Target
 
 
@@ -85,7 +85,7 @@ class Foreach(Launches):
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = library.like(leaves)
+        beside = extern_ops.like(leaves)
         fitted = [self._given(k, leaf, beside) for k, leaf in enumerate(leaves)]
         record = self._record(fitted)
         if all(a is b for a, b in zip(fitted, leaves)) or not isinstance(record, _native.Record):

@@ -13,8 +13,8 @@ from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering.host_steps import Part
-from mlirfuse.runtime import arrays, library, load, written
-from mlirfuse.runtime.form import Form, place_of
+from mlirfuse.runtime import arrays, extern_ops, kernel_artifacts, load
+from mlirfuse.runtime.launch_template import Form, place_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
@@ -65,7 +65,7 @@ class Launches:
         known = set(self.part.symbols) <= env.keys()
         if not known or any(sz.known(n, env) == 0 for n in self._extents):
             return None
-        name = written.name(self.part, self.target, env, ALIGNED)
+        name = kernel_artifacts.name(self.part, self.target, env, ALIGNED)
         program = self.program(env)
         aligned = {program.graph.args[k]: ALIGNED for k in program.pointer_args}
         return program.begun(env, aligned, elsewhere, name)
@@ -85,7 +85,7 @@ class Launches:
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = library.like(leaves)
+        beside = extern_ops.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)
             for k, leaf in enumerate(leaves[: len(self.graph.args)])

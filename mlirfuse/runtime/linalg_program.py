@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirfuse.core import mlir
+from mlirfuse.core.device_properties import Host, Machine
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import ptx

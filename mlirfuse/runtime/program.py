@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import events, garbage, threads
+from mlirfuse.core import events, gc_control, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.runtime import load, tuned, written
+from mlirfuse.runtime import kernel_artifacts, load, tuned
 from mlirfuse.schedule.program import SegmentedProgram
 
 
@@ -84,7 +84,7 @@ class Program(SegmentedProgram):
                 if found is None:
                     events.report(events.Scheduled(self, params, env))
                     start = time.perf_counter()
-                    with garbage.uncollected():
+                    with gc_control.uncollected():
                         found = self._compile(params, env)
                     events.report(events.Compiled(self, found, env, time.perf_counter() - start))
                     self.variants[key] = found
@@ -120,9 +120,10 @@ class Program(SegmentedProgram):
         self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere, entry: str | None = None
     ) -> Callable[[], None] | None:
         """As :meth:`variant`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there.
-        ``entry``: where on disk (:mod:`mlirfuse.runtime.written`) an earlier process may have left what it wrote."""
+        ``entry``: where on disk (:mod:`mlirfuse.runtime.kernel_artifacts`) an earlier process may have left what it
+        wrote."""
         entry = None if self.tuned or tuned.any_kept() else entry
-        found = written.load(entry, self.graph) if entry is not None else None
+        found = kernel_artifacts.load(entry, self.graph) if entry is not None else None
         if found is not None:
             self.chosen[self.call_key(env, alignments)] = found.params
         params = self.parameters(env, alignments)
@@ -134,7 +135,7 @@ class Program(SegmentedProgram):
         if found is None:
             found = self._written(params)
             if entry is not None:
-                written.store(entry, self.graph, found)
+                kernel_artifacts.store(entry, self.graph, found)
         finish = self._begun(found, elsewhere)
         spent = time.perf_counter() - start
 
@@ -148,14 +149,14 @@ class Program(SegmentedProgram):
     def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
         return self._begun(self._written(params))()
 
-    def _written(self, params: tuple) -> written.Written:
+    def _written(self, params: tuple) -> kernel_artifacts.Written:
         slots = self.slots()
-        return written.Written(params, self.target.write(self, params, slots), slots)
+        return kernel_artifacts.Written(params, self.target.write(self, params, slots), slots)
 
-    def _loading(self, text: written.Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
+    def _loading(self, text: kernel_artifacts.Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
         return load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
 
-    def _begun(self, text: written.Written, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
+    def _begun(self, text: kernel_artifacts.Written, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
         loaded = self._loading(text, elsewhere)
 
         def finish() -> Variant:

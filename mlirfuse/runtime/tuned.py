@@ -11,7 +11,7 @@ from typing import Any
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import cache
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.program import SegmentedProgram
 
 
@@ -23,7 +23,7 @@ def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
 
 def keep(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
     """Keeps the schedules of a GPU's program for these sizes."""
-    spelled = spelling.text(program.target.schedules(program, schedules))
+    spelled = serialize.text(program.target.schedules(program, schedules))
     cache.store(_name(program, env), spelled.encode())
 
 
@@ -39,6 +39,6 @@ def load(program: SegmentedProgram, env: dict[str, int], alignments: dict[Value,
     if found is None:
         return None
     try:
-        return program.target.read(program, spelling.parse(found.decode()), env, alignments)
+        return program.target.read(program, serialize.parse(found.decode()), env, alignments)
     except ScheduleError:
         return None

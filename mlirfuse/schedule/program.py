@@ -23,7 +23,7 @@ from mlirfuse.ir.order import topological
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 
 if TYPE_CHECKING:
     from mlirfuse.schedule.targets import Target
@@ -81,7 +81,7 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
         if len(found) != 1:
             kinds = ", ".join(f"{s.number}: {s.scheduler}" for s in segments)
             raise ScheduleError(f"schedule: {len(found)} segments are {which!r}; there are {kinds or 'none'}")
-        attributes = spelling.parse(schedule) if isinstance(schedule, str) else dict(schedule)
+        attributes = serialize.parse(schedule) if isinstance(schedule, str) else dict(schedule)
         if not isinstance(attributes, dict):
             raise ScheduleError(f"schedule: {schedule!r} is no dictionary of parameters")
         found[0].schedule = attributes

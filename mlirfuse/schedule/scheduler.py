@@ -14,7 +14,7 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 
 P = TypeVar("P", bound=tuple[Any, ...])
 M = TypeVar("M")  # Host or Machine
@@ -50,8 +50,8 @@ class Scheduler(ABC, Generic[P, M]):
         return None
 
     def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, machine: M) -> bool | None:
-        """Whether stages (:mod:`mlirfuse.schedule.staged`) take less time than ``params``; None: they are not worth
-        trying."""
+        """Whether stages (:mod:`mlirfuse.schedule.multi_stage`) take less time than ``params``; None: they are not
+        worth trying."""
         return None
 
     @abstractmethod
@@ -63,15 +63,17 @@ class Scheduler(ABC, Generic[P, M]):
         """Raises :class:`ScheduleError` with the constraint that parameters violate for these sizes: kernels would be
         wrong, or could not be launched."""
 
-    def attributes(self, params: P) -> spelling.Attributes:
+    def attributes(self, params: P) -> serialize.Attributes:
         """Every parameter as an attribute."""
-        return spelling.attributes(params)
+        return serialize.attributes(params)
 
-    def read(self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> P:
+    def read(
+        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
+    ) -> P:
         """The parameters with these attributes, those that are not given as the model chooses them for these sizes.
         Raises :class:`ScheduleError`."""
         chosen = next(self.candidates(analysis, env, alignments, machine), None)
-        return spelling.read(self.parameters, given, chosen)
+        return serialize.read(self.parameters, given, chosen)
 
 
 def require(holds: bool, constraint: str) -> None:
@@ -164,13 +166,13 @@ class Schedulers(Generic[M]):
 
     # ---- as attributes
 
-    def attributes(self, params: Params) -> spelling.Attributes:
+    def attributes(self, params: Params) -> serialize.Attributes:
         """A schedule as the attribute dictionary that stands on a segment: its scheduler's name and every parameter."""
         scheduler = self.of(params)
         return {"scheduler": scheduler.name} | scheduler.attributes(params)
 
     def read(
-        self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
+        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
     ) -> Params:
         """The schedule of a segment for these sizes, of which ``given`` names some parameters or all; the others are as
         the model chooses them. It is checked. Raises :class:`ScheduleError`."""

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.device_properties import Host, Machine
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering import machines
+from mlirfuse.lowering import devices
 from mlirfuse.lowering.foreach import LEAST, Table, of_many
 from mlirfuse.lowering.host import cpu_host, gpu_host
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule, nameless
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import Schedulers
-from mlirfuse.schedule.spelling import Attributes
+from mlirfuse.schedule.serialize import Attributes
 
 STATIC_SHARED = 48 << 10  # bytes of a block whose size is not given at launch
 
@@ -101,7 +101,7 @@ class CpuTarget(Scheduled):
     @functools.cached_property
     def machine(self) -> Host:
         """The processor."""
-        return machines.host()
+        return devices.host()
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
@@ -224,7 +224,7 @@ def cpu() -> CpuTarget:
 @functools.cache
 def gpu(device: int) -> GpuTarget:
     """The GPU ``device``. Raises :class:`UnsupportedError` where there is none."""
-    return GpuTarget(machines.device(device), device)
+    return GpuTarget(devices.device(device), device)
 
 
 def of(name: str) -> Target:
@@ -234,6 +234,6 @@ def of(name: str) -> Target:
         return cpu()
     if name == "cuda":
         return gpu(0)
-    machine = machines.named(name)
+    machine = devices.named(name)
     assert isinstance(machine, Machine)
     return GpuTarget(machine, None)

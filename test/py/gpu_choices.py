@@ -17,7 +17,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.spelling import text
+from mlirfuse.schedule.serialize import text
 
 FILE = pathlib.Path(__file__).parent / "golden" / "gpu_choices.txt"
 

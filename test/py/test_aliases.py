@@ -12,7 +12,7 @@ import mlirfuse
 from mlirfuse import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.pieces import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks import program as pieces
 from mlirfuse.frontend.numpy.registry import HANDLED
 from mlirfuse.ir import interpreter
 from mlirfuse.runtime.signature import ArgSpec

@@ -13,7 +13,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.dialects import fusion
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import Form
+from mlirfuse.runtime.launch_template import Form
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 

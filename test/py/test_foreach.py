@@ -1,5 +1,5 @@
 """`fusion.foreach`: one kernel and one launch for many tensors. Its GPU kernel is run by the emulator and assembled by
-NVIDIA's assembler; ``test_torch_write_back.py`` has what optimizers make of it on the CPU."""
+NVIDIA's assembler; ``test_torch_input_mutations.py`` has what optimizers make of it on the CPU."""
 
 from __future__ import annotations
 

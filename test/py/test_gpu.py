@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from fitted import fit
+from heuristics_override import fit
 
 import mlirfuse
 import mlirfuse.numpy as mnp

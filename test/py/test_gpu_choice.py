@@ -16,9 +16,9 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule import staged, targets
+from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import access as gpu_access
-from mlirfuse.schedule.gpu import column_choice, models, row_choice
+from mlirfuse.schedule.gpu import column_choice, heuristics, row_choice
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -396,7 +396,7 @@ def test_columns_are_kept_in_shared_memory(fn, dtype, shapes):
 )
 def test_columns_are_read_once_more_where_that_is_faster(fn, dtype, shape):
     """Large clusters wait too long for each other, and half types' exponentials take longer than a second read."""
-    assert isinstance(first_choice(fn, shape, dtype=dtype), staged.Params)
+    assert isinstance(first_choice(fn, shape, dtype=dtype), multi_stage.Params)
 
 
 @pytest.mark.parametrize("fn", [softmax_of_columns, standardized_columns])
@@ -778,8 +778,10 @@ def test_another_gpu_is_fitted_by_filling_in_fields(monkeypatch):
         return params.tx
 
     before = threads("cuda:sm_90"), threads("cuda:sm_80")
-    rows = replace(models.SM_90.rows, registers=replace(models.SM_90.rows.registers, usual=8))  # 8 of 512 threads
-    monkeypatch.setitem(models.MODELS, 80, replace(models.SM_90, rows=rows))
+    rows = replace(
+        heuristics.SM_90.rows, registers=replace(heuristics.SM_90.rows.registers, usual=8)
+    )  # 8 of 512 threads
+    monkeypatch.setitem(heuristics.MODELS, 80, replace(heuristics.SM_90, rows=rows))
     assert (threads("cuda:sm_90"), threads("cuda:sm_80")) == (before[0], 2 * before[1])
 
 

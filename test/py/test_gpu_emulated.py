@@ -11,19 +11,19 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from fitted import fit
+from heuristics_override import fit
 from math_harness import ulp_error
 from ptx_emulator import EmulationError, Launch, Memory, launch_members, parse, room_for
 
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.analysis import joint, stages
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule import staged, targets
+from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -1163,7 +1163,7 @@ def batch_norm(x, weight, bias):
 )
 def test_few_rows_in_stages(fn, inputs):
     """A reduction in parts for each phase and a pointwise kernel, where a block for each row would be too few."""
-    check(fn, *inputs, only=lambda params: isinstance(params, staged.Params))
+    check(fn, *inputs, only=lambda params: isinstance(params, multi_stage.Params))
 
 
 @pytest.mark.parametrize("shape", [(3, 40_000), (1, 70_001), (2, 33_000), (70_000,)])
@@ -1468,8 +1468,8 @@ def test_results_over_donated_arguments(fn, inputs):
 
 
 def test_reciprocals_of_all_floats():
-    """Without a branch: zeros, infinities, NaN, subnormal numbers and those whose reciprocal is subnormal; within an ulp,
-    two where the reciprocal is that small."""
+    """Without a branch: zeros, infinities, NaN, subnormal numbers and those whose reciprocal is subnormal; within an
+    ulp, two where the reciprocal is that small."""
     small = np.array([1, 3, 1000, 2**22 - 1, 2**22 + 1], np.uint32).view(np.float32)
     large = np.float32(2.0) ** np.arange(120, 128, dtype=np.float32) * np.float32(1.7)
     values = np.concatenate([[0.0, -0.0, np.inf, -np.inf, np.nan], small, large, np.geomspace(1e-37, 1e37, 494)])

@@ -20,13 +20,13 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.lowering import devices
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.lowering import machines
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import ahead, arrays, load
+from mlirfuse.runtime import arrays, async_compile, load
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import models
+from mlirfuse.schedule.gpu import heuristics
 from mlirfuse.tools.run import of_text
 
 
@@ -109,7 +109,7 @@ def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
             return 1000 * len(images) + images[-1].index(name)
 
     monkeypatch.setattr(load._native, "Module", Module)
-    target = targets.GpuTarget(machines.named("cuda:sm_90"), 0)
+    target = targets.GpuTarget(devices.named("cuda:sm_90"), 0)
     f = program(TWO_PROGRAMS, target="cuda:sm_90")
     known, addresses = {}, {}
     for step in f.host.kernels:
@@ -149,8 +149,8 @@ def counted(tmp_path, monkeypatch):
     def variants(text=TWO_PROGRAMS, sm="sm_90", **env):
         seen.clear()
         f = program(text, target=f"cuda:{sm}")
-        host = HostProgram(f.host.graph, targets.GpuTarget(machines.named(f"cuda:{sm}"), 0))
-        ahead.begin(host.launches.values(), env)
+        host = HostProgram(f.host.graph, targets.GpuTarget(devices.named(f"cuda:{sm}"), 0))
+        async_compile.begin(host.launches.values(), env)
         for launches in host.launches.values():
             if launches.before is not None:  # the first has them all finished
                 launches.before()
@@ -194,7 +194,9 @@ def test_kernels_that_check_positions_are_found_again(counted, monkeypatch):
 def test_another_model_chooses_anew(counted, monkeypatch):
     counted()
     assert counted()[1] == []
-    monkeypatch.setitem(models.MODELS, 90, dataclasses.replace(models.SM_90, scans=models.ScanModel(block=128)))
+    monkeypatch.setitem(
+        heuristics.MODELS, 90, dataclasses.replace(heuristics.SM_90, scans=heuristics.ScanModel(block=128))
+    )
     assert counted()[1].count("write") == 2
 
 

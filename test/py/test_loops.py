@@ -15,7 +15,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse.frontend.numpy import jit
-from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.frontend.numpy.loops.outline import Lifted
 from mlirfuse.frontend.numpy.loops.statements import Statements
 
 
@@ -846,7 +846,8 @@ def stencil(u, v, w, n, m):
 
 
 def test_code_for_some_extents_is_not_used_for_others():
-    """Equal extents, extents of 1 that stretch, and small ones, in one loop's calls: each as NumPy has it, errors too."""
+    """Equal extents, extents of 1 that stretch, and small ones, in one loop's calls: each as NumPy has it, errors
+    too."""
     lifted, rng = Lifted(stencil), np.random.default_rng(0)
     sizes = [(6, 6), (6, 9), (9, 6), (2, 2), (1, 1), (0, 3), (3, 1), (1, 4), (5, 5), (40, 40), (3, 2)]
     for rows, columns in sizes + sizes:

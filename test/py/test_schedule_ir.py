@@ -10,11 +10,11 @@ import pytest
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.schedule import spelling, targets
+from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.program import SegmentedProgram
 
 f32, f16 = np.float32, np.float16
@@ -92,7 +92,7 @@ def test_every_candidate_is_data(name, target, dtype):
             for params in found:
                 schedulers.check(step.analysis, params, env, aligned, machine)
                 attributes = schedulers.attributes(params)
-                assert spelling.parse(spelling.text(attributes)) == attributes
+                assert serialize.parse(serialize.text(attributes)) == attributes
                 assert schedulers.read(attributes, step.analysis, env, aligned, machine) == params
             everything = list(made.target.parameters(made, env, aligned))
             assert everything[at] == found[0]

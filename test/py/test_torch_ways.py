@@ -620,7 +620,8 @@ def test_fake_tensors_are_no_arguments_of_what_is_compiled():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training, monkeypatch):
-    """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is recorded."""
+    """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is
+    recorded."""
     from mlirfuse.frontend.torch import backend, cuda_graphs
 
     looked = []
@@ -696,7 +697,7 @@ def recorded(monkeypatch):
     the same tensor in each call, as cudagraph_trees does."""
     from mlirfuse.frontend.torch import torch_private
     from mlirfuse.frontend.torch.cuda_graphs import Recorder, Seen
-    from mlirfuse.frontend.torch.pending import Witness
+    from mlirfuse.frontend.torch.live_saved_tensors import Witness
 
     manager, heard = Manager(), []
     monkeypatch.setattr(torch_private, "get_manager", lambda device, create_if_none_exists: manager)
@@ -929,7 +930,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
     """By their own count of a tensor that they keep from replay to replay; and where nothing waits for it, it is."""
     from torch._inductor.cudagraph_trees import StorageWeakRefWrapper
 
-    from mlirfuse.frontend.torch.pending import Witness, followed
+    from mlirfuse.frontend.torch.live_saved_tensors import Witness, followed
 
     kept = [torch.zeros(2)]
 
@@ -951,7 +952,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
                                   lambda: torch.ones(3, dtype=torch.complex64).conj().imag])  # fmt: skip
 def test_what_is_followed_is_what_was_saved(make, exposed):
     """As it lies, whatever that is; of a result its version too, which a replay's other tensors do not share."""
-    from mlirfuse.frontend.torch.pending import Witness, followed
+    from mlirfuse.frontend.torch.live_saved_tensors import Witness, followed
 
     saved, result = make(), make()
     results = [result, saved]
@@ -977,7 +978,7 @@ def test_what_is_followed_is_what_was_saved(make, exposed):
 def test_which_saved_tensor_is_followed(model, followed):
     from functorch.compile import aot_function, make_boxed_func
 
-    from mlirfuse.frontend.torch.pending import witness
+    from mlirfuse.frontend.torch.live_saved_tensors import witness
 
     found = []
 

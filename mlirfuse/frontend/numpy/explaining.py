@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.pieces import program as pieces
-from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+from mlirfuse.frontend.numpy.graph_breaks import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks.explanation import PiecesExplanation
 from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.inspect.eager import EagerExplanation
 from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.device_loops.explanation import StretchesExplanation
+    from mlirfuse.frontend.numpy.device_loops.program import Stretched
     from mlirfuse.frontend.numpy.jit import Entry, LoweredFunction
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
-    from mlirfuse.frontend.numpy.stretches.program import Stretched
-    from mlirfuse.runtime.kinds import Call
+    from mlirfuse.runtime.specializations import Call
 
 
 def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
@@ -80,7 +80,7 @@ def _pieces(entry: Entry, leaves: Sequence) -> PiecesExplanation:
 
 
 def _stretches(entry: Entry, stretched: Stretched, leaves: Sequence) -> StretchesExplanation | None:
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+    from mlirfuse.frontend.numpy.device_loops.explanation import StretchesExplanation
 
     return StretchesExplanation.of(entry.name, stretched, list(leaves))
 

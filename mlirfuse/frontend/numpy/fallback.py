@@ -21,7 +21,7 @@ from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
-    from mlirfuse.frontend.numpy.loops.lift import Lifted
+    from mlirfuse.frontend.numpy.loops.outline import Lifted
 
 # Every loop jumps back. This is seen in the bytecode at once: what lifts loops is imported, and the source read and
 # parsed, for functions with loops alone.
@@ -59,11 +59,11 @@ class Plain:
         if not self.jumps_back:
             return None
         assert isinstance(fn, types.FunctionType)
-        from mlirfuse.frontend.numpy.loops import lift
+        from mlirfuse.frontend.numpy.loops import outline
 
         try:
-            return lift.lifted(fn)
-        except lift.NoSource:
+            return outline.lifted(fn)
+        except outline.NoSource:
             self._without_source = True
             return None
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.indices import gather, scatter
 from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
-from mlirfuse.frontend.numpy.positions import gather, scatter
 from mlirfuse.frontend.numpy.slicing import basic_view, index_parts, is_index_array, is_mask
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray

@@ -1,7 +1,7 @@
 """``mlirfuse.jit`` over NumPy functions: calls, their structure, and what a trace gives the miss path.
 
 A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.kinds`. Here a kind is a trace of the function.
+is :mod:`mlirfuse.runtime.specializations`. Here a kind is a trace of the function.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlirfuse import _native
 from mlirfuse.core import config, threads, tracebacks
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import edges, programs, tracing
+from mlirfuse.frontend.numpy import boundary_writes, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
@@ -31,25 +31,25 @@ from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_kind import SplitTracedKind, TracedKind
+from mlirfuse.frontend.numpy.traced_specialization import SplitTracedKind, TracedKind
 from mlirfuse.inspect import progress
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import discover
 from mlirfuse.runtime import arrays, overlap, placement
-from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Source
-from mlirfuse.runtime.parts import Split
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
+from mlirfuse.runtime.specializations import Assumptions, Call, Kind, Kinds, OneKind, Source
+from mlirfuse.runtime.storage_views import Split
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.device_loops.explanation import StretchesExplanation
+    from mlirfuse.frontend.numpy.device_loops.program import Stretched
+    from mlirfuse.frontend.numpy.graph_breaks.explanation import PiecesExplanation
+    from mlirfuse.frontend.numpy.graph_breaks.program import Pieces
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
-    from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
-    from mlirfuse.frontend.numpy.pieces.program import Pieces
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
-    from mlirfuse.frontend.numpy.stretches.program import Stretched
     from mlirfuse.inspect.eager import EagerExplanation
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import WayDown
@@ -156,7 +156,9 @@ class Entry(Source):
         try:
             kind = self.trace(call, self.most_ops(call, stretched))
             numpys = not self.owner.asked_for_a_way and _all_numpy(call.leaves)
-            if numpys and not kind.assumes.values and edges.alone(kind.graph):  # whatever the numbers among the leaves
+            if (
+                numpys and not kind.assumes.values and boundary_writes.alone(kind.graph)
+            ):  # whatever the numbers among the leaves
                 self._refuse(types)
                 return None
             return kind
@@ -204,7 +206,7 @@ class Entry(Source):
         return LoweredFunction(self, self.trace(call, most_ops), call)
 
     def _pieces(self) -> Pieces:
-        from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
+        from mlirfuse.frontend.numpy.graph_breaks import program  # late: a function that is traced whole needs none
 
         return program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
 
@@ -214,7 +216,7 @@ class Entry(Source):
             return None
         if not self.owner.plain.jumps_back:
             return None
-        from mlirfuse.frontend.numpy.stretches import program
+        from mlirfuse.frontend.numpy.device_loops import program
 
         jit = functools.partial(Jitted, fallback=self.owner.fallback)
         try:

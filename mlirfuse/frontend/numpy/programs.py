@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from mlirfuse import _native
 from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.kinds import Call, Kind
+from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.specializations import Call, Kind
 from mlirfuse.schedule.targets import Target
 
 

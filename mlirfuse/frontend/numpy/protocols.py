@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
-from mlirfuse.frontend.numpy.made import as_made, with_known
+from mlirfuse.frontend.numpy.created_array import as_made, with_known
+from mlirfuse.frontend.numpy.graph_breaks.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
-from mlirfuse.frontend.numpy.pieces.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt

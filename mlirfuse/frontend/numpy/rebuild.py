@@ -24,9 +24,9 @@ import numpy as np
 
 from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy import special
+from mlirfuse.frontend.numpy.created_array import creation_stand_in
 from mlirfuse.frontend.numpy.effects import acts, stop
-from mlirfuse.frontend.numpy.made import creation_stand_in
-from mlirfuse.frontend.numpy.pieces.calls import LibraryObject, lazy, library_function, vectorized
+from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current

@@ -80,7 +80,7 @@ class Trace:
         self.checks_positions = True  # kernels tell of those that are not there
         self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
         self.roots: list = []
-        self.session: Any = None  # the mlirfuse.frontend.numpy.pieces.session.Session, where there is one
+        self.session: Any = None  # the mlirfuse.frontend.numpy.graph_breaks.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
         self.running = False  # the user's function, which sees no stand-in as text
         self.leaf_objects: list = []  # the call's own arguments

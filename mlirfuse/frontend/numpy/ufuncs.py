@@ -10,7 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
-from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
+from mlirfuse.frontend.numpy.created_array import MadeArray, as_made, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
@@ -21,7 +21,7 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
-from mlirfuse.runtime import library
+from mlirfuse.runtime import extern_ops
 
 
 def _is_number(x) -> bool:
@@ -109,7 +109,7 @@ def _power_by_numpy(t, values, ins, outs) -> Value:
     each exponent that is an integer."""
     a, b = aligned(t, values)
     shape = broadcast_shape(t, [t.shape(a), t.shape(b)])
-    call = library.by_numpy(np.power)
+    call = extern_ops.by_numpy(np.power)
     return t.emit("call", a, b, callee="np.power", dtypes=outs, shapes=(shape,), function=call)
 
 

@@ -1,8 +1,8 @@
 """Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.Program`: what a definition gives the miss path.
 
 A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.kinds`. Here a kind is a graph of the definition: the inputs are checked against it, and the
-graph for what they are is found or made.
+is :mod:`mlirfuse.runtime.specializations`. Here a kind is a graph of the definition: the inputs are checked against it,
+and the graph for what they are is found or made.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
-from mlirfuse.runtime.parts import Split, is_split
+from mlirfuse.runtime.specializations import Call, Kind, Kinds, Source, once
+from mlirfuse.runtime.storage_views import Split, is_split
 from mlirfuse.schedule import targets
 
 
@@ -57,7 +57,7 @@ class BoundKind(Kind):
 @dataclass(eq=False)
 class SplitKind(BoundKind):
     """A graph with complex tensors or floats of a byte, made into one of real tensors; see
-    :mod:`mlirfuse.runtime.parts`."""
+    :mod:`mlirfuse.runtime.storage_views`."""
 
     split: Split = field(kw_only=True)
 

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 from mlirfuse import _native
 from mlirfuse.core import threads
-from mlirfuse.frontend.torch import pending
+from mlirfuse.frontend.torch import live_saved_tensors
 from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.eager import transformed
 from mlirfuse.frontend.torch.execute import Boxed
-from mlirfuse.frontend.torch.uncompiled import transformed
 
 log = logging.getLogger("mlirfuse")
 
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
     fixed: Sequence[int]
     mutated: set[int]
     visible: int | None = None
-    witness: pending.Witness | None = None
+    witness: live_saved_tensors.Witness | None = None
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
@@ -114,7 +114,7 @@ class Recorder:
         skip = private.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
-        witness = None if visible is None else pending.witness(module, fixed, visible)
+        witness = None if visible is None else live_saved_tensors.witness(module, fixed, visible)
         return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, witness)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
@@ -162,16 +162,16 @@ class Recorder:
             manager = self._manager(device)
             if transformed(which):
                 return run(args)
-            held = manager is not None and pending.pending(manager).hold(manager)
+            held = manager is not None and live_saved_tensors.pending(manager).hold(manager)
             results = list(run(args)) if held else _own(recorded(args), visible)
             manager = self._manager(device)
             if witness is None or manager is None:
                 return results
-            saved = pending.followed(results, witness)
+            saved = live_saved_tensors.followed(results, witness)
             if held:
-                self.plain = [*pending.alive(self.plain), saved]
+                self.plain = [*live_saved_tensors.alive(self.plain), saved]
             else:
-                pending.pending(manager).saved.append(saved)
+                live_saved_tensors.pending(manager).saved.append(saved)
             return results
 
         forward._boxed_call = True  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ class Recorder:
 
         def backward(args: list[Any]) -> list[Any]:
             again, manager = private.keeps_graph(), self._manager(device)
-            plain, others = pending.split(self.plain, args) if self.plain else ([], [])
+            plain, others = live_saved_tensors.split(self.plain, args) if self.plain else ([], [])
             if plain:
                 self.plain = [*others, *plain] if again else others
                 return run(args)
@@ -191,7 +191,7 @@ class Recorder:
             if chosen is recorded and manager is not None and manager.can_start_new_generation():
                 chosen = run  # recorded, it would begin a generation, in whose memory its own inputs lie
             if manager is not None:
-                pending.pending(manager).read(manager, args, again, chosen is recorded)
+                live_saved_tensors.pending(manager).read(manager, args, again, chosen is recorded)
             return chosen(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]

@@ -21,14 +21,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, refusals, sizes, write_back
+from mlirfuse.frontend.torch import collectives, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, base_window, spelled, window
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import AGAIN
-from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.frontend.torch.source_lines import user_line
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -97,8 +97,8 @@ class _Lowering:
         self.device = _main_device(module)
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
-        self.writes = write_back.at_end(module)
-        self.in_place = write_back.in_place(self.writes)
+        self.writes = input_mutations.at_end(module)
+        self.in_place = input_mutations.in_place(self.writes)
         self.written: list[tuple[Value, Value]] = []  # an argument, and what is written into it
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
         self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor

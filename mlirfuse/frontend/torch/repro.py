@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.package import sys_importer
 
 from mlirfuse.core.errors import located
-from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.frontend.torch.source_lines import user_line
 from mlirfuse.frontend.torch.torch_private import format_imports
 from mlirfuse.ir.graph import Op
 from mlirfuse.runtime.failures import innermost

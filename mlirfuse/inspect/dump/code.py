@@ -8,7 +8,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core import config, events
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
 from mlirfuse.inspect.dump.output import attempt, log, write
@@ -19,7 +19,7 @@ from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, Kernel, KernelModule
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 
 _ONLY_GPU, _ONLY_CPU = frozenset({"gpu", "nvvm", "ptx", "sass"}), frozenset({"llvm"})
 _WRITTEN = frozenset({"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"})
@@ -42,7 +42,7 @@ def scheduled(event: events.Scheduled) -> None:
     segments = list(labels.by_segment(program, list(module.kernels), where))
     if "launch-params" in wanted:
         for (segment, made), schedule in zip(segments, program.target.schedules(program, event.params)):
-            write("launch-params", segment, launch_params(made, spelling.flat(schedule), event.env))
+            write("launch-params", segment, launch_params(made, serialize.flat(schedule), event.env))
     for segment, made in segments:
         if made:
             _write_levels(segment, module.only(made).tiled(), program.target.machine)

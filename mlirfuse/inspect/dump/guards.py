@@ -14,8 +14,8 @@ from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
-from mlirfuse.runtime.kinds import Call, Kind
 from mlirfuse.runtime.signature import SizeGuard, same_value
+from mlirfuse.runtime.specializations import Call, Kind
 
 Sizes = dict[str, int]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from mlirfuse.core import events, threads
 from mlirfuse.inspect.launches import kernels_of
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime.kinds import Kind, Source
 from mlirfuse.runtime.program import Program
+from mlirfuse.runtime.specializations import Kind, Source
 
 
 @dataclass(frozen=True)

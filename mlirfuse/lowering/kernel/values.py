@@ -19,8 +19,8 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.bounds import RULES, Known
 from mlirfuse.lowering.kernel.exactness import Halves, is_less_its_largest, is_share, is_size
 from mlirfuse.lowering.kernel.index import Env, Index
+from mlirfuse.lowering.kernel.index_remapping import Moves, Steps
 from mlirfuse.lowering.kernel.memory import Memory
-from mlirfuse.lowering.kernel.moves import Moves, Steps
 
 
 class Kernel(Moves):

@@ -8,8 +8,8 @@ import math
 from mlirfuse.analysis.memory_order import turned
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.passes.segmentation.drafts import Part, Parts
 from mlirfuse.passes.segmentation.legality import LARGEST
-from mlirfuse.passes.segmentation.parts import Part, Parts
 from mlirfuse.passes.segmentation.work import cost_of, moves
 
 COPIED = "computed again there, which moves fewer bytes than storing it"

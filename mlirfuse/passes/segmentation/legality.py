@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.passes.segmentation.parts import ACCUMULATES, ASKED, REDUCES, SCANS, SCANS_BACK, Part, Parts
+from mlirfuse.passes.segmentation.drafts import ACCUMULATES, ASKED, REDUCES, SCANS, SCANS_BACK, Part, Parts
 
 CYCLE = "merging it would make a cycle"
 # The cost of a kernel's ops (OpDef.cost) above which it takes no more. The time of LLVM and of a GPU's assembler grows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mlirfuse.passes.segmentation.copies import Copies
+from mlirfuse.passes.segmentation.drafts import ASKED, Part, Parts
 from mlirfuse.passes.segmentation.legality import CYCLE, cycle, refusal
-from mlirfuse.passes.segmentation.parts import ASKED, Part, Parts
 
 # how often a segment is tried with others that read the same tensor, so that the number of readers does not count
 _TRIES = 8

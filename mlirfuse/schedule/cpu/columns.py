@@ -15,19 +15,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, StoredBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, rounds
 from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
@@ -181,7 +181,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         count, vectors = model.columns.folded * at_once, -(-model.tasks.short // lanes)
         packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
     group = e.mul(body.size(together), at_once)
-    totals = params.totals and running.round_off(phase)
+    totals = params.totals and compensated_sums.round_off(phase)
     sums = StoredBlocks(body, phase, memories, stretch, lanes) if totals else None
     rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
     block = e.mul(group, GROUPS)  # rows that are added to the accumulators

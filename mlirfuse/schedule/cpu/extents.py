@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.kernel.memory import PICKED
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.scheduler import Sizes
 
 

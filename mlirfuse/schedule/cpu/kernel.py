@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -24,7 +24,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import model_of
 
 I64 = dt.i64
 

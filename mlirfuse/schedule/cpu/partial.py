@@ -4,12 +4,12 @@ combines them."""
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
@@ -64,7 +64,7 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
                 part = load(body, phase, memories, offset, lanes)
                 if many:
-                    return running.added(e, phase, state, part)
+                    return compensated_sums.added(e, phase, state, part)
                 pairs = zip(phase, red.grouped(phase, state), red.grouped(phase, part))
                 return [v for op, a, b in pairs for v in red.combine(e, op, a, b)]
 
@@ -74,9 +74,9 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
                 else one(body.constant(0), state)
             )
 
-        begin = running.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
+        begin = compensated_sums.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
         done = body.loop(body.constant(0), body.constant(split), 1, begin, add)
-        for op, total in zip(phase, red.grouped(phase, running.settled(e, phase, done) if many else done)):
+        for op, total in zip(phase, red.grouped(phase, compensated_sums.settled(e, phase, done) if many else done)):
             body.k.bind(op.result, env, red.result(e, op, total))
         store_all(body, analysis.outputs, [env], analysis.kept)
 

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, depends_on, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import (
     CpuBody,
     CpuKernel,
@@ -26,7 +27,6 @@ from mlirfuse.schedule.cpu.kernel import (
     store_all,
     unroll_for,
 )
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require

@@ -8,7 +8,7 @@ Where there are too few rows to share, a task takes a part of one and stores its
 :mod:`partial`.
 
 Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the blocks
-(:mod:`mlirfuse.schedule.cpu.blocks`), then the lanes: the error stays near that of pairwise summation.
+(:mod:`mlirfuse.schedule.cpu.blocked_sums`), then the lanes: the error stays near that of pairwise summation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -29,10 +29,10 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, rounds
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
+from mlirfuse.schedule.cpu.heuristics import RowModel, model_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.models import RowModel, model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 

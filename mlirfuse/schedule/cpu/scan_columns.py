@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
@@ -20,8 +20,8 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents, parts
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require

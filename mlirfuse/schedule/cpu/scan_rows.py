@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
@@ -25,8 +25,8 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_totals
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require

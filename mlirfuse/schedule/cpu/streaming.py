@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 ALIGNED = 64  # bytes: what results and the workspace are aligned to

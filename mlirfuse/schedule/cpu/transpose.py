@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.device_properties import Host
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.heuristics import model_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.scheduler import power_of_two, require
 
 

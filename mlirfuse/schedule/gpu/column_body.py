@@ -11,13 +11,13 @@ from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
-from mlirfuse.schedule.gpu.column_folds import written
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
@@ -110,8 +110,8 @@ def totals_of(
     if not p.blocks:
         return red.grouped(phase, down_rows(body, p, step, rows, at, start, visit))
     loop = functools.partial(body.summed, phase, p.blocks, start)
-    totals = down_rows(body, p, step, rows, at, running.nothing(e, phase, lanes), visit, loop)
-    return red.grouped(phase, running.settled(e, phase, totals))
+    totals = down_rows(body, p, step, rows, at, compensated_sums.nothing(e, phase, lanes), visit, loop)
+    return red.grouped(phase, compensated_sums.settled(e, phase, totals))
 
 
 def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:

@@ -1,5 +1,5 @@
 """Which columns of a GPU's kernels are kept where, and by how many threads: what :mod:`mlirfuse.schedule.gpu.columns`
-chooses for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.models`."""
+chooses for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu.access import Access, narrowed
-from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked, written
-from mlirfuse.schedule.gpu.gathered_columns import shared_elements
-from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.staged_columns import possible
-from mlirfuse.schedule.gpu.staging import streamed_inputs
+from mlirfuse.schedule.gpu.async_copies import streamed_inputs
+from mlirfuse.schedule.gpu.coalesced_columns import extents, folded, unstacked, written
+from mlirfuse.schedule.gpu.heuristics import model_of
+from mlirfuse.schedule.gpu.shared_columns import possible
+from mlirfuse.schedule.gpu.unaligned_columns import shared_elements
 
 SHARED = 48 << 10  # bytes a block may use without asking
 

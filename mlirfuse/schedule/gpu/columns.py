@@ -5,8 +5,8 @@ other.
 with several loads in flight, and the block's threads of one column combine through shared memory. Few columns are split
 over several blocks, whose accumulators meet in a cluster, or are combined by a second kernel. Rows of odd lengths are
 *folded*: several of them, one behind the other, are one row of a length that vectors divide; the second kernel combines
-what came of each column in them, or a block gathers it (``gpu/gathered_columns.py``). Columns that a block's registers
-hold, or the shared memory of a cluster's (``gpu/staged_columns.py``), are read once, however many phases there are.
+what came of each column in them, or a block gathers it (``gpu/unaligned_columns.py``). Columns that a block's registers
+hold, or the shared memory of a cluster's (``gpu/shared_columns.py``), are read once, however many phases there are.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.coalesced_columns import extents, folded, unstacked
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
-from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked
-from mlirfuse.schedule.gpu.gathered_columns import gather
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.partial import finish
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
-from mlirfuse.schedule.gpu.staged_columns import in_shared
+from mlirfuse.schedule.gpu.shared_columns import in_shared
+from mlirfuse.schedule.gpu.unaligned_columns import gather
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOST_HELD = 512  # elements of a turn of a thread: more is only longer to compile

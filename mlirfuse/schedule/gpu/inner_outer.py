@@ -17,25 +17,25 @@ from typing import NamedTuple
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import staging as gpu_staging
+from mlirfuse.schedule.gpu import async_copies as gpu_staging
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.models import InnerOuterModel, model_of
+from mlirfuse.schedule.gpu.async_copies import Staging, streamed_inputs
+from mlirfuse.schedule.gpu.heuristics import InnerOuterModel, model_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_HELD
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, in_blocks
-from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 KEPT = 512  # threads of a multiprocessor: their registers are what a thread of half types has without running totals
@@ -93,7 +93,7 @@ class _SummedRows(Rows):
         """Memory for running totals of a sum over rows, of so many elements in each block: for values, and for what
         rounding took from them."""
         out = []
-        for part, dtype in enumerate(running.types(op)):
+        for part, dtype in enumerate(compensated_sums.types(op)):
             nbytes = sz.mul(count, self.blocks, dtype.bytes)
             out.append(Memory(self.args.temporary((op, "total", part), nbytes), (), dtype, dtype.bytes))
         return out
@@ -199,7 +199,9 @@ class _KeptRows(_SummedRows):
         of its own in memory."""
         e, p, lanes = self.e, self.p, self.lanes
         own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.chunks * lanes)
-        memories = {op: self.totals(op, self.threads * p.chunks * lanes) for op in self.partials if running.rounded(op)}
+        memories = {
+            op: self.totals(op, self.threads * p.chunks * lanes) for op in self.partials if compensated_sums.rounded(op)
+        }
         places = [
             (at * p.chunks + chunk, op, e.add(own, chunk * lanes))
             for at, op in enumerate(self.partials)
@@ -212,7 +214,7 @@ class _KeptRows(_SummedRows):
 
         def added(op: Op, offset: Val, val: Val) -> list[Val]:
             before = [load_partial(self, memory, offset, memory.dtype, lanes) for memory in memories[op]]
-            return running.added(e, [op], before, [val])
+            return compensated_sums.added(e, [op], before, [val])
 
         def keep(op: Op, offset: Val, vals: list[Val]) -> None:
             for memory, val in zip(memories[op], vals):
@@ -228,7 +230,7 @@ class _KeptRows(_SummedRows):
             keep(op, offset, [zero(op)] * len(memories[op]))
         done = turns(after_block)
         for at, op, offset in places:
-            done[at] = running.settled(e, [op], added(op, offset, done[at]))[0]
+            done[at] = compensated_sums.settled(e, [op], added(op, offset, done[at]))[0]
         return done
 
     def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
@@ -314,12 +316,14 @@ class _LoopedRows(_SummedRows):
         if not self.p.blocks:
             return self.along_row(row, self.nothing(phase), visit)
         loop = functools.partial(self.summed, phase, self.p.blocks, self.nothing(phase))
-        return running.settled(self.e, phase, self.along_row(row, running.nothing(self.e, phase, 1), visit, loop))
+        return compensated_sums.settled(
+            self.e, phase, self.along_row(row, compensated_sums.nothing(self.e, phase, 1), visit, loop)
+        )
 
     def visit(self) -> None:
         """Computes all rows of this block."""
         if self.p.blocks:  # what rounding took from the sums lies beside them
-            for op in filter(running.rounded, self.partials):
+            for op in filter(compensated_sums.rounded, self.partials):
                 memory = self.k.memories[op.result]
                 pointer = self.args.temporary((op, "lost"), sz.mul(op.result.numel, memory.dtype.bytes))
                 self.lost[op] = dataclasses.replace(memory, pointer=pointer)
@@ -351,7 +355,9 @@ class _LoopedRows(_SummedRows):
             before = self.sum_at(op, place)
             plain = op not in self.lost
             self.put_sum(
-                op, place, [self.e.add(before[0], summand)] if plain else running.added(self.e, [op], before, [summand])
+                op,
+                place,
+                [self.e.add(before[0], summand)] if plain else compensated_sums.added(self.e, [op], before, [summand]),
             )
         self.store(self.full, place)
         return []
@@ -359,7 +365,7 @@ class _LoopedRows(_SummedRows):
     def settle(self, place: Place, _) -> list[Val]:
         """Ends the sums of these columns."""
         for op in self.lost:
-            self.put_sum(op, place, running.settled(self.e, [op], self.sum_at(op, place)))
+            self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
         return []
 
     def sum_at(self, op: Op, place: Place) -> list[Val]:

@@ -15,8 +15,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.mapping import mapped
@@ -221,7 +221,7 @@ class GpuBody:
             done = red.grouped(phase, self.loop(low, high, step, start, turn))
             if all(v.lanes == 1 for v in totals):
                 done = [red.across_lanes(e, op, a) for op, a in zip(phase, done)]
-            return running.added(e, phase, totals, [v for a in done for v in a])
+            return compensated_sums.added(e, phase, totals, [v for a in done for v in a])
 
         return self.each_block(low, high, step, turns, totals, block)
 

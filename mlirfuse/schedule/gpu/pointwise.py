@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -28,8 +28,8 @@ from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, shifted_reads

@@ -1,5 +1,5 @@
 """Which rows of a GPU's kernels are kept where, and by how many threads: what :mod:`mlirfuse.schedule.gpu.rows` chooses
-for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.models`."""
+for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.schedule.gpu import staging as gpu_staging
+from mlirfuse.schedule.gpu import async_copies as gpu_staging
 from mlirfuse.schedule.gpu.access import Access
-from mlirfuse.schedule.gpu.models import RowRegisters, model_of
+from mlirfuse.schedule.gpu.heuristics import RowRegisters, model_of
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
-from mlirfuse.schedule.gpu.row_forms import UNROLL
+from mlirfuse.schedule.gpu.row_storage import UNROLL
 
 REGISTERS = 64 << 10  # of a multiprocessor, on every chip
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block

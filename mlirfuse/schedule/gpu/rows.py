@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.partial import finish
 from mlirfuse.schedule.gpu.row_body import Rows as RowsBody
 from mlirfuse.schedule.gpu.row_body import row_inputs
@@ -35,9 +35,9 @@ from mlirfuse.schedule.gpu.row_choice import (
     shared_bytes,
     shifted_access,
 )
-from mlirfuse.schedule.gpu.row_forms import in_loops, in_registers, in_shared, vectors_a_turn
-from mlirfuse.schedule.gpu.row_shift import ShiftedRows
+from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_a_turn
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
+from mlirfuse.schedule.gpu.unaligned_rows import ShiftedRows
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOST_HELD = 512  # elements in registers of a thread: more is only longer to compile

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -26,12 +26,12 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import links
+from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scan_models import ColumnScans, ScanModel
+from mlirfuse.schedule.gpu.scan_heuristics import ColumnScans, ScanModel
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -191,10 +191,10 @@ class ScanColumns(GpuScheduler[Params]):
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         columns, above, _ = _extents(analysis)
         _, turns = _strips(analysis, p)
-        empty = links.emptied(words, sz.mul(columns, above), turns, p.ty * p.linked)
+        empty = chained_scan.emptied(words, sz.mul(columns, above), turns, p.ty * p.linked)
         return [empty, _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
@@ -262,7 +262,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     strips, turns = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = links.Links(body, points, turns, p.ty * p.linked) if p.linked else None
+    link = chained_scan.Links(body, points, turns, p.ty * p.linked) if p.linked else None
     if link:
         which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
@@ -325,7 +325,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             store(rows, here)
         return following
 
-    def alone(link: links.Links) -> None:
+    def alone(link: chained_scan.Links) -> None:
         """The turn of a linked block."""
         (rows,) = loaded(e.mul(part, turn))
         runs = [runs_of(op, rows) for op in body.scans]
@@ -390,7 +390,7 @@ class _Exchange:
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
 
-    def asker(self) -> links.Asker:
+    def asker(self) -> chained_scan.Asker:
         """Each row of threads looks for some other parts' states, and the first one has the columns'."""
         body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
         first = body.wide(e.mul(place.y, self.p.linked))
@@ -400,7 +400,7 @@ class _Exchange:
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
 
-        return links.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
+        return chained_scan.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

@@ -12,7 +12,7 @@ Reductions of the same rows come first, a pass over the row for each of their ph
 one turn stays in registers, and longer rows are read again from the caches, which have to hold those under way.
 
 Long rows of which there are few are *linked*: each block has one turn, and learns the state before it from the blocks
-that have the turns before (``gpu/links.py``). That is one pass over memory as well.
+that have the turns before (``gpu/chained_scan.py``). That is one pass over memory as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, apart, is_outer
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -34,9 +34,9 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import links
+from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
@@ -167,10 +167,10 @@ class ScanRows(GpuScheduler[Params]):
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         rows = sz.product(a.size for a in analysis.kept)
         turns = sz.ceildiv(words.length, p.tx * p.vectors * p.access.lanes)
-        return [links.emptied(words, rows, turns, p.tx), _emit(name, analysis, slots, p)]
+        return [chained_scan.emptied(words, rows, turns, p.tx), _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         _, length = analysis.values(extents, env)
@@ -235,7 +235,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
     row, row_inside = body.wide(body.block), None
-    link = links.Links(body, kept, turns, p.tx) if p.linked else None
+    link = chained_scan.Links(body, kept, turns, p.tx) if p.linked else None
     if link:
         part, row = (k.scalar(i.base) for i in k.divmod(Index(link.ticket()), kept))
     if p.ty > 1:
@@ -295,7 +295,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         store(places)
         return following
 
-    def alone(link: links.Links) -> None:
+    def alone(link: chained_scan.Links) -> None:
         """The turn of a linked block."""
         start = e.mul(part, turn)
         places = loaded(start)
@@ -448,7 +448,7 @@ class _Exchange:
             begin = combine(begin, end)
         return out, after
 
-    def asker(self) -> links.Asker:
+    def asker(self) -> chained_scan.Asker:
         """Each thread looks for another part's states, and the first one has the row's."""
         e, x = self.e, self.body.wide(self.body.thread)
         leads, zero = e.cmp("eq", x, 0), e.const(0, dt.i32)
@@ -456,7 +456,7 @@ class _Exchange:
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
 
-        return links.Asker([x], leads, leads, after, self.offsets, zero)
+        return chained_scan.Asker([x], leads, leads, after, self.offsets, zero)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from typing import Any, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.machine import Machine
-from mlirfuse.lowering import running
+from mlirfuse.core.device_properties import Machine
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.gpu import access
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
 
@@ -37,7 +37,7 @@ class GpuScheduler(Scheduler[P, Machine]):
         return [lanes * analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
 
     def read(
-        self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine
+        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine
     ) -> P:
         """As :meth:`Scheduler.read`; where lanes are given and no alignments, these are of such vectors."""
         params: Any = super().read(given, analysis, env, alignments, machine)
@@ -74,7 +74,7 @@ def chained(analysis: Analysis, turns: int) -> bool:
 def _round_off(analysis: Analysis) -> bool:
     """Whether the segment has sums that round."""
     partial = any(op.operands[0].dtype.is_float for op in analysis.partials)
-    return partial or any(map(running.round_off, analysis.phases))
+    return partial or any(map(compensated_sums.round_off, analysis.phases))
 
 
 def check_threads(tx: int, ty: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -23,8 +23,8 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.heuristics import model_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 

@@ -8,7 +8,7 @@ import functools
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.lowering.kernel import WIDEST
-from mlirfuse.schedule.gpu.models import PointwiseModel
+from mlirfuse.schedule.gpu.heuristics import PointwiseModel
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 

@@ -8,9 +8,9 @@ from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.axes import axis_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
+from mlirfuse.frontend.numpy.indices import from_start, positions_of
 from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
-from mlirfuse.frontend.numpy.positions import from_start, positions_of
 from mlirfuse.frontend.numpy.promotion import resolve
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.slicing import is_index_array

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import library
+from mlirfuse.runtime import extern_ops
 
 # Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies, the
 # room for small arrays and its end.
@@ -64,7 +64,7 @@ def _multiply(places: int, number: int) -> int:
     return 1
 
 
-@library.quiet
+@extern_ops.quiet
 def _product(given: tuple) -> None:
     left, right, into = given
     np.matmul(left, right, out=into)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mlirfuse.core import events
 from mlirfuse.frontend.numpy.loops.kernel import Loop
-from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.frontend.numpy.loops.outline import Lifted
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.shown import Table, Tables
 

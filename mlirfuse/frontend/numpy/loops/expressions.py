@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, holding
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.source import dotted
@@ -414,7 +414,7 @@ class Expressions(Subscripts):
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
         for operand, kind in zip(operands, ins):
-            holding.fits(e, operand, kind)
+            range_checks.fits(e, operand, kind)
         identity = function in (np.floor, np.ceil, np.trunc) and not ins[0].is_float
 
         def compute(*elements: Val) -> Val:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays, holding
+from mlirfuse.frontend.numpy.loops import arrays, range_checks
 from mlirfuse.frontend.numpy.loops.alternatives import merged
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.values import (
@@ -210,7 +210,7 @@ def _scalar_type(kind: DType):
         (found,) = args
         if not isinstance(found, Number) or (found.type.dtype.is_inexact and not kind.is_inexact):
             raise NotLiftable("a conversion")
-        holding.fits(c.code, found, kind)
+        range_checks.fits(c.code, found, kind)
         return number(c.code.cast(found.val, kind))
 
     return convert
@@ -393,7 +393,7 @@ def _where(c, args, keywords):
     samples = [kind(0) if isinstance(kind, type) else kind for kind in kinds]
     out = dt.of(np.result_type(*samples))
     for v in (a, b):
-        holding.fits(c.code, v, out)
+        range_checks.fits(c.code, v, out)
 
     def compute(x, y, z):
         return e.select(e.cast(x, dt.bool_), e.cast(y, out), e.cast(z, out))

@@ -11,9 +11,9 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rules of FUNCTIONS
     arrays,
-    holding,
-    positions,
+    indices,
     products,  # noqa: F401
+    range_checks,
     reductions,  # noqa: F401
 )
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
@@ -224,7 +224,7 @@ class Statements(Variables):
         if place is not None:
             if not isinstance(value, Number):
                 raise NotLiftable(f"line {target.lineno}: an array is written into an element")
-            holding.stored(e, value, array.dtype)
+            range_checks.stored(e, value, array.dtype)
             e.store(e.cast(value.val, array.dtype), place, memory=True)
             return
         if not isinstance(target.slice, (ast.Tuple, ast.Slice, ast.Constant)):
@@ -234,12 +234,12 @@ class Statements(Variables):
                     self._masked(array, chosen, value)
                     return
                 if isinstance(value, Number):
-                    holding.cut_fits(e, value, array.dtype)
-                positions.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
+                    range_checks.cut_fits(e, value, array.dtype)
+                indices.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
                 return
         view = self.viewed(array, target)
         if isinstance(value, Number):
-            holding.stored(e, value, view.dtype)
+            range_checks.stored(e, value, view.dtype)
             arrays.fill(e, view, e.cast(value.val, view.dtype))
             return
         arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
@@ -248,7 +248,7 @@ class Statements(Variables):
         """Writes a number where a mask over all axes is true."""
         e = self.code
         mask = arrays.lazy(e, mask)
-        holding.cut_fits(e, value, array.dtype)
+        range_checks.cut_fits(e, value, array.dtype)
         if arrays.conflicts(array, mask):
             mask = arrays.lazy(e, self.array(mask))
         for have, want in zip(mask.shape, array.shape):
@@ -285,18 +285,18 @@ class Statements(Variables):
             new = self.binary(node.op, old, self.value(node.value))
             if not isinstance(new, Number):
                 raise NotLiftable(f"line {node.lineno}: an array is written into an element")
-            holding.stored(e, new, array.dtype)
+            range_checks.stored(e, new, array.dtype)
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
         chosen = self.chosen(target)
         if chosen is None:
             self._in_place(self.viewed(array, target), node.op, self.value(node.value))
             return
-        taken = positions.read(e, array, chosen, self.fresh_site)
+        taken = indices.read(e, array, chosen, self.fresh_site)
         result = self.binary(node.op, taken, self.value(node.value))
         if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
             raise NotLiftable("an update in place of another kind of numbers")
-        positions.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
+        indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
         new = self.binary(op, view, value)

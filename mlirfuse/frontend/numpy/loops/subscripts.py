@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops import arrays, positions
+from mlirfuse.frontend.numpy.loops import arrays, indices
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, Tuple
@@ -47,7 +47,7 @@ class Subscripts:
             raise NotLiftable("a subscript of what is no array")
         chosen = self.chosen(node)
         if chosen is not None:
-            return positions.read(self.code, found, chosen, self.fresh_site)
+            return indices.read(self.code, found, chosen, self.fresh_site)
         element = self.element_of(found, node)
         if element is not None:
             return number(self.code.load(element, found.dtype, memory=True))
@@ -76,11 +76,11 @@ class Subscripts:
             items = [node] * len(found)
         if len(found) != len(array.shape) or not all(isinstance(v, Number) for v in found):
             return None
-        positions = []
+        indices = []
         for axis, (index, extent) in enumerate(zip(found, array.shape)):
             checked = (id(node), axis) not in self.unchecked
-            positions.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
-        return arrays.element_pointer(self.code, array, positions)
+            indices.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
+        return arrays.element_pointer(self.code, array, indices)
 
     def chosen(self, node: ast.Subscript) -> Array | None:
         """The array of positions, or the mask, that is the whole of a subscript; None for others."""
