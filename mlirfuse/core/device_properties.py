@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Machine:
+class DeviceProperties:
     """``chip`` as LLVM names it; shared memory in bytes."""
 
     chip: str
@@ -47,7 +47,7 @@ class Machine:
         return self.architecture >= 90
 
     @staticmethod
-    def of_architecture(chip: str) -> Machine:
+    def of_architecture(chip: str) -> DeviceProperties:
         """A typical machine of an architecture, for compiling without one."""
         typical = {
             "sm_70": (80, 2048, 96 << 10, 6 << 20),
@@ -59,11 +59,11 @@ class Machine:
             "sm_120": (170, 1536, 99 << 10, 96 << 20),
             "sm_121": (48, 1536, 99 << 10, 24 << 20),
         }
-        return Machine(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
+        return DeviceProperties(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
 
 
 @dataclass(frozen=True)
-class Host:
+class HostProperties:
     """The processor that CPU code is made for: its ``features`` as LLVM names them, the threads of a parallel loop, and
     the bytes of cache that a core has for itself and of the last one, which all share."""
 
@@ -80,7 +80,7 @@ class Host:
         return 32 if "avx2" in self.features else 16
 
 
-def spelled(machine: Machine | Host) -> str:
+def serialized(properties: DeviceProperties | HostProperties) -> str:
     """All that a machine's description says, in one order."""
-    told = {field.name: getattr(machine, field.name) for field in dataclasses.fields(machine)}
-    return str({name: sorted(x) if isinstance(x, frozenset) else x for name, x in told.items()})
+    reported = {field.name: getattr(properties, field.name) for field in dataclasses.fields(properties)}
+    return str({name: sorted(x) if isinstance(x, frozenset) else x for name, x in reported.items()})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected(aged: bool = False) -> Iterator[None]:
+def gc_disabled(aged: bool = False) -> Iterator[None]:
     """Within it Python does not look for cycles of garbage, in any thread: a compiler makes many objects that live on,
     and a model's process has millions that would be looked through again and again. Passes and torch's partition of
     BERT take half and two thirds of the time so. Of several at a time the first that began ends it.

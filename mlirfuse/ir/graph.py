@@ -293,9 +293,9 @@ class Graph:
             return Block(map(value, b.args), map(op, b.ops), map(value, b.returns), b.terminator)
 
         def op(o: Op) -> Op:
-            made = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
-            made.group, made.segment = o.group and group(o.group), o.segment and segment(o.segment)
-            return made
+            created = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
+            created.group, created.segment = o.group and group(o.group), o.segment and segment(o.segment)
+            return created
 
         layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
         return Graph(

@@ -7,23 +7,25 @@ import os
 from pathlib import Path
 
 from mlirfuse import _native
-from mlirfuse.core.device_properties import Host, Machine
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.lowering import llvm
 
 
-def host() -> Host:
+def host() -> HostProperties:
     """This host's processor."""
-    return Host(llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20))
+    return HostProperties(
+        llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
+    )
 
 
-def device(index: int) -> Machine:
+def device(index: int) -> DeviceProperties:
     """The GPU that CUDA device ``index`` is. Raises :class:`UnsupportedError` where there is none."""
     if not _native.cuda_available():
         raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
     found = _native.cuda_device_attributes(index)
     major, minor = found["cc"]
-    return Machine(
+    return DeviceProperties(
         f"sm_{major}{minor}",
         found["sm_count"],
         found["max_threads_per_sm"],
@@ -32,7 +34,7 @@ def device(index: int) -> Machine:
     )
 
 
-def named(name: str) -> Host | Machine:
+def named(name: str) -> HostProperties | DeviceProperties:
     """The machine of a target's name: "cpu", "cuda" (this host's first GPU) or "cuda:sm_90". Raises
     :class:`UnsupportedError` for any other."""
     if name == "cpu":
@@ -40,7 +42,7 @@ def named(name: str) -> Host | Machine:
     if name == "cuda":
         return device(0)
     if name.startswith("cuda:sm_"):
-        return Machine.of_architecture(name.removeprefix("cuda:"))
+        return DeviceProperties.of_architecture(name.removeprefix("cuda:"))
     raise UnsupportedError(
         f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on"
     )

@@ -27,7 +27,7 @@ def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
     """Begins to compile those of ``launches`` that are not compiled for the sizes ``env``, as far as these tell theirs.
     The first of them that runs waits for all."""
     begun: list[tuple[Launches, Callable[[], None]]] = []
-    with _lock, gc_control.uncollected(), _workers() as workers:
+    with _lock, gc_control.gc_disabled(), _workers() as workers:
         for one in launches:
             if one.before is not None or _ended:  # another thread has begun it
                 continue
@@ -40,7 +40,7 @@ def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
 
 def finish(begun: list[tuple[Launches, Callable[[], None]]]) -> None:
     """Loads what was begun, in the order in which it was, once its code is there."""
-    with _lock, gc_control.uncollected():
+    with _lock, gc_control.gc_disabled():
         while begun:
             one, rest = begun[0]
             with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled by itself

@@ -24,10 +24,10 @@ def quiet(function: Callable) -> Callable:
     """``function`` of one argument without NumPy's warnings about floats, as ``np.errstate`` does it at four times the
     cost: it makes its state in each call."""
     inside = sys.modules.get("numpy._core.umath")
-    state, made = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
-    if state is None or made is None:  # another version of NumPy
+    state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
+    if state is None or created is None:  # another version of NumPy
         return np.errstate(all="ignore")(function)
-    enter, leave, silent = state.set, state.reset, made(all="ignore")
+    enter, leave, silent = state.set, state.reset, created(all="ignore")
 
     def called(given):
         token = enter(silent)
@@ -54,13 +54,13 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
 
         return called
     number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
-    types, made_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
+    types, created_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
     several = row.several
 
     @quiet
     def on_numpy(given: Sequence[np.ndarray]) -> list[np.ndarray]:
         found = reference(*given, **attrs)
-        return [_owned(np.asarray(r, t), given) for r, t in zip(found if several else (found,), made_types)]
+        return [_owned(np.asarray(r, t), given) for r, t in zip(found if several else (found,), created_types)]
 
     def call(like, *given) -> list:
         if type(like) is np.ndarray:  # the usual case, which nothing may slow down
@@ -74,9 +74,9 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
             results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
             return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
         if not number and arrays.device_of(like) not in (None, ("cpu",)):
-            _tell(op.name, kind)
-        made = on_numpy([_host(a, t) for a, t in zip(given, types)])
-        return made if number else [arrays.from_numpy(r, like) for r in made]
+            _log(op.name, kind)
+        created = on_numpy([_host(a, t) for a, t in zip(given, types)])
+        return created if number else [arrays.from_numpy(r, like) for r in created]
 
     return call
 
@@ -87,11 +87,13 @@ def by_numpy(function: Callable) -> Callable[..., list]:
     def call(*given) -> list:
         near = next((a for a in given if arrays.framework(a) not in (None, "numpy")), None)
         if near is not None and arrays.device_of(near) != ("cpu",):
-            _tell(getattr(function, "__name__", "a function"), arrays.framework(near))
+            _log(getattr(function, "__name__", "a function"), arrays.framework(near))
         hosted = [arrays.to_numpy(a) if arrays.framework(a) else a for a in given]
         with np.errstate(all="ignore"):
-            made = function(*hosted)
-        results = [_owned(np.asarray(r), hosted) for r in (made if isinstance(made, (list, tuple)) else [made])]
+            created = function(*hosted)
+        results = [
+            _owned(np.asarray(r), hosted) for r in (created if isinstance(created, (list, tuple)) else [created])
+        ]
         return results if near is None else [arrays.from_numpy(r, near) for r in results]
 
     return call
@@ -240,7 +242,7 @@ def _compact(array, kind: str):
 
 
 @functools.cache
-def _tell(name: str, kind: str | None) -> None:
+def _log(name: str, kind: str | None) -> None:
     warn(f"mlirfuse runs '{name}' on the host: {kind} arrays have no function for it here")
 
 

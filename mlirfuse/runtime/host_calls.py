@@ -63,8 +63,8 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
         return compute
 
     def in_place(like, target, *others):
-        (made,) = compute(like, target, *others)
-        copy_into(target, made)
+        (created,) = compute(like, target, *others)
+        copy_into(target, created)
         return [target]
 
     return in_place

@@ -42,7 +42,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime import async_compile, load
 from mlirfuse.runtime.foreach import Foreach
-from mlirfuse.runtime.host_python import Watch, Written
+from mlirfuse.runtime.host_python import HostFunction, Watch
 from mlirfuse.runtime.launch_template import place_of
 from mlirfuse.runtime.launches import Failed, Launches
 
@@ -60,7 +60,7 @@ class HostProgram:
     def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
         self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
-        self.launches: dict[st.Part, Launches] = {}
+        self.launches: dict[st.FusedRegion, Launches] = {}
         kernels: load.Known = {}  # programs that are not equal have equal kernels, as a model's layers have
         for step in self.sequence.walk():
             if isinstance(step, st.Kernels):
@@ -91,8 +91,8 @@ class HostProgram:
         self.__dict__.pop("_written", None)
 
     @functools.cached_property
-    def _written(self) -> Written:
-        return Written(self.graph, self.sequence, self.launches, self._watch, self._beside)
+    def _written(self) -> HostFunction:
+        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._beside)
 
     @property
     def source(self) -> str:

@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mlirfuse.core import config
-from mlirfuse.core.device_properties import spelled
+from mlirfuse.core.device_properties import serialized
 from mlirfuse.core.sites import site_of
 from mlirfuse.ir.graph import Graph, Op, Value
 from mlirfuse.lowering.host_plan import key_of
-from mlirfuse.lowering.host_steps import Part
+from mlirfuse.lowering.host_steps import FusedRegion
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.runtime import cache
-from mlirfuse.schedule.gpu.heuristics import model_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.targets import Target
 
 
-class Written(NamedTuple):
+class KernelArtifact(NamedTuple):
     """``params``: the parameters of each step."""
 
     params: tuple
@@ -29,7 +29,7 @@ class Written(NamedTuple):
     slots: Slots
 
 
-def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | None:
+def name(part: FusedRegion, target: Target, env: dict[str, int], align: int) -> str | None:
     """The entry of what is written of ``part`` for these sizes and arguments whose addresses are multiples of ``align``
     bytes: by all that decides it, the lines that kernels which check positions report too. None where nothing is
     kept."""
@@ -44,9 +44,19 @@ def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | N
         if value in used
     ]
     sizes = [(symbol, env[symbol]) for symbol in part.symbols]
-    machine: Any = target.machine  # a GPU's: the CPU's programs are compiled as they run
-    model = model_of(machine)
-    facts = key_of(part.graph), lines, axes, sizes, align, target.name, spelled(machine), model, config.compiled_as()
+    properties: Any = target.properties  # a GPU's: the CPU's programs are compiled as they run
+    heuristics = heuristics_of(properties)
+    facts = (
+        key_of(part.graph),
+        lines,
+        axes,
+        sizes,
+        align,
+        target.name,
+        serialized(properties),
+        heuristics,
+        config.compiled_as(),
+    )
     return cache.key("written", cache.sources(), repr(facts))
 
 
@@ -56,7 +66,7 @@ def _sites(graph: Graph) -> list[int]:
     return [site_of(op.loc, op.attrs["axis"], op.attrs["message"]) for op in checked]
 
 
-def load(name: str, graph: Graph) -> Written | None:
+def load(name: str, graph: Graph) -> KernelArtifact | None:
     """The entry of that name, of the values and ops of ``graph``."""
     body = cache.load(name)
     if body is None:
@@ -64,10 +74,10 @@ def load(name: str, graph: Graph) -> Written | None:
     _sites(graph)
     reader = pickle.Unpickler(io.BytesIO(body))
     reader.persistent_load = _things(graph).__getitem__  # type: ignore[method-assign]
-    return Written(*reader.load())
+    return KernelArtifact(*reader.load())
 
 
-def store(name: str, graph: Graph, written: Written) -> None:
+def store(name: str, graph: Graph, written: KernelArtifact) -> None:
     """Keeps it, where it says nothing of what is not in ``graph``."""
     file, numbers = io.BytesIO(), {thing: at for at, thing in enumerate(_things(graph))}
 

@@ -9,10 +9,10 @@ from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.program import CompiledProgram, Program
 
 
-class Form:
+class LaunchTemplate:
     """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function
     of the sizes."""
 
@@ -25,7 +25,7 @@ class Form:
         ]
         self.in_order = self.where == list(range(len(self.where)))
         self.outputs = self._outputs(own)
-        self._scalars: dict[Variant, list[tuple[int, int, str]]] = {}
+        self._scalars: dict[CompiledProgram, list[tuple[int, int, str]]] = {}
 
     def _outputs(self, own):
         """A function of the sizes that says how each output is made, in the words of
@@ -33,54 +33,56 @@ class Form:
         graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
         mine = {v: k for k, v in enumerate(graph.args)}
         mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
-        spelled: list[str] = []
+        serialized: list[str] = []
         used: set[str] = set()
         dtypes: dict[str, Any] = {}
         position: dict[Value, int] = {}
         for value in program.outputs:
-            position[value] = len(spelled)
+            position[value] = len(serialized)
             dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
             if value in mine:
-                spelled.append(f"('arg', {leaf_of_arg[mine[value]]})")
+                serialized.append(f"('arg', {leaf_of_arg[mine[value]]})")
                 continue
             sizes = [*value.shape]
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
                 start = f"({offset})*{value.dtype.bytes}"
-                shape = sz.spelled(value.shape)
-                spelled.append(f"('view', {source}, {shape}, {sz.spelled(strides)}, {start}, {dtype})")
+                shape = sz.serialized(value.shape)
+                serialized.append(f"('view', {source}, {shape}, {sz.serialized(strides)}, {start}, {dtype})")
                 sizes += [*strides, offset]
             else:
-                spelled.append(f"('new', {sz.spelled(value.shape)}, None, {dtype})")
+                serialized.append(f"('new', {sz.serialized(value.shape)}, None, {dtype})")
             used.update(*map(sz.symbols, sizes))
-        spelled += [f"('arg', {leaf})" for leaf in own]
-        return sz.function(f"[{', '.join(spelled)}]", used, **dtypes)
+        serialized += [f"('arg', {leaf})" for leaf in own]
+        return sz.function(f"[{', '.join(serialized)}]", used, **dtypes)
 
-    def scalars(self, variant) -> list[tuple[int, int, str]]:
+    def scalars(self, compiled_program) -> list[tuple[int, int, str]]:
         """(leaf, slot, kind) of each argument passed by value."""
-        found = self._scalars.get(variant)
+        found = self._scalars.get(compiled_program)
         if found is None:
             at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
-            slots = [(key[1], slot) for key, slot in variant.slots.ints.items() if key[0] == "scalar"]
-            found = self._scalars[variant] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
+            slots = [(key[1], slot) for key, slot in compiled_program.slots.ints.items() if key[0] == "scalar"]
+            found = self._scalars[compiled_program] = [
+                (at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots
+            ]
         return found
 
     def place(self, leaves) -> tuple:
         """The dispatcher's word for where results are made, and the leaf that they are made like."""
         return place_of(leaves, self.first)
 
-    def record(self, variant, leaves, env: dict[str, int], result, place=None):
+    def record(self, compiled_program, leaves, env: dict[str, int], result, place=None):
         """The Record of a call with these sizes; ``place``: as :meth:`place` gives it for such arguments."""
-        plan = self.program.plan(variant, env)
+        plan = self.program.plan(compiled_program, env)
         device, proto = place or self.place(leaves)
         finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
-        launch, keep = variant.launch if variant.kernels else 0, variant
+        launch, keep = compiled_program.launch if compiled_program.kernels else 0, compiled_program
         if launch and events.Launching.observers:
-            event = events.Launching(self.program, variant, env, launch, keep)
+            event = events.Launching(self.program, compiled_program, env, launch, keep)
             events.report(event)
             launch, keep = event.launch, event.keep
-        scalars = self.scalars(variant)
+        scalars = self.scalars(compiled_program)
         return _native.Record(
             launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
         )

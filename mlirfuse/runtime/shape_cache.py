@@ -13,7 +13,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import arrays
 
 
-class Recall:
+class ShapeCache:
     """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers
     included."""
 
@@ -36,26 +36,27 @@ class Recall:
         for known in self._known.get(key, ()):
             env = known.env(sizes)
             if not config.guards or (
-                known.holds(env) and (not known.looks_at_values or known.kind.assumes.values_hold(leaves, env))
+                known.holds(env)
+                and (not known.looks_at_values or known.specialization.assumes.values_hold(leaves, env))
             ):
                 return known.record(leaves, env, alignments)
         return None
 
-    def add(self, kind, leaves: tuple) -> None:
-        """Remembers that ``kind`` ran a call with these leaves."""
+    def add(self, specialization, leaves: tuple) -> None:
+        """Remembers that ``specialization`` ran a call with these leaves."""
         described = _native.describe(leaves, self.statics)
-        if described is None or kind.executor is None or kind.executor.host is not None:
+        if described is None or specialization.executor is None or specialization.executor.host is not None:
             return
         key = described[0]
         known = self._known.setdefault(key, [])
-        if all(k.kind is not kind for k in known):
-            known.append(_Known(kind, leaves))
+        if all(k.specialization is not specialization for k in known):
+            known.append(_Known(specialization, leaves))
 
 
 class _Known:
-    def __init__(self, kind, leaves):
-        self.kind = kind
-        assumes = kind.assumes
+    def __init__(self, specialization, leaves):
+        self.specialization = specialization
+        assumes = specialization.assumes
         starts, at = [], 0
         ranks = [
             len(arrays.spec_of(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves
@@ -65,7 +66,7 @@ class _Known:
             at += 2 * rank
         places = []
         for name, (argument, what, axis) in assumes.symbols.items():
-            leaf = kind.leaf_of_arg[argument]
+            leaf = specialization.leaf_of_arg[argument]
             places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
         conditions = [f"({g.left}) {g.op} ({g.right})" for g in assumes.size_guards] + [
@@ -74,18 +75,22 @@ class _Known:
         sizes = [n for g in assumes.size_guards for n in (g.left, g.right)] + [
             n for pair in assumes.equalities for n in pair
         ]
-        self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
-        self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
+        self.launch_template = specialization.executor.launch_template(specialization.leaf_of_arg, specialization.own)
+        self.place = self.launch_template.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
         self.looks_at_values = bool(assumes.values)
-        pointers = {f"arg{k}": k for k in kind.executor.program.pointer_args}
-        spelled = ", ".join(f"{name}: alignments[{kind.leaf_of_arg[k]}]" for name, k in pointers.items())
-        args = {name: kind.executor.graph.args[k] for name, k in pointers.items()}
-        self.alignments = eval(f"lambda alignments: {{{spelled}}}", args)
+        pointers = {f"arg{k}": k for k in specialization.executor.program.pointer_args}
+        serialized = ", ".join(f"{name}: alignments[{specialization.leaf_of_arg[k]}]" for name, k in pointers.items())
+        args = {name: specialization.executor.graph.args[k] for name, k in pointers.items()}
+        self.alignments = eval(f"lambda alignments: {{{serialized}}}", args)
 
     def record(self, leaves, env, alignments):
-        kind = self.kind
-        if kind.executor is None:  # it has failed meanwhile
+        specialization = self.specialization
+        if specialization.executor is None:  # it has failed meanwhile
             return None
-        variant = kind.executor.known_variant(env, self.alignments(alignments))
-        return None if variant is None else self.form.record(variant, leaves, env, kind.finisher(env), self.place)
+        compiled_program = specialization.executor.known_program(env, self.alignments(alignments))
+        return (
+            None
+            if compiled_program is None
+            else self.launch_template.record(compiled_program, leaves, env, specialization.finisher(env), self.place)
+        )

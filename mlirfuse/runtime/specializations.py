@@ -1,10 +1,10 @@
-"""Kinds of calls, and the way from a signature that the dispatcher does not know to what runs it.
+"""Specializations of calls, and the way from a signature that the dispatcher does not know to what runs it.
 
 A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows a Record for each signature that has run. For
-a new one it asks :meth:`Kinds.miss`: is there a kind (a graph) that holds for these arguments, and a variant that is
-compiled for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`: how a call
-is described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and what runs
-where nothing is compiled.
+a new one it asks :meth:`Specializations.miss`: is there a kind (a graph) that holds for these arguments, and a variant
+that is compiled for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`:
+how a call is described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and
+what runs where nothing is compiled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import failures, overlap, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.launches import Failed
-from mlirfuse.runtime.shape_cache import Recall
+from mlirfuse.runtime.shape_cache import ShapeCache
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
@@ -102,7 +102,7 @@ class Assumptions:
 
 
 @dataclass(eq=False)
-class Kind:
+class Specialization:
     """A graph, what it assumes of a call, and what runs it.
 
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
@@ -120,7 +120,7 @@ class Kind:
     own: tuple[int, ...] = ()
     aliases: dict[int, int] = field(default_factory=dict)
     identical: tuple[int, frozenset[tuple[int, int]]] | None = None
-    recallable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
+    shape_cacheable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
     max_args: int | None = None  # of a group; None: as the switch says
     executor: Executor | None = None
     problem: str = ""
@@ -165,7 +165,7 @@ class Kind:
     def build(self, target: Target, env: dict[str, int], failed: Failed | None = None) -> Executor:
         """Lowers the graph to segments, and gives what runs them; ``failed``: see :class:`HostProgram`."""
         graph = pipelines.lower_to_segments(
-            self.graph, target.machine, self._report_pass, self.schedules, self.max_args
+            self.graph, target.properties, self._report_pass, self.schedules, self.max_args
         )
         return Executor(graph, target, env, failed)
 
@@ -194,16 +194,16 @@ class Source(abc.ABC):
         arguments that cannot be compiled for."""
 
     @abc.abstractmethod
-    def make(self, call: Call) -> Kind | None:
-        """A new kind for ``call``, without its executor; None where the call has to run :meth:`plainly`. What the graph
-        was found to read beside the leaves is added to the call's leaves and specs: the call is then made
+    def make(self, call: Call) -> Specialization | None:
+        """A new kind for ``call``, without its executor; None where the call has to run :meth:`run_eagerly`. What the
+        graph was found to read beside the leaves is added to the call's leaves and specs: the call is then made
         :meth:`again`."""
 
     def again(self, leaves: Sequence) -> Any:
         """The result of the call with these leaves and what it did not bring."""
         raise NotImplementedError(f"{self.name} reads nothing but its arguments")
 
-    def plainly(self, call: Call) -> Any:
+    def run_eagerly(self, call: Call) -> Any:
         """The result of a call that nothing is compiled for; NotImplemented where its graph has to be run op by op."""
         return NotImplemented
 
@@ -211,7 +211,7 @@ class Source(abc.ABC):
         """Hears of a call whose kind has library ops and views alone."""
         return
 
-    def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
+    def overlapping(self, specialization: Specialization, call: Call, first: int, second: int) -> Any:
         """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the
         graph is computed before anything is written."""
         return NotImplemented
@@ -233,17 +233,17 @@ class Source(abc.ABC):
         return []
 
 
-class Kinds:
+class Specializations:
     """The kinds that a :class:`Source` has run with, and their dispatcher. ``statics``: leaves whose values are always
     constants, numbers included."""
 
     def __init__(self, source: Source, statics: Iterable[int] = ()):
         self.source = source
-        self.by_key: dict[tuple, list[Kind]] = {}
-        self.recall = Recall(tuple(statics))
+        self.by_key: dict[tuple, list[Specialization]] = {}
+        self.shape_cache = ShapeCache(tuple(statics))
         self.dispatch = _native.Dispatcher(self.miss)
         self.dispatch.set_alias_sensitive(False)
-        for leaf in self.recall.statics:
+        for leaf in self.shape_cache.statics:
             self.dispatch.set_static(leaf)
         self._lock = threads.lock()
         self._locks: dict[tuple, Any] = {}
@@ -253,20 +253,20 @@ class Kinds:
     def __len__(self) -> int:
         return sum(map(len, self.by_key.values()))
 
-    def all(self) -> list[Kind]:
+    def all(self) -> list[Specialization]:
         """The kinds, in the order of their keys' first calls."""
-        return [kind for kinds in self.by_key.values() for kind in kinds]
+        return [specialization for specializations in self.by_key.values() for specialization in specializations]
 
     def switched(self) -> None:
         """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
         self.dispatch.clear()
-        self.recall.clear()
+        self.shape_cache.clear()
 
     # ---- a signature that the dispatcher does not know
 
     def miss(self, leaves: tuple) -> Any:
         """What the dispatcher is to keep for the signature of these leaves, a Record, or the call's result."""
-        record = self.recall.record(leaves)
+        record = self.shape_cache.record(leaves)
         if record is not None:
             if events.Found.observers:
                 events.report(events.Found(self.source))
@@ -275,158 +275,162 @@ class Kinds:
         if call is None:
             return self.source.again(leaves)
         if not config.enabled_for(call.device):
-            result = self.source.plainly(call)
+            result = self.source.run_eagerly(call)
             if result is not NotImplemented:
                 return result
         with self._lock:
             lock = self._locks.setdefault(call.key, threads.lock())
         with lock:
-            kind = self.find(call)
-            if kind is None:
-                kind = self._make(call)
+            specialization = self.find(call)
+            if specialization is None:
+                specialization = self._make(call)
             elif events.Found.observers:
                 events.report(events.Found(self.source))
-            if kind is not None and len(call.leaves) == len(leaves):
-                return self._answer(kind, call)
-        return self.source.plainly(call) if kind is None else self.source.again(leaves)
+            if specialization is not None and len(call.leaves) == len(leaves):
+                return self._answer(specialization, call)
+        return self.source.run_eagerly(call) if specialization is None else self.source.again(leaves)
 
-    def find(self, call: Call) -> Kind | None:
+    def find(self, call: Call) -> Specialization | None:
         """The kind that there is for ``call``."""
-        return next((kind for kind in self.by_key.get(call.key, ()) if kind.matches(call)), None)
+        return next(
+            (specialization for specialization in self.by_key.get(call.key, ()) if specialization.matches(call)), None
+        )
 
-    def _make(self, call: Call) -> Kind | None:
+    def _make(self, call: Call) -> Specialization | None:
         source, enabled = self.source, config.enabled_for(call.device)
         full = enabled and source.full()
         if full:
             self._too_many()
-        kind = source.make(call)
-        if kind is None:
+        specialization = source.make(call)
+        if specialization is None:
             return None
-        for leaf in kind.assumes.values:
+        for leaf in specialization.assumes.values:
             self.dispatch.set_static(leaf)
-        if kind.mutated or kind.identical is not None:
+        if specialization.mutated or specialization.identical is not None:
             self.dispatch.set_alias_sensitive(True)
         if full:
-            kind.problem = "too many kinds"
-            return kind
+            specialization.problem = "too many kinds"
+            return specialization
         if enabled:
-            self._compile(kind, call)
-            if kind.executor is not None and not kind.executor.fuses:
+            self._compile(specialization, call)
+            if specialization.executor is not None and not specialization.executor.fuses:
                 source.without_kernels(call)
         else:
-            kind.problem = "fusion is switched off"
-        self.by_key.setdefault(call.key, []).append(kind)
-        return kind
+            specialization.problem = "fusion is switched off"
+        self.by_key.setdefault(call.key, []).append(specialization)
+        return specialization
 
-    def _compile(self, kind: Kind, call: Call) -> None:
-        start, env = time.perf_counter(), kind.env(call)
-        events.report(events.Traced(self.source, kind, call, self.by_key))
-        traced, target = kind.graph.copy(), None  # passes change the graph in place
+    def _compile(self, specialization: Specialization, call: Call) -> None:
+        start, env = time.perf_counter(), specialization.env(call)
+        events.report(events.Traced(self.source, specialization, call, self.by_key))
+        traced, target = specialization.graph.copy(), None  # passes change the graph in place
 
-        def part_failed(_: Graph, error: Exception) -> None:
+        def subgraph_failed(_: Graph, error: Exception) -> None:
             if isinstance(error, _OF_THE_CALL):
                 raise error
-            self._failed(kind, error, lambda: failures.to_send(kind.graph, target, env))
-            events.report(events.FellBack(self.source, kind.failure))
+            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            events.report(events.FellBack(self.source, specialization.failure))
 
         try:
             target = self.source.target(call.leaves)
-            placement.check_place(target, call.leaves)
+            placement.check_placement(target, call.leaves)
             with deadline.compiling(self.source.may_fall_back()):
-                kind.executor = kind.build(target, env, part_failed)
+                specialization.executor = specialization.build(target, env, subgraph_failed)
         except _OF_THE_CALL:
             raise
         except Exception as error:
-            self._failed(kind, error, lambda: failures.to_send(traced, target, env))
-            kind.problem = str(error)
+            self._failed(specialization, error, lambda: failures.to_send(traced, target, env))
+            specialization.problem = str(error)
         else:
-            events.report(events.Segmented(self.source, kind, call, env, time.perf_counter() - start))
+            events.report(events.Segmented(self.source, specialization, call, env, time.perf_counter() - start))
 
-    def _answer(self, kind: Kind, call: Call) -> Any:
-        env = kind.env(call)
-        if not kind.mutated:
-            answer = self._run(kind, call, env)
-            if kind.recallable and kind.identical is None:
-                self.recall.add(kind, tuple(call.leaves))
+    def _answer(self, specialization: Specialization, call: Call) -> Any:
+        env = specialization.env(call)
+        if not specialization.mutated:
+            answer = self._run(specialization, call, env)
+            if specialization.shape_cacheable and specialization.identical is None:
+                self.shape_cache.add(specialization, tuple(call.leaves))
             return answer
-        found = overlap.of_written(kind.mutated, kind.aliases, kind.leaf_of_arg, call.leaves)
+        found = overlap.of_written(
+            specialization.mutated, specialization.aliases, specialization.leaf_of_arg, call.leaves
+        )
         if found is None:
-            return self._run(kind, call, env)
+            return self._run(specialization, call, env)
         if found.shared:  # what is read after a write depends on how they overlap
-            result = self.source.overlapping(kind, call, found.first, found.second)
-            return self._by_reference(kind, call, env) if result is NotImplemented else result
+            result = self.source.overlapping(specialization, call, found.first, found.second)
+            return self._by_reference(specialization, call, env) if result is NotImplemented else result
         # Not to be kept: the next arrays with this signature may share elements.
-        return once(self._run(kind, call, env), call.leaves)
+        return once(self._run(specialization, call, env), call.leaves)
 
-    def _run(self, kind: Kind, call: Call, env: dict[str, int]) -> Any:
-        if kind.executor is None:
-            if kind.failure and not self.source.may_fall_back():
-                raise CompileError(f"compiling {self.source.name} failed: {kind.failure}")
-            events.report(events.FellBack(self.source, kind.problem))
-            return self._uncompiled(kind, call, env)
-        target = kind.executor.target
+    def _run(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        if specialization.executor is None:
+            if specialization.failure and not self.source.may_fall_back():
+                raise CompileError(f"compiling {self.source.name} failed: {specialization.failure}")
+            events.report(events.FellBack(self.source, specialization.problem))
+            return self._uncompiled(specialization, call, env)
+        target = specialization.executor.target
         try:
             with deadline.compiling(self.source.may_fall_back()):
-                kind.executor.check(env)
-                return kind.answer(call.leaves, env)
+                specialization.executor.check(env)
+                return specialization.answer(call.leaves, env)
         except Empty:
             pass
         except _OF_THE_CALL:
             raise
         except Exception as error:
-            self._failed(kind, error, lambda: failures.to_send(kind.graph, target, env))
-            kind.executor, kind.problem = None, str(error)
-            events.report(events.FellBack(self.source, kind.problem))
-            return self._uncompiled(kind, call, env)
-        return self._by_reference(kind, call, env)
+            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            specialization.executor, specialization.problem = None, str(error)
+            events.report(events.FellBack(self.source, specialization.problem))
+            return self._uncompiled(specialization, call, env)
+        return self._by_reference(specialization, call, env)
 
-    def _uncompiled(self, kind: Kind, call: Call, env: dict[str, int]) -> Any:
+    def _uncompiled(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
         """The result of a call whose kind could not be compiled."""
-        result = self.source.plainly(call)
-        return self._by_reference(kind, call, env) if result is NotImplemented else result
+        result = self.source.run_eagerly(call)
+        return self._by_reference(specialization, call, env) if result is NotImplemented else result
 
     @staticmethod
-    def _by_reference(kind: Kind, call: Call, env: dict[str, int]) -> Any:
-        results = [*kind.reference(call.leaves, env), *(call.leaves[k] for k in kind.own)]
-        finish = kind.finisher(env)
+    def _by_reference(specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        results = [*specialization.reference(call.leaves, env), *(call.leaves[k] for k in specialization.own)]
+        finish = specialization.finisher(env)
         return results[0] if finish is None else finish(results)
 
     # ---- what cannot be compiled
 
     def _too_many(self) -> None:
         """The bound on kinds is reached: a warning in the log, once; an error with the fallback off."""
-        limit = f"has been compiled for {config.max_kinds} kinds of arguments, as many as config.max_kinds admits"
+        limit = f"has been compiled for {config.max_specializations} kinds of arguments, the limit max_specializations"
         if not self.source.may_fall_back():
             raise CompileError(f"{self.source.name} {limit}, and the fallback is off")
         if not self._full:
             self._full = True
             log.warning("%s %s; new ones run op by op", self.source.name, limit)
 
-    def _failed(self, kind: Kind, error: Exception, to_send: Callable[[], str]) -> None:
+    def _failed(self, specialization: Specialization, error: Exception, to_send: Callable[[], str]) -> None:
         """With the fallback on, a warning the first time; else an error. ``to_send`` says what belongs in a report."""
-        name, known = self.source.name, kind.failure
+        name, known = self.source.name, specialization.failure
         if not known:
-            kind.failure = failures.about(error)
+            specialization.failure = failures.about(error)
             if not isinstance(error, UnsupportedError):  # which says what to do instead
-                kind.failure += f"\n  {to_send()}"
+                specialization.failure += f"\n  {to_send()}"
         if not self.source.may_fall_back():
             if isinstance(error, MlirfuseError):
-                error.add_note(kind.failure.removeprefix(f"{type(error).__name__}: {error}").lstrip("\n"))
+                error.add_note(specialization.failure.removeprefix(f"{type(error).__name__}: {error}").lstrip("\n"))
                 raise error
-            raise CompileError(f"compiling {name} failed: {kind.failure}") from error
+            raise CompileError(f"compiling {name} failed: {specialization.failure}") from error
         if not known:
-            warn(f"mlirfuse could not compile {name} and runs it op by op: {kind.failure}")
+            warn(f"mlirfuse could not compile {name} and runs it op by op: {specialization.failure}")
 
 
-class OneKind(Kinds):
+class OneSpecialization(Specializations):
     """Runs one kind, which was made from ``call``, and refuses calls of any other."""
 
-    def __init__(self, source: Source, kind: Kind, call: Call, statics: Iterable[int] = ()):
-        super().__init__(source, (*statics, *kind.assumes.values))
-        self.by_key[call.key] = [kind]
-        self.dispatch.set_alias_sensitive(bool(kind.mutated))
+    def __init__(self, source: Source, specialization: Specialization, call: Call, statics: Iterable[int] = ()):
+        super().__init__(source, (*statics, *specialization.assumes.values))
+        self.by_key[call.key] = [specialization]
+        self.dispatch.set_alias_sensitive(bool(specialization.mutated))
 
-    def _make(self, call: Call) -> Kind:
+    def _make(self, call: Call) -> Specialization:
         raise TypeError(
             f"{self.source.name} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and "
             "1, values taken as constants): call the jitted function itself, which compiles what is new"

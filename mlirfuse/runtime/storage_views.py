@@ -28,7 +28,7 @@ from mlirfuse.runtime import arrays, extern_ops
 from mlirfuse.runtime.executor import Executor
 from mlirfuse.runtime.launch_template import place_of
 
-PARTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
+COMPONENTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
 
 
 def is_split(graph: Graph) -> bool:
@@ -36,29 +36,29 @@ def is_split(graph: Graph) -> bool:
     return is_complex(graph) or is_narrow(graph)
 
 
-class Split:
+class StorageViews:
     """``graph``, changed in place into one of real tensors.
 
     ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each
     result of the graph as it was is, ("argument", "made" or "result", index); what is made are the complex tensors
-    ``made``. ``types``: what results of bytes are.
+    ``created``. ``types``: what results of bytes are.
     """
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.made: list[Value] = []
+        self.created: list[Value] = []
         self.results: list[tuple[str, int]] = []
         self.sources: list[tuple[str, int, str | None]] = []
         self.types: dict[int, DType] = {}  # by position among the results of what is compiled
         for k, value in enumerate(graph.args):
-            parts = PARTS.get(value.dtype.kind, (None,))
-            self.sources += [("argument", k, part) for part in parts]
+            parts = COMPONENTS.get(value.dtype.kind, (None,))
+            self.sources += [("argument", k, component) for component in parts]
         position = 0
         kept: list[Value] = []
         aliases: dict[int, int] = {}
         written: list[tuple[int, int]] = []
         for k, value in enumerate(graph.returns):
-            parts = PARTS.get(value.dtype.kind, (None,))
+            parts = COMPONENTS.get(value.dtype.kind, (None,))
             if k in graph.aliases:
                 aliases[len(kept)] = graph.aliases[k]
                 self.results.append(("argument", graph.aliases[k]))
@@ -70,9 +70,9 @@ class Split:
                 if value.dtype.kind == "n":
                     self.types[position] = value.dtype
             else:
-                self.results.append(("made", len(self.made)))
-                written.append((position, len(self.made)))
-                self.made.append(value)
+                self.results.append(("made", len(self.created)))
+                written.append((position, len(self.created)))
+                self.created.append(value)
             kept.append(value)
             position += len(parts)
         graph.body.returns, graph.aliases = kept, aliases
@@ -80,20 +80,20 @@ class Split:
             if table.TABLE[op.name].calls and any(v.dtype.kind == "n" for v in op.operands):
                 types = tuple(v.dtype if v.dtype.kind == "n" else None for v in op.operands)
                 op.attrs["function"] = functools.partial(_called_with_floats, op.attrs["function"], types)
-            given, made = ([v.dtype.kind == "c" for v in values] for values in (op.operands, op.results))
-            if not any(given + made):
+            given, created = ([v.dtype.kind == "c" for v in values] for values in (op.operands, op.results))
+            if not any(given + created):
                 continue
             if (op.row.kind == "library" and not op.row.calls) or (op.row.kind == "scan" and op.name != "cumsum"):
                 _make_call(op)
             if op.row.calls:
-                op.attrs["function"] = functools.partial(_called_on_parts, op.attrs["function"], given)
+                op.attrs["function"] = functools.partial(_called_on_components, op.attrs["function"], given)
         run_pipeline([graph], pipelines.to_real_tensors())
         for position, index in written:
-            value = self.made[index]
-            for n, part in enumerate(("re", "im")):
+            value = self.created[index]
+            for n, component in enumerate(("re", "im")):
                 graph.aliases[position + n] = len(graph.args)
-                graph.parts[len(graph.args)] = part
-                self.sources.append(("made", index, part))
+                graph.parts[len(graph.args)] = component
+                self.sources.append(("made", index, component))
                 strides = tuple(sz.mul(s, 2) for s in sz.contiguous_strides(value.shape))
                 graph.layouts.append(Layout(strides, value.dtype.real.bytes))
                 graph.body.args.append(Value(value.dtype.real, value.shape))
@@ -105,12 +105,12 @@ class Split:
     def make(self, leaves: Sequence, env: dict[str, int]) -> list:
         """New arrays for what is written through two views."""
         like = extern_ops.like(leaves)
-        return [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.made]
+        return [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.created]
 
-    def arguments(self, leaves: Sequence, made: list) -> list:
+    def arguments(self, leaves: Sequence, created: list) -> list:
         """The arrays and numbers of the graph's arguments."""
-        whole = {"argument": leaves, "made": made}
-        return [_part(whole[what][k], part) for what, k, part in self.sources]
+        whole = {"argument": leaves, "made": created}
+        return [_component(whole[what][k], component) for what, k, component in self.sources]
 
     def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=(),
                read: Callable[[list], list] = list):  # fmt: skip
@@ -123,37 +123,37 @@ class Split:
 
         def call(given: list):
             arguments = read(given[:count])
-            made = self.make(arguments, env)
-            results = run(*self.arguments(arguments, made)) if graph.returns else []
-            return finish(self.results_of(arguments, made, results) + given[count:])
+            created = self.make(arguments, env)
+            results = run(*self.arguments(arguments, created)) if graph.returns else []
+            return finish(self.results_of(arguments, created, results) + given[count:])
 
         device, proto = place_of(leaves, None)
         outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *own]]
         return _native.Record(0, [], [], [], outputs, 0, device, call, (self, executor), proto)
 
-    def results_of(self, leaves: Sequence, made: list, results: list) -> list:
+    def results_of(self, leaves: Sequence, created: list, results: list) -> list:
         """The results of the graph as it was, from those of this one."""
         typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
-        whole = {"argument": leaves, "made": made, "result": typed}
+        whole = {"argument": leaves, "made": created, "result": typed}
         return [whole[what][k] for what, k in self.results]
 
 
-def _part(array, part: str | None):
+def _component(array, component: str | None):
     """The real numbers of a complex array, or the imaginary ones, as a view; of a number, that part."""
-    if part is None:
+    if component is None:
         return array
     kind = arrays.framework(array)
     if kind is None:
-        return array.imag if part == "im" else array.real
-    if part == "bits":
+        return array.imag if component == "im" else array.real
+    if component == "bits":
         return array.view(sys.modules["torch"].uint8 if kind == "torch" else np.uint8)
     if kind == "torch":
-        return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(part == "im"))
+        return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(component == "im"))
     if kind == "own":
         raise UnsupportedError(
             "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"
         )
-    return array.imag if part == "im" else array.real
+    return array.imag if component == "im" else array.real
 
 
 def _make_call(op: Op) -> None:
@@ -174,14 +174,14 @@ def _called_with_floats(function: Callable[..., list], types: tuple[DType | None
     return function(*map(_typed, operands, types))
 
 
-def _called_on_parts(function: Callable[..., list], pairs: list[bool], *operands) -> list:
+def _called_on_components(function: Callable[..., list], pairs: list[bool], *operands) -> list:
     """A library's call, where what is compiled has two real tensors for each complex one. ``pairs``: which of the
     function's operands are complex."""
     parts = iter(operands)
     out: list = []
     for array in function(*(_joined(next(parts), next(parts)) if pair else next(parts) for pair in pairs)):
         complex_ = array.is_complex() if arrays.framework(array) == "torch" else array.dtype.kind == "c"
-        out += [_part(array, part) for part in ("re", "im")] if complex_ else [array]
+        out += [_component(array, component) for component in ("re", "im")] if complex_ else [array]
     return out
 
 

@@ -16,15 +16,15 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 
 def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
-    machine: Any = program.target.machine  # a GPU's: only these are tuned
-    text = json.dumps([program.text, machine.chip, sorted(env.items())])
+    properties: Any = program.target.properties  # a GPU's: only these are tuned
+    text = json.dumps([program.text, properties.chip, sorted(env.items())])
     return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
     """Keeps the schedules of a GPU's program for these sizes."""
-    spelled = serialize.text(program.target.schedules(program, schedules))
-    cache.store(_name(program, env), spelled.encode())
+    serialized = serialize.text(program.target.schedules(program, schedules))
+    cache.store(_name(program, env), serialized.encode())
 
 
 @functools.cache

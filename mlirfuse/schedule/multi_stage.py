@@ -11,7 +11,7 @@ from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
-from mlirfuse.schedule.scheduler import Alignments, Schedulers, Sizes, StagesScheduler, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, MultiStageScheduler, Schedulers, Sizes, require
 
 M = TypeVar("M")
 
@@ -23,11 +23,11 @@ class Params(NamedTuple):
     form: str = "phases"
 
 
-class Staged(StagesScheduler[Params, M]):
+class MultiStage(MultiStageScheduler[Params, M]):
     """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these
     "phases", by name. The other schedulers say where phases by themselves take less time than they do."""
 
-    name = "staged"
+    name = "multi_stage"
     parameters = Params
 
     def __init__(
@@ -47,32 +47,32 @@ class Staged(StagesScheduler[Params, M]):
             return bool(analysis.phases)
         return analysis.reduces and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[Params]:
         return iter(())
 
-    def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
+    def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
         """The stages of this form, each as it is chosen by itself."""
         parts = analysis.once(self.forms[form])
-        return Params(tuple([self.schedulers.choose(stage, env, alignments, machine) for stage in parts]), form)
+        return Params(tuple([self.schedulers.choose(stage, env, alignments, properties) for stage in parts]), form)
 
-    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
+    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
         """A stage for each phase of reductions."""
-        return self.in_form("phases", analysis, env, alignments, machine)
+        return self.in_form("phases", analysis, env, alignments, properties)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: M) -> Written:
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
         for at, (stage, given) in enumerate(zip(analysis.once(self.forms[params.form]), params.stages, strict=True)):
-            yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, machine)
+            yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, properties)
 
-    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, machine: M) -> None:
+    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
         for at, (stage, given) in enumerate(zip(self._stages(analysis, params.form), params.stages, strict=True)):
             with _of_stage(at):
-                self.schedulers.check(stage, given, env, alignments, machine)
+                self.schedulers.check(stage, given, env, alignments, properties)
 
     def attributes(self, params: Params) -> serialize.Attributes:
         return {"form": params.form, "stages": [self.schedulers.attributes(p) for p in params.stages]}
 
     def read(
-        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
+        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
     ) -> Params:
         for key in given:
             require(key in ("form", "stages"), f"no parameter '{key}': there are form, stages")
@@ -84,7 +84,7 @@ class Staged(StagesScheduler[Params, M]):
         found = []
         for at, (stage, fields) in enumerate(zip(parts, each)):
             with _of_stage(at):
-                found.append(self.schedulers.read(fields, stage, env, alignments, machine))
+                found.append(self.schedulers.read(fields, stage, env, alignments, properties))
         return Params(tuple(found), form)
 
     def _stages(self, analysis: Analysis, form: str) -> list[Analysis]:

@@ -68,7 +68,7 @@ def _read(key: str, type_: Any, value: Any, default: Any) -> Any:
     raise ScheduleError(f"{key} = {value!r} is no {name}")
 
 
-def spelled(given: Attributes) -> str:
+def serialized(given: Attributes) -> str:
     """A schedule for people, on a line: what the memory's accesses are first, then what is switched on."""
     words = []
     for key, value in flat(given).items():
@@ -95,9 +95,9 @@ def text(given: Any) -> str:
     return fusion.attribute(given)
 
 
-def parse(spelled_: str) -> Any:
+def parse(serialized_: str) -> Any:
     """The attributes that :func:`text` spells. Raises :class:`ScheduleError`."""
     try:
-        return fusion.attribute_of(spelled_)
+        return fusion.attribute_of(serialized_)
     except ValueError as error:
-        raise ScheduleError(f"'{spelled_}' is no attribute: {error}") from error
+        raise ScheduleError(f"'{serialized_}' is no attribute: {error}") from error

@@ -35,7 +35,7 @@ CONDITIONS = [
 ]  # fmt: skip
 
 
-class PieceProgram(Program):
+class GraphBreakFuzzProgram(Program):
     """As :class:`Program`, without loops, and with what ends a piece."""
 
     def fill(self, text: str) -> str:
@@ -139,7 +139,7 @@ class PieceProgram(Program):
 
 def differs(seed: int) -> str | None:
     """The text of a program that does not do what NumPy does, on arguments of three seeds, twice each."""
-    text = PieceProgram(seed).text()
+    text = GraphBreakFuzzProgram(seed).text()
     fn = compiled(text, seed)
     small, pieces.SMALL = pieces.SMALL, 0
     try:

@@ -11,5 +11,5 @@ from mlirfuse.schedule.gpu import heuristics
 
 def fit(monkeypatch: pytest.MonkeyPatch, part: str, **fields: float) -> None:
     """Gives the model of sm_90 other values for fields of one of its parts, for as long as a test runs."""
-    model = heuristics.MODELS[90]
-    monkeypatch.setitem(heuristics.MODELS, 90, replace(model, **{part: replace(getattr(model, part), **fields)}))
+    model = heuristics.HEURISTICS[90]
+    monkeypatch.setitem(heuristics.HEURISTICS, 90, replace(model, **{part: replace(getattr(model, part), **fields)}))

@@ -59,15 +59,17 @@ def finished(host) -> HostProgram:
     return host
 
 
-def variants(host):
-    return [found for one in host.launches.values() for found in one.program({}).variants.values()]
+def compiled_programs(host):
+    return [found for one in host.launches.values() for found in one.program({}).compiled_programs.values()]
 
 
 def test_a_function_for_known_sizes_has_its_kernels(host, driver):
-    made = variants(finished(host))
-    assert len(made) == len(host.launches) == 2
-    assert all(variant.launch and all(variant.slots.functions.values()) for variant in made)
-    first, second = ({v.slots.functions[kernel.name] for kernel in v.module.kernels} for v in made)
+    created = compiled_programs(finished(host))
+    assert len(created) == len(host.launches) == 2
+    assert all(
+        compiled_program.launch and all(compiled_program.slots.functions.values()) for compiled_program in created
+    )
+    first, second = ({v.slots.functions[kernel.name] for kernel in v.module.kernels} for v in created)
     assert len(first & second) == 1  # the kernel that both have
     assert sum(len(names) for names, _ in driver) == 3
     before = len(driver)
@@ -95,7 +97,7 @@ def test_an_older_driver_gets_ptx(host, driver, monkeypatch):
         return module(image, device)
 
     monkeypatch.setattr(load._native, "Module", refusing)
-    assert len(variants(finished(host))) == 2 and not any(code for _, code in driver)
+    assert len(compiled_programs(finished(host))) == 2 and not any(code for _, code in driver)
 
 
 def test_what_does_not_compile_is_left_for_its_run(host, driver, monkeypatch):
@@ -108,11 +110,11 @@ def test_what_does_not_compile_is_left_for_its_run(host, driver, monkeypatch):
         return compiled(module, chip)
 
     monkeypatch.setattr(load, "code_of", code_of)
-    assert variants(finished(host)) == []
+    assert compiled_programs(finished(host)) == []
     failing.clear()
     for one in host.launches.values():
         found = one.program({})
-        assert all(found.variant({}, {}).slots.functions.values())
+        assert all(found.compiled_program({}, {}).slots.functions.values())
 
 
 def test_passes_beside_each_other_make_the_same(monkeypatch):
@@ -168,14 +170,14 @@ def test_a_fork_waits_for_what_is_compiled(host, driver, monkeypatch):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert not waited and len(variants(host)) == 2
+    assert not waited and len(compiled_programs(host)) == 2
 
 
 @pytest.fixture
 def held(host, driver, monkeypatch):
     """``host``, whose kernels take until the event is set, and that."""
-    go, made = threading.Event(), load.machine_code
-    monkeypatch.setattr(load, "machine_code", lambda *a: (go.wait(60), made(*a))[1])
+    go, created = threading.Event(), load.machine_code
+    monkeypatch.setattr(load, "machine_code", lambda *a: (go.wait(60), created(*a))[1])
     yield host, go
     go.set()
 
@@ -188,10 +190,10 @@ def test_a_kernel_that_runs_waits_for_what_was_begun(held):
     waiting = threading.Thread(target=second.before)
     waiting.start()
     waiting.join(0.1)
-    assert waiting.is_alive() and variants(host) == []
+    assert waiting.is_alive() and compiled_programs(host) == []
     go.set()
     waiting.join()
-    assert first.before is None and second.before is None and len(variants(host)) == 2
+    assert first.before is None and second.before is None and len(compiled_programs(host)) == 2
 
 
 def test_a_kernel_of_many_members_is_begun_too(driver):
@@ -204,10 +206,10 @@ def test_a_kernel_of_many_members_is_begun_too(driver):
     finally:
         workers.close()
     rest()
-    (variant,) = run.program({}).variants.values()
-    assert len(asked) == len(driver) == 1 and variant.launch
+    (compiled_program,) = run.program({}).compiled_programs.values()
+    assert len(asked) == len(driver) == 1 and compiled_program.launch
     aligned = dict.fromkeys(run.graph.args, 256)
-    assert run.program({}).variant(run._whole(), aligned) is variant
+    assert run.program({}).compiled_program(run._whole(), aligned) is compiled_program
     run.before = functools.partial(next, iter(()))
     with pytest.raises(StopIteration):  # what was begun is finished before all else
         run.at({})(*leaves)

@@ -194,11 +194,11 @@ def test_another_compiled_function_makes_them():
 def test_new_sizes_run_on_one_compilation():
     compiled = mlirfuse.jit(laplace, fallback=False)
     compiled(X)
-    before = mlirfuse.counters.kinds
+    before = mlirfuse.counters.specializations
     for shape in ((5, 9), (33, 17)):
         x = np.random.default_rng(2).standard_normal(shape)
         np.testing.assert_allclose(compiled(x), laplace(x), rtol=1e-12, atol=1e-14)
-    assert mlirfuse.counters.kinds == before
+    assert mlirfuse.counters.specializations == before
 
 
 def test_results_that_are_one_object_stay_one():
@@ -231,7 +231,7 @@ def test_numpy_itself_is_not_changed():
     assert type(np.zeros(2)) is np.ndarray and zeros is np.zeros and watching.__globals__["np"] is np and not seen
 
 
-@pytest.mark.parametrize("made", [
+@pytest.mark.parametrize("created", [
     np.array([0.0, -0.0, 0.0], np.float32),
     np.array([np.nan, np.nan]),
     np.full((300, 400), 2.5)[::2, ::3],
@@ -239,9 +239,9 @@ def test_numpy_itself_is_not_changed():
     np.zeros((0, 3)),
     np.asfortranarray(np.full((5, 6), 7, np.int8)),
 ])  # fmt: skip
-def test_arrays_of_one_number_are_known_by_their_bits(made):
+def test_arrays_of_one_number_are_known_by_their_bits(created):
     def fn(x):
-        here = np.array(made)
+        here = np.array(created)
         return (np.copysign(1.0, here) if here.dtype.kind == "f" else here * 1) + x[0] * 0
 
     x = np.ones(2)

@@ -11,8 +11,8 @@ from test_graph_breaks_of_tensors import FRAMEWORKS, Framework, agree, framework
 
 import mlirfuse
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.device_loops.explanation import StretchesExplanation
-from mlirfuse.frontend.numpy.device_loops.program import NotStretched, Stretched
+from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
+from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram, NotSplit
 
 torch = pytest.importorskip("torch")
 
@@ -27,25 +27,25 @@ def on_device(framework: Framework, args):
     return tree.unflatten(framework.arrays(leaves))
 
 
-def stretched(fn, args) -> Stretched:
+def device_loops(fn, args) -> DeviceLoopProgram:
     tree = trees.flatten((args, {}))[1]
 
     def otherwise(leaves):
         raise AssertionError("runs otherwise")
 
-    return Stretched(fn, tree, mlirfuse.jit, otherwise)
+    return DeviceLoopProgram(fn, tree, mlirfuse.jit, otherwise)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(framework, name):
     fn, *calls = PROGRAMS[name]
     for args in calls:
-        program = stretched(fn, on_device(framework, args))
+        program = device_loops(fn, on_device(framework, args))
         for _ in range(3):
             known = copy.deepcopy(args)
             given = on_device(framework, args)
             want = fn(*known)
-            agree(framework, program.stretched(trees.flatten((given, {}))[0]), want)
+            agree(framework, program.device_loops(trees.flatten((given, {}))[0]), want)
             agree(framework, given, known)
 
 
@@ -62,11 +62,11 @@ def test_programs_jitted(framework, name):
 
 def test_a_program_is_compiled_once_whatever_the_trip_count(framework):
     fn, args, *_ = PROGRAMS["wave"]
-    program = stretched(fn, on_device(framework, args))
+    program = device_loops(fn, on_device(framework, args))
     for steps in (1, 5, 40):
         given = on_device(framework, (*args[:4], steps))
-        agree(framework, program.stretched(trees.flatten((given, {}))[0]), fn(*copy.deepcopy(args[:4]), steps))
-    assert sum(s.made for s in program.stretches) == 1
+        agree(framework, program.device_loops(trees.flatten((given, {}))[0]), fn(*copy.deepcopy(args[:4]), steps))
+    assert sum(s.created for s in program.regions) == 1
 
 
 def test_what_cannot_run_so_runs_otherwise_with_the_arguments_as_they_were(framework):
@@ -85,9 +85,9 @@ def test_what_cannot_run_so_runs_otherwise_with_the_arguments_as_they_were(frame
 
     (x,) = framework.arrays([np.arange(4.0)])
     seen = []
-    program = Stretched(changes, trees.flatten(((x, 2), {}))[1], mlirfuse.jit, seen.append)
-    with pytest.raises(NotStretched, match="counter"):
-        program.stretched([x, 2])
+    program = DeviceLoopProgram(changes, trees.flatten(((x, 2), {}))[1], mlirfuse.jit, seen.append)
+    with pytest.raises(NotSplit, match="counter"):
+        program.device_loops([x, 2])
     agree(framework, x, np.arange(4.0))
 
 
@@ -97,10 +97,10 @@ def test_variables_are_pythons(framework):
             last = x * 2
         return last + 1
 
-    program = stretched(unbound, on_device(framework, (np.arange(3.0), 1)))
+    program = device_loops(unbound, on_device(framework, (np.arange(3.0), 1)))
     given = on_device(framework, (np.arange(3.0), 0))
     with pytest.raises(UnboundLocalError, match="last"):
-        program.stretched([*given])
+        program.device_loops([*given])
 
     def numbers(x, n):
         total, kept = 0.0, []
@@ -109,9 +109,9 @@ def test_variables_are_pythons(framework):
             kept.append(total)
         return total, kept[0], kept
 
-    program = stretched(numbers, on_device(framework, (np.arange(1.0, 4.0), 3)))
+    program = device_loops(numbers, on_device(framework, (np.arange(1.0, 4.0), 3)))
     given = on_device(framework, (np.arange(1.0, 4.0), 3))
-    agree(framework, program.stretched([*given]), numbers(np.arange(1.0, 4.0), 3))
+    agree(framework, program.device_loops([*given]), numbers(np.arange(1.0, 4.0), 3))
 
 
 def test_lists_and_objects_are_the_programs_own(framework):
@@ -126,17 +126,17 @@ def test_lists_and_objects_are_the_programs_own(framework):
             at.last = x.sum()
         return states, len(states), at.last
 
-    program = stretched(kept, on_device(framework, (np.arange(3.0), 4)))
+    program = device_loops(kept, on_device(framework, (np.arange(3.0), 4)))
     given = on_device(framework, (np.arange(3.0), 4))
-    agree(framework, program.stretched([*given]), kept(np.arange(3.0), 4))
+    agree(framework, program.device_loops([*given]), kept(np.arange(3.0), 4))
 
 
 def test_explain_tells_stretches(framework):
     fn, args, *_ = PROGRAMS["cg"]
-    program = stretched(fn, on_device(framework, args))
-    told = StretchesExplanation.of("cg", program, trees.flatten((on_device(framework, args), {}))[0])
+    program = device_loops(fn, on_device(framework, args))
+    told = DeviceLoopsExplanation.of("cg", program, trees.flatten((on_device(framework, args), {}))[0])
     if framework.array is torch.Tensor and not on_device(framework, args)[0].is_cuda:
         assert told is None  # NumPy's loops run natively
         return
-    assert told.stretches[0].source == "x = np.zeros_like(b)"
-    assert "compiled stretches" in str(told) and max(s.runs for s in told.stretches) > 5
+    assert told.regions[0].source == "x = np.zeros_like(b)"
+    assert "compiled stretches" in str(told) and max(s.runs for s in told.regions) > 5

@@ -121,10 +121,10 @@ def test_kernels_stand_in_the_order_of_what_they_do():
         return z.max(1) * 2, z
 
     explained = mlirfuse.jit(function).explain(np.ones((64, 48)))
-    made = set()
+    created = set()
     for kernel in explained.kernels:
-        assert not {name for name in kernel.reads if name.startswith("t")} - made
-        made.update(kernel.writes)
+        assert not {name for name in kernel.reads if name.startswith("t")} - created
+        created.update(kernel.writes)
     assert len(explained.kernels) == 3
 
 

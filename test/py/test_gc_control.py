@@ -17,8 +17,8 @@ from mlirfuse.runtime import load
 def test_the_search_is_as_it_was(on):
     try:
         (gc.enable if on else gc.disable)()
-        with pytest.raises(ZeroDivisionError), gc_control.uncollected():
-            with gc_control.uncollected():
+        with pytest.raises(ZeroDivisionError), gc_control.gc_disabled():
+            with gc_control.gc_disabled():
                 assert not gc.isenabled()
             assert not gc.isenabled()
             raise ZeroDivisionError
@@ -48,36 +48,36 @@ def old(x) -> bool:
 def test_what_a_model_is_compiled_by_is_not_looked_through_afterwards():
     gc.collect()
     before = weakref.ref(Cycle())
-    with gc_control.uncollected(aged=True):
+    with gc_control.gc_disabled(aged=True):
         assert before() is None  # garbage does not age
-        made = Cycle()
-        with gc_control.uncollected(aged=True):
+        created = Cycle()
+        with gc_control.gc_disabled(aged=True):
             inner = Cycle()
         assert not old(inner)  # the first that began ends it
-    assert old(made) and old(inner) and gc.get_freeze_count() == 0
-    found = weakref.ref(made)
-    del made
+    assert old(created) and old(inner) and gc.get_freeze_count() == 0
+    found = weakref.ref(created)
+    del created
     gc.collect()
     assert found() is None
 
 
 def test_nothing_ages_where_something_failed_or_is_frozen_or_nobody_searches():
-    with pytest.raises(ZeroDivisionError), gc_control.uncollected(aged=True):
+    with pytest.raises(ZeroDivisionError), gc_control.gc_disabled(aged=True):
         failed = Cycle()
         raise ZeroDivisionError
     assert not old(failed)
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with gc_control.uncollected(aged=True):
-            made = Cycle()
-        assert not old(made) and gc.get_freeze_count() >= frozen - 100  # of which few may have died
+        with gc_control.gc_disabled(aged=True):
+            created = Cycle()
+        assert not old(created) and gc.get_freeze_count() >= frozen - 100  # of which few may have died
     finally:
         gc.unfreeze()
     gc.disable()
     try:
-        with gc_control.uncollected(aged=True):
-            made = Cycle()
-        assert not old(made)
+        with gc_control.gc_disabled(aged=True):
+            created = Cycle()
+        assert not old(created)
     finally:
         gc.enable()

@@ -29,7 +29,7 @@ def is_pieces(params) -> bool:
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    fit(monkeypatch, "pieces", fewest=1, fewest_computed=1, bytes=8, reads=4, least=0, wide=1, mean=0, rolls=True)
+    fit(monkeypatch, "concat", fewest=1, fewest_computed=1, bytes=8, reads=4, least=0, wide=1, mean=0, rolls=True)
 
 
 def joined(*shapes, dtype=bf16):
@@ -156,11 +156,13 @@ def test_inputs_at_odd_addresses():
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,), (first, _, last) = program.steps, program.graph.args
     odd = {first: 2, last: 6}
-    chosen = SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.machine)
+    chosen = SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
     check(beside, *inputs, only=is_pieces, candidates=1, changed=lambda p: chosen)
     assert chosen == unaligned(chosen) and is_pieces(chosen)
     assert not is_pieces(
-        SCHEDULERS.choose(step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").machine)
+        SCHEDULERS.choose(
+            step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").properties
+        )
     )
 
 
@@ -171,7 +173,7 @@ def test_inputs_at_odd_addresses():
 def test_what_cannot_be(given, why):
     inputs = joined((9, 19), (9, 3), (9, 25))
     with pytest.raises(ScheduleError, match=why):
-        mlirfuse.jit(beside, target="cuda:sm_90", schedule={0: {"scheduler": "pieces", **given}}).lower(
+        mlirfuse.jit(beside, target="cuda:sm_90", schedule={0: {"scheduler": "concat", **given}}).lower(
             *inputs
         ).as_text("tiled")
 
@@ -181,18 +183,18 @@ def test_the_choice(monkeypatch):
     monkeypatch.undo()
 
     def chosen(fn, *shapes, dtype=bf16):
-        made = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
-        return re.findall(r'scheduler = "(\w+)", threads|scheduler = "(\w+)", tx', made.as_text("segmented"))[0]
+        created = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
+        return re.findall(r'scheduler = "(\w+)", threads|scheduler = "(\w+)", tx', created.as_text("segmented"))[0]
 
     def erf_beside(*parts):
         return mnp.erf(np.concatenate(parts, -1))
 
-    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349)) == ("pieces", "")
+    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349)) == ("concat", "")
     assert chosen(beside, (9000, 577), (9000, 331), (9000, 349), dtype=f32) == ("", "pointwise")
     assert chosen(beside, (9000, 280), (9000, 136)) == ("", "pointwise")
     assert chosen(beside, (900, 577), (900, 331)) == ("", "pointwise")
     assert chosen(beside, (9000, 1), (9000, 131), (9000, 49)) == ("", "pointwise")
-    assert chosen(erf_beside, (9000, 177), (9000, 131), (9000, 49)) == ("pieces", "")
+    assert chosen(erf_beside, (9000, 177), (9000, 131), (9000, 49)) == ("concat", "")
     assert chosen(lambda x: np.roll(x, 3, 1), (9000, 1001)) == ("", "pointwise")
     assert chosen(beside, (90000, 7), (90000, 13)) == ("", "pointwise")  # shorter than a vector
     assert chosen(lambda x: x[:, 1:] * 2, (9000, 1000)) == ("", "pointwise")

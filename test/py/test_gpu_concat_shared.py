@@ -29,7 +29,7 @@ def is_joins(params) -> bool:
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    fit(monkeypatch, "joins", bytes=8, least=0)
+    fit(monkeypatch, "concat_shared", bytes=8, least=0)
 
 
 def parts(*shapes, dtype=bf16):
@@ -46,7 +46,7 @@ def chosen(fn, *inputs, aligned=16):
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
     odd = {step.analysis.inputs[0]: aligned}
-    return SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.machine)
+    return SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
 
 
 def few_rows(p):
@@ -160,9 +160,9 @@ def test_not_what_lies_otherwise_in_memory():
 def test_what_cannot_be(given, why):
     inputs = parts((29, 19), (29, 9), (29, 25))
     with pytest.raises(ScheduleError, match=why):
-        mlirfuse.jit(beside, target="cuda:sm_90", schedule={0: {"scheduler": "joins", **given}}).lower(*inputs).as_text(
-            "tiled"
-        )
+        mlirfuse.jit(beside, target="cuda:sm_90", schedule={0: {"scheduler": "concat_shared", **given}}).lower(
+            *inputs
+        ).as_text("tiled")
 
 
 def test_the_choice(monkeypatch):
@@ -170,18 +170,18 @@ def test_the_choice(monkeypatch):
     monkeypatch.undo()
 
     def chosen(fn, *shapes, dtype=bf16):
-        made = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
-        return re.findall(r'scheduler = "(joins|pieces|pointwise)"', made.as_text("segmented"))[0]
+        created = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
+        return re.findall(r'scheduler = "(concat_shared|concat|pointwise)"', created.as_text("segmented"))[0]
 
     def gelu_beside(*parts):
         return mnp.gelu(np.concatenate(parts, -1))
 
-    assert chosen(gelu_beside, (9000, 77), (9000, 131), (9000, 49)) == "joins"
-    assert chosen(beside, (9000, 77), (9000, 131), (9000, 49)) == "joins"
-    assert chosen(beside, (9000, 277), (9000, 131), (9000, 149)) == "joins"
-    assert chosen(gelu_beside, (9000, 277), (9000, 131), (9000, 149)) == "pieces"
-    assert chosen(beside, (9000, 777), (9000, 331), (9000, 555)) == "pieces"
-    assert chosen(gelu_beside, (9000, 777), (9000, 331)) == "pieces"
+    assert chosen(gelu_beside, (9000, 77), (9000, 131), (9000, 49)) == "concat_shared"
+    assert chosen(beside, (9000, 77), (9000, 131), (9000, 49)) == "concat_shared"
+    assert chosen(beside, (9000, 277), (9000, 131), (9000, 149)) == "concat_shared"
+    assert chosen(gelu_beside, (9000, 277), (9000, 131), (9000, 149)) == "concat"
+    assert chosen(beside, (9000, 777), (9000, 331), (9000, 555)) == "concat"
+    assert chosen(gelu_beside, (9000, 777), (9000, 331)) == "concat"
     assert chosen(beside, (9000, 777), (9000, 331)) == "pointwise"
-    assert chosen(lambda x, y: np.concatenate([x, y * 2], 1), (9000, 777), (9000, 331)) == "pieces"
+    assert chosen(lambda x, y: np.concatenate([x, y * 2], 1), (9000, 777), (9000, 331)) == "concat"
     assert chosen(beside, (900, 77), (900, 131)) == "pointwise"

@@ -24,7 +24,7 @@ def of_vectors(params) -> bool:
 @pytest.fixture(params=[1 << 30, 2])
 def wide_or_narrow(request, monkeypatch):
     """With the vectors that larger tensors have, and with narrower ones."""
-    fit(monkeypatch, "pointwise", least_bytes=16, spread_folded=request.param)
+    fit(monkeypatch, "pointwise", least_bytes=16, spread_coalesced=request.param)
 
 
 def of(shapes, dtype):
@@ -105,6 +105,6 @@ def test_parts_of_other_alignment(monkeypatch):
 def test_each_vector_is_loaded_once(fn, parts):
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty((4096, 256), f16) for _ in range(parts)])
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    vectors = params.unroll_columns * params.unroll_rows
+    vectors = params.vectors_per_thread * params.rows_per_thread
     assert vectors > 1
     assert len(re.findall(r"\bld\.global", lowered.as_text("ptx"))) == 2 * vectors  # of whole tiles, and of others

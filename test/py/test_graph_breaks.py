@@ -62,8 +62,8 @@ def check(fn, *calls) -> program.Tree:
         agree(got, want) if not isinstance(want, type) else agree(got is want, True)
         agree(ours, theirs)
     (entry,) = compiled._entries.values()
-    (kind,) = entry.kinds.all()
-    assert isinstance(kind, programs.ProgramKind) and kind.program.refused is None
+    (kind,) = entry.specializations.all()
+    assert isinstance(kind, programs.ProgramSpecialization) and kind.program.refused is None
     return kind.program.tree
 
 
@@ -219,8 +219,10 @@ def test_programs(name):
 def test_a_known_way_runs_no_python(monkeypatch):
     """An outcome that was met before is found in the tree: the function is traced once an outcome."""
     traced = []
-    before = program.Pieces._session
-    monkeypatch.setattr(program.Pieces, "_session", lambda self, *args: traced.append(1) or before(self, *args))
+    before = program.GraphBreakProgram._session
+    monkeypatch.setattr(
+        program.GraphBreakProgram, "_session", lambda self, *args: traced.append(1) or before(self, *args)
+    )
 
     def either(x):
         return np.sort(x) * 2 if x.sum() > 0 else x[x < 0]
@@ -241,7 +243,7 @@ def test_other_counts_compile_nothing():
     for at in (0.1, 0.2):
         agree(compiled(X + at), counted(X + at))
     (entry,) = compiled._entries.values()
-    (kind,) = entry.kinds.all()
+    (kind,) = entry.specializations.all()
     steps = kind.program.tree.steps
     for at in (-0.5, 0.05, 0.7, 0.3):
         agree(compiled(X + at), counted(X + at))
@@ -394,7 +396,7 @@ def test_explain_lists_pieces_calls_and_reads():
     told = mlirfuse.jit(whiten).explain(M, 0.5)
     assert [s.kind for s in told.steps].count("call") >= 2 and "eigh" in {s.what for s in told.steps}
     assert all(s.where is None or s.where[0].endswith("test_graph_breaks.py") for s in told.steps)
-    assert "compiled pieces" in told.summary() and "values, vectors = np.linalg.eigh" in str(told)
+    assert "subgraphs" in told.summary() and "values, vectors = np.linalg.eigh" in str(told)
     told = mlirfuse.jit(lambda x: (np.linalg.inv(x) > 0).astype(str)).explain(SQUARE)
     assert told.launches == 0 and "runs op by op" in told.summary() and "test_graph_breaks.py" in told.why
 

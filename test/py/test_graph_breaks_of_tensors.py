@@ -19,15 +19,15 @@ torch = pytest.importorskip("torch")
 
 @dataclass
 class Framework:
-    """``made``: an array of its own from one of NumPy's; ``host``: one of NumPy's from it. ``array``: its type."""
+    """``created``: an array of its own from one of NumPy's; ``host``: one of NumPy's from it. ``array``: its type."""
 
-    made: Callable
+    created: Callable
     host: Callable
     array: type
 
     def arrays(self, args) -> list:
         """Copies of the arrays."""
-        return [self.made(np.ascontiguousarray(a).copy()) if isinstance(a, np.ndarray) else a for a in args]
+        return [self.created(np.ascontiguousarray(a).copy()) if isinstance(a, np.ndarray) else a for a in args]
 
 
 FRAMEWORKS = ["cpu", "cuda", "cupy"]
@@ -71,7 +71,7 @@ def agree(framework, got, want) -> None:
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-9)
 
 
-def check(framework, fn, *calls) -> program.Pieces:
+def check(framework, fn, *calls) -> program.GraphBreakProgram:
     compiled = mlirfuse.jit(fn)
     for args in calls * 2:
         given, known = framework.arrays(args), [a.copy() if isinstance(a, np.ndarray) else a for a in args]
@@ -84,7 +84,7 @@ def check(framework, fn, *calls) -> program.Pieces:
         agree(framework, compiled(*given), want)
         agree(framework, given, known)
     (entry,) = compiled._entries.values()
-    (kind,) = entry.kinds.all()
+    (kind,) = entry.specializations.all()
     assert kind.program.refused is None
     return kind.program
 

@@ -11,7 +11,7 @@ import mlirfuse
 from mlirfuse.core import sites
 from mlirfuse.lowering.slots import BAD_INDEX
 from mlirfuse.runtime import load
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
@@ -150,12 +150,12 @@ def told(fn, x, positions) -> list[int]:
     env = lowered.env
     program = Program(lowered.segmented(), target, env)
     slots = program.slots()
-    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps)
+    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
     module = target.write(program, params, slots)
-    code = parse(load.ptx_of(module.tiled(), target.machine.chip))
-    variant = Variant(params, module, slots, 0, None)
-    program.add_plan(variant)
-    plan = program.plan(variant, env)
+    code = parse(load.ptx_of(module.tiled(), target.properties.chip))
+    compiled_program = CompiledProgram(params, module, slots, 0, None)
+    program.add_plan(compiled_program)
+    plan = program.plan(compiled_program, env)
     memory = Memory(room_for([x.nbytes, positions.nbytes, 1 << 16, 64, plan.workspace]))
     flag = memory.allocate(np.zeros(4, np.int64), writable=True)
     addresses = {}

@@ -154,8 +154,8 @@ def op(name: str, **attrs):
         out = []
         for arrays in lists:
             values = [a.value for a in arrays]
-            made = t.emit(name, *values, **{k: v(values) if callable(v) else v for k, v in attrs.items()})
-            out.append([TracedArray(t, v) for v in (made if isinstance(made, list) else [made])])
+            created = t.emit(name, *values, **{k: v(values) if callable(v) else v for k, v in attrs.items()})
+            out.append([TracedArray(t, v) for v in (created if isinstance(created, list) else [created])])
         return out
 
     return function
@@ -864,8 +864,8 @@ def _expanded(name, arrays, attrs):
     """The op's own expansion, run op by op in float64."""
     wide = [a.astype(np.float64) if dt.of(a.dtype).is_float else a for a in arrays]
     block = Block([Value(dt.of(a.dtype), a.shape) for a in wide])
-    made = Builder(block).op(name, *block.args, **attrs)
-    results = made if isinstance(made, list) else [made]
+    created = Builder(block).op(name, *block.args, **attrs)
+    results = created if isinstance(created, list) else [created]
     block.returns = results
     from mlirfuse.ir.graph import Graph
 

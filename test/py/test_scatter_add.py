@@ -84,7 +84,7 @@ def added_twice(x, i, v):
 @pytest.mark.parametrize("schedule", [None, (1, False), (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.int64])
 def test_cpu(dtype, schedule):
-    given = {0: dict(zip(("parts", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("tasks", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(fused, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -95,7 +95,7 @@ def test_cpu(dtype, schedule):
 @pytest.mark.parametrize("schedule", [None, (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f16, np.int64])
 def test_cpu_of_more_indices(dtype, schedule):
-    given = {0: dict(zip(("parts", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("tasks", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(added_twice, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -234,7 +234,7 @@ def test_gpu_of_more_indices(dtype, shared):
         if not shared:
             check_on_gpu(added_twice, x, i, v, candidates=3, bound=bound)
             continue
-        changed = lambda p: p._replace(shared=shared, blocks=3, threads=32, each=2)  # noqa: E731
+        changed = lambda p: p._replace(shared=shared, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
         plain = lambda p: not p.ordered and not p.shared  # noqa: E731
         check_on_gpu(added_twice, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -245,7 +245,7 @@ def test_gpu_sums_in_shared_memory(dtype, shape):
     """Each block adds up its values there; few of them, and blocks without any."""
     x, i, v = operands(*shape, dtype)
     plain = lambda p: not p.ordered and not p.shared  # noqa: E731
-    changed = lambda p: p._replace(shared=16, blocks=3, threads=32, each=2)  # noqa: E731
+    changed = lambda p: p._replace(shared=16, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
     bound = 2e-3 if dtype is f16 else 1e-5
     check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -299,7 +299,7 @@ def test_gpu_ordered_sums_are_numpys():
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
     program = Program(lowered.segmented(), target, lowered.env)
     (step,) = program.steps
-    ordered = target.schedulers.read({"ordered": True}, step.analysis, lowered.env, {}, target.machine)
+    ordered = target.schedulers.read({"ordered": True}, step.analysis, lowered.env, {}, target.properties)
     (got,) = run_on_gpu(program, lowered.env, (ordered,), (x, i, v))
     np.testing.assert_array_equal(got, added(x, i, v))
 
@@ -313,9 +313,9 @@ def rows_of_any_size(monkeypatch):
     """Values are sorted however few they are, and rows of more than four split."""
     any_size = dict(few=0, row_bytes=(1, 1), least_bytes=(0, 0), rows_a_value=1000, chunk=4)
     model = dataclasses.replace(
-        heuristics.SM_90, accumulation=dataclasses.replace(heuristics.SM_90.accumulation, **any_size)
+        heuristics.SM_90, scatter_add=dataclasses.replace(heuristics.SM_90.scatter_add, **any_size)
     )
-    monkeypatch.setitem(heuristics.MODELS, 90, model)
+    monkeypatch.setitem(heuristics.HEURISTICS, 90, model)
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.uint16, np.int32, np.int64])
@@ -396,8 +396,8 @@ def test_gpu_zeros_that_are_added_to_take_no_memory(width):
 @pytest.mark.parametrize("given, says", [
     ({"chunk": 3}, "chunk"),
     ({"chunk": 1 << 31}, "too many"),
-    ({"across": 0}, "across"),
-    ({"each": 17}, "each"),
+    ({"vectors_per_thread": 0}, "vectors_per_thread"),
+    ({"items_per_thread": 17}, "items_per_thread"),
     ({"tx": 48}, "tx"),
 ])  # fmt: skip
 def test_gpu_rows_have_no_other_schedules(given, says):
@@ -406,7 +406,7 @@ def test_gpu_rows_have_no_other_schedules(given, says):
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (step,) = Program(lowered.segmented(), target, lowered.env).steps
     with pytest.raises(ScheduleError, match=says):
-        target.schedulers.read(given, step.analysis, lowered.env, {}, target.machine)
+        target.schedulers.read(given, step.analysis, lowered.env, {}, target.properties)
 
 
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas")

@@ -55,8 +55,8 @@ def stepped(name, foreach, count, steps, compile_it):
     params = [
         torch.nn.Parameter(torch.randn(*((5, 4 + k % 3) if k % 2 else (32 * (1 + k % 5),)))) for k in range(count)
     ]
-    made, options = OPTIMIZERS[name]
-    optimizer = made(params, lr=1e-2, foreach=foreach, **options)
+    created, options = OPTIMIZERS[name]
+    optimizer = created(params, lr=1e-2, foreach=foreach, **options)
     step = torch.compile(optimizer.step, backend="mlirfuse", options={"fallback": False})
     for _ in range(steps):
         for p in params:
@@ -85,11 +85,11 @@ def test_an_optimizers_step_is_two_launches_whatever_its_tensors(name, foreach, 
 
 
 def test_parameters_that_do_not_lie_row_major_are_stepped_apart(calls):
-    def made():
+    def created():
         torch.manual_seed(0)
         return [torch.nn.Parameter(torch.randn(6, 4).t() if k % 3 == 0 else torch.randn(6, 4)) for k in range(15)]
 
-    ours, theirs = made(), made()
+    ours, theirs = created(), created()
     for params, step in ((ours, True), (theirs, False)):
         optimizer = torch.optim.SGD(params, lr=0.1, foreach=True)
         run = torch.compile(optimizer.step, backend="mlirfuse", options={"fallback": False}) if step else optimizer.step

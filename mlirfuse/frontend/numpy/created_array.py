@@ -19,7 +19,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 
 
-class MadeArray(TracedArray):
+class CreatedArray(TracedArray):
     """An array of known elements, until it is written into."""
 
     __slots__ = ("_elements",)
@@ -46,7 +46,7 @@ class MadeArray(TracedArray):
         if not isinstance(elements, np.ndarray):
             return elements
         view = super().__getitem__(key)
-        return MadeArray(self._trace, view.value, elements, view._buffer, view._path)
+        return CreatedArray(self._trace, view.value, elements, view._buffer, view._path)
 
     def __iter__(self):
         known = self.known()
@@ -60,7 +60,7 @@ def _of_known(name: str, convert):
         known = self.known()
         return general(self, *args) if known is None else convert(known, *args)
 
-    setattr(MadeArray, name, method)
+    setattr(CreatedArray, name, method)
 
 
 for _name, _convert in (
@@ -79,7 +79,7 @@ for _name, _convert in (
 
 def known_elements(x):
     """The elements of an array that the function made and has not written into; None for any other traced array."""
-    return x.known() if isinstance(x, MadeArray) else None
+    return x.known() if isinstance(x, CreatedArray) else None
 
 
 def with_known(nest):
@@ -89,7 +89,7 @@ def with_known(nest):
 
     def visit(x):
         nonlocal found
-        if isinstance(x, MadeArray):
+        if isinstance(x, CreatedArray):
             known = x.known()
             if known is None:
                 raise LookupError
@@ -108,11 +108,11 @@ def with_known(nest):
     return replaced if found else None
 
 
-def as_made(x, alike: bool = False):
+def as_created(x, alike: bool = False):
     """What NumPy has computed from known elements, as such: an array becomes a traced one, anything else stays.
     ``alike``: all elements are known to be one number."""
     if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
-        return type(x)([as_made(item) for item in x])
+        return type(x)([as_created(item) for item in x])
     t = current()
     if type(x) is not np.ndarray or t is None:
         return x
@@ -128,7 +128,7 @@ def as_made(x, alike: bool = False):
     else:
         value = _counted(t, x) or t.capture(x).value
     t.strides.setdefault(value, tuple(s // x.itemsize for s in x.strides))
-    return MadeArray(t, value, x)
+    return CreatedArray(t, value, x)
 
 
 def _alike(x: np.ndarray) -> bool:
@@ -192,7 +192,7 @@ def creation_stand_in(eager, ours):
             return result
         if t.device != "cpu" and np.ndim(result):
             return ours(*args, **kwargs)
-        return as_made(result, alike=eager in _FILLED)
+        return as_created(result, alike=eager in _FILLED)
 
     make.__name__ = eager.__name__
     return make

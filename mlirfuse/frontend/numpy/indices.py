@@ -21,7 +21,7 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
 
-def positions_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> TracedArray:
+def indices_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> TracedArray:
     """An array of positions along ``axis``, which has this extent, as integers of 32 or 64 bits. Those that are
     constants are checked now, others, where they are ``checked`` at all, by the kernel: negative ones are then counted
     from the start."""
@@ -42,7 +42,7 @@ def positions_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> Tra
     if not k._value.dtype.is_integer:
         fail(IndexError, f"arrays used as indices must be of integer type, not {k.dtype}")
     k = k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
-    if not (checked and t.checks_positions):
+    if not (checked and t.checks_indices):
         return k
     return wrap(t, t.emit("position", k.value, extent=extent, axis=axis, checked=True))
 
@@ -70,7 +70,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
         view = moveaxis(view, axes, range(len(axes)))
         axes, in_place = list(range(len(axes))), False
     shape = t.shape(view._value)
-    indices = [positions_of(t, k, shape[a], g) for a, g, (_, k) in zip(axes, given, arrays)]
+    indices = [indices_of(t, k, shape[a], g) for a, g, (_, k) in zip(axes, given, arrays)]
     value, index = view.value, indices[0].value
     if len(indices) > 1:
         flat: Any = None
@@ -78,7 +78,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
         zero, end = t.builder.constant(0, dt.i64), t.builder.size(merged)
         for a, k in zip(axes, indices):
             at = from_start(t, value_of(t, k, dt.i64), shape[a])
-            if writing and not t.checks_positions:
+            if writing and not t.checks_indices:
                 at = t.emit("where", t.emit("lt", at, zero), end, at)
                 at = t.emit("where", t.emit("ge", at, t.builder.size(shape[a])), end, at)
             else:
@@ -119,11 +119,11 @@ def gather(x, view, parts) -> TracedArray:
     return wrap(t, result.value)
 
 
-def _gathered(t, made: Value, others, axis: int, rank: int):
+def _gathered(t, created: Value, others, axis: int, rank: int):
     """How NumPy lays out elements at positions: the ``rank`` dimensions of the positions, from ``axis`` on, outside of
     the others, which keep their order and have the strides ``others``."""
-    shape = t.shape(made)
-    rest = [*range(axis), *range(axis + rank, made.rank)]
+    shape = t.shape(created)
+    rest = [*range(axis), *range(axis + rank, created.rank)]
     order = order_of(t, others, [shape[d] for d in rest])
     return packed(shape, [*range(axis, axis + rank), *(rest[k] for k in order)])
 
@@ -160,5 +160,5 @@ def scatter(x, parts, new) -> None:
     )
     index = t.builder.reshape(from_start(t, index, shape[axis]), (count,))
     index = t.emit("broadcast_in_dim", index, shape=flat_shape, dims=(axis,)) if len(flat_shape) > 1 else index
-    made = t.emit("scatter", value, index, values, axis=axis)
-    view.assign(t.builder.reshape(made, t.shape(view._value)))
+    created = t.emit("scatter", value, index, values, axis=axis)
+    view.assign(t.builder.reshape(created, t.shape(view._value)))

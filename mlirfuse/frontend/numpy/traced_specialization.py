@@ -13,12 +13,12 @@ from mlirfuse.core.errors import warn
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.runtime import reference
 from mlirfuse.runtime.signature import key_of
-from mlirfuse.runtime.specializations import Call, Kind
-from mlirfuse.runtime.storage_views import Split
+from mlirfuse.runtime.specializations import Call, Specialization
+from mlirfuse.runtime.storage_views import StorageViews
 
 
 @dataclass(eq=False)
-class TracedKind(Kind):
+class TracedSpecialization(Specialization):
     """A trace. ``captured_at``: its captured arrays' leaves; ``captured_key``: what of them decides the kind.
     ``writes_late``: arguments are written at the end, once all positions are known to be there."""
 
@@ -67,11 +67,11 @@ class TracedKind(Kind):
 
 
 @dataclass(eq=False)
-class SplitTracedKind(TracedKind):
+class SplitTracedSpecialization(TracedSpecialization):
     """A trace that computes with complex numbers, which is compiled on their parts."""
 
-    split: Split = field(kw_only=True)
-    recallable = False
+    split: StorageViews = field(kw_only=True)
+    shape_cacheable = False
 
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
         given = super().arguments(leaves, env)
@@ -95,7 +95,7 @@ def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Calla
     """How ``out`` is read from a call's results: their position, or a function of them. ``place``: where the caller's
     own objects are among them."""
     if out.kind not in ("result", "argument", "view", "part"):
-        return lambda results: out.made(env)
+        return lambda results: out.created(env)
     at = out.index if out.kind in ("result", "part") else place[out.index]
     viewed = out.kind in ("view", "part")
     if not viewed and out.scalar is None and not out.read_only:

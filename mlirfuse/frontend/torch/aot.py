@@ -30,7 +30,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
     counts = private.counters["aot_autograd"] if private.counters is not None else Counter[str]()
     counts["total"] += 1
     try:
-        with gc_control.uncollected(aged=True):
+        with gc_control.gc_disabled(aged=True):
             run = equal_layers.compiled(
                 module, compilers["decompositions"], lambda: aot_module_simplified(module, inputs, **compilers)
             )

@@ -181,7 +181,7 @@ def _donated(module: GraphModule) -> list[int]:
     return [k for k, node in enumerate(inputs) if node.meta.get(extract.DONATED)]
 
 
-@gc_control.uncollected(aged=True)
+@gc_control.gc_disabled(aged=True)
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
@@ -197,7 +197,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
         events.report(events.GraphLowered(which, lowered.graph))
     watched = events.Advanced.observers or events.GraphPassRan.observers
     after = _advance(which, lowered.graph) if watched else None
-    pipelines.lower_to_segments(lowered.graph, target.machine, after, foreach=True)
+    pipelines.lower_to_segments(lowered.graph, target.properties, after, foreach=True)
     traces.graph(which, "segmented", lowered.graph)
     if events.GraphSegmented.observers:
         inputs = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

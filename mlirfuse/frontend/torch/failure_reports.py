@@ -31,17 +31,17 @@ class Failures:
         self.module, self.which, self.options = module, which, options
         # AOTAutograd takes what is known of the nodes from them once the graph is compiled.
         self._known = [(node, node.meta) for node in module.graph.nodes] if module is not None else []
-        self._told = False
+        self._reported = False
 
     def report(self, what: str, error: Exception) -> None:
         """Warns, the first time, that ``what`` runs op by op. Raises :class:`CompileError` with the fallback off."""
         may_fall_back = self.options.fallback and config.fallback
-        if self._told and may_fall_back:
+        if self._reported and may_fall_back:
             return
         message = f"{repro.about(error)}\n  {self._repro()}"
         if not may_fall_back:
             raise CompileError(f"{what}: {message}") from error
-        self._told = True
+        self._reported = True
         warn(f"mlirfuse could not compile {what} and runs it op by op: {message}")
 
     def kernel(self, group: Graph, error: Exception) -> None:

@@ -23,7 +23,7 @@ def while_dynamo_traces() -> None:
 
 
 def _begin(*_: Any) -> None:
-    region = gc_control.uncollected(aged=True)
+    region = gc_control.gc_disabled(aged=True)
     region.__enter__()
     _begun.append(region)
 

@@ -68,30 +68,30 @@ def in_place(copies: set[Node]) -> dict[Node, Callable[..., torch.Tensor]]:
     else reads, and the functions that do it where the input lies. What a graph gives back lies in memory of its own."""
     found = {}
     for copy in copies:
-        to, made = copy.args
-        if made.target not in _IN_PLACE or made.args[0] is not to or set(to.users) != {made, copy}:
+        to, created = copy.args
+        if created.target not in _IN_PLACE or created.args[0] is not to or set(to.users) != {created, copy}:
             continue
-        place, function = _IN_PLACE[made.target]
-        if _puts_few(made, place) and not _is_given_back(made):
-            found[made] = function
+        place, function = _IN_PLACE[created.target]
+        if _puts_few(created, place) and not _is_given_back(created):
+            found[created] = function
     return found
 
 
-def _puts_few(made: Node, place: int) -> bool:
+def _puts_few(created: Node, place: int) -> bool:
     """Whether an op, of whose arguments one, at ``place``, is put into the first, writes little of that."""
-    if len(made.args) <= place or (len(made.args) > 3 and made.target is aten.index_put.default):
+    if len(created.args) <= place or (len(created.args) > 3 and created.target is aten.index_put.default):
         return False  # what is accumulated has kernels
-    into, put = made.args[0].meta["val"], made.args[place].meta["val"]
+    into, put = created.args[0].meta["val"], created.args[place].meta["val"]
     counts = put.numel(), into.numel()
-    if not all(isinstance(n, int) for n in counts) or into.stride() != made.meta["val"].stride():
+    if not all(isinstance(n, int) for n in counts) or into.stride() != created.meta["val"].stride():
         return False
     return put.dtype is into.dtype and counts[1] >= _LARGE * counts[0]
 
 
-def _is_given_back(made: Node) -> bool:
-    """Whether a result of the graph lies, or may lie, in the memory of ``made``."""
-    memory = layouts.storage(made.meta["val"])
-    given = [x for x in pytree.tree_leaves(made.graph.output_node().args) if isinstance(x, Node)]
+def _is_given_back(created: Node) -> bool:
+    """Whether a result of the graph lies, or may lie, in the memory of ``created``."""
+    memory = layouts.storage(created.meta["val"])
+    given = [x for x in pytree.tree_leaves(created.graph.output_node().args) if isinstance(x, Node)]
     return memory is None or any(layouts.storage(x.meta.get("val")) == memory for x in given)
 
 

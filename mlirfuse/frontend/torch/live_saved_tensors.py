@@ -21,7 +21,7 @@ from mlirfuse.frontend.torch.torch_private import StorageWeakRef, TensorWeakRef,
 log = logging.getLogger("mlirfuse")
 
 
-class Witness(NamedTuple):
+class SavedTensor(NamedTuple):
     """The ``place`` of an output that is saved for the backward, in other memory in each call; ``result``: that of the
     result that it is, too."""
 
@@ -29,24 +29,24 @@ class Witness(NamedTuple):
     result: int | None
 
 
-def witness(module: GraphModule, fixed: Sequence[int], visible: int) -> Witness | None:
+def saved_tensor(module: GraphModule, fixed: Sequence[int], visible: int) -> SavedTensor | None:
     """What is followed of a forward graph: what only it has, if there is such a tensor, by those that the graph was
     traced with. ``fixed``: the places of inputs in the same memory in each call. ``visible``: how many outputs are
     results; those behind them are saved."""
     nodes = list(module.graph.nodes)
     inputs, outputs = [node for node in nodes if node.op == "placeholder"], nodes[-1].args[0]
     still, exposed = _storages(inputs[place] for place in fixed), _storages([*inputs, *outputs[:visible]])
-    results = {_made_by(node): place for place, node in enumerate(outputs[:visible])}
+    results = {_created_by(node): place for place, node in enumerate(outputs[:visible])}
     saved = [
         (storage <= exposed, place)
         for place, storage in enumerate(_storages([output]) for output in outputs)
         if place >= visible and storage - still
     ]
     place = min(saved, default=(False, None))[1]
-    return None if place is None else Witness(place, results.get(_made_by(outputs[place])))
+    return None if place is None else SavedTensor(place, results.get(_created_by(outputs[place])))
 
 
-def _made_by(node: Any) -> Any:
+def _created_by(node: Any) -> Any:
     while isinstance(node, Node) and node.target is torch.ops.aten.detach.default:
         node = node.args[0]
     return node
@@ -58,7 +58,7 @@ def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
     return {StorageWeakRef(value.untyped_storage()) for value in tensors}
 
 
-def followed(results: list[Any], which: Witness) -> TensorWeakRef:
+def followed(results: list[Any], which: SavedTensor) -> TensorWeakRef:
     """Puts an object of its own in the witness's place, whose version is that of what users have. ``cudagraph_trees``,
     which keeps tensors from replay to replay and takes those that only autograd holds for free, sees by it that what
     was saved is not."""
@@ -77,14 +77,14 @@ def split(refs: Iterable[TensorWeakRef], values: Iterable[Any]) -> tuple[list[Te
     return [ref for ref in living if id(ref()) in places], [ref for ref in living if id(ref()) not in places]
 
 
-class Pending:
+class LiveSavedTensors:
     """Of one of ``cudagraph_trees``' managers: what was ``saved``, and of that what was ``kept`` by a backward that ran
     and may run again (``retain_graph=True``)."""
 
     def __init__(self) -> None:
         self.saved: list[TensorWeakRef] = []
         self.kept: list[TensorWeakRef] = []
-        self.told = False
+        self.reported = False
 
     def hold(self, manager: Any) -> bool:
         """Whether the next graph has to run as it is, since it would begin a new generation: while a backward is to
@@ -99,8 +99,8 @@ class Pending:
         if manager.user_invoked_mark_step() or not manager.in_new_torch_compile_invocation():
             return False
         held = bool(self.kept or (self.saved and not manager.running_forwards_with_pending_backwards))
-        if held and not self.told:
-            self.told = True
+        if held and not self.reported:
+            self.reported = True
             log.warning(
                 "recorded graphs run as they are while the backward of a forward before them may still come: "
                 "drop its results, or call torch.compiler.cudagraph_mark_step_begin() where a step begins"
@@ -119,8 +119,8 @@ class Pending:
             manager.set_to_running_backward()
 
 
-_of_managers: weakref.WeakKeyDictionary[Any, Pending] = weakref.WeakKeyDictionary()
+_of_managers: weakref.WeakKeyDictionary[Any, LiveSavedTensors] = weakref.WeakKeyDictionary()
 
 
-def pending(manager: Any) -> Pending:
-    return _of_managers.get(manager) or _of_managers.setdefault(manager, Pending())
+def live_saved_tensors(manager: Any) -> LiveSavedTensors:
+    return _of_managers.get(manager) or _of_managers.setdefault(manager, LiveSavedTensors())

@@ -36,7 +36,7 @@ AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is
 _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
 
 
-@gc_control.uncollected()
+@gc_control.gc_disabled()
 def partition(
     joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:

@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule
 
 from mlirfuse.core import config, events, gc_control
-from mlirfuse.core.device_properties import spelled
+from mlirfuse.core.device_properties import serialized
 from mlirfuse.frontend.torch import aot, calls, eager, failure_reports
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
@@ -70,7 +70,7 @@ class Compiled(OutputCode):
         self._kept = hashlib.sha256(body).digest() + body
         self.run = self.lowered = self._module = None
 
-    @gc_control.uncollected()
+    @gc_control.gc_disabled()
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes what runs the graph of what was kept. Raises ValueError where that is damaged."""
         if self.run is not None:
@@ -115,12 +115,12 @@ def _tag(options: Options) -> str:
     attention = [
         getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math", "cudnn")
     ]
-    machines = [target_of(torch.device("cpu")).machine]
+    all_properties = [target_of(torch.device("cpu")).properties]
     if torch.cuda.is_available():
-        machines.append(target_of(torch.device("cuda", torch.cuda.current_device())).machine)
+        all_properties.append(target_of(torch.device("cuda", torch.cuda.current_device())).properties)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
     settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
-    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(spelled, machines)]
+    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(serialized, all_properties)]
     return f"mlirfuse {cache.sources()} {facts}"
 
 
@@ -129,8 +129,8 @@ def _tag(options: Options) -> str:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is FunctionType and hasattr(obj, "spelled"):
-            return calls.spelled, obj.spelled
+        if type(obj) is FunctionType and hasattr(obj, "serialized"):
+            return calls.serialized, obj.serialized
         if isinstance(obj, OpOverload):
             return _overload, tuple(str(obj).rsplit(".", 2))
         if isinstance(obj, HigherOrderOperator):

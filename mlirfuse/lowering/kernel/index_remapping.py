@@ -15,7 +15,7 @@ from mlirfuse.lowering.kernel.memory import Accesses
 Steps = Generator[tuple[Value, Env], Val, Val]  # an op's rule: what it needs, and where; what it gives
 
 
-class Moves(Accesses):
+class IndexRemapping(Accesses):
     """The rules of :class:`mlirfuse.lowering.kernel.values.Kernel` for them. ``inside``: the segment's ops."""
 
     inside: set[Op]

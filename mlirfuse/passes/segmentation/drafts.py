@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import following, is_accumulation, is_reduction, is_scan
+from mlirfuse.analysis.phases import following, is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
@@ -23,7 +23,7 @@ Decision = tuple[Op, int, Op, int, str | None]
 
 
 @dataclass(eq=False)
-class Part:
+class SegmentDraft:
     """A segment in the making. Axis sets are bit masks over the group's axes."""
 
     ops: list[Op]  # in no order until all is merged
@@ -42,7 +42,7 @@ class Part:
     cost: int = 0  # of its ops
     moving: int = 0  # how many of its ops read their operands at other positions
     work: Work | None = None  # once it has been asked for
-    into: Part | None = None  # what it was merged into
+    into: SegmentDraft | None = None  # what it was merged into
 
     @property
     def kind(self) -> tuple[int, int, int, int]:
@@ -50,7 +50,7 @@ class Part:
         return self.reduced, self.ways, self.domain, self.rows
 
 
-class Parts:
+class SegmentDrafts:
     """The segments that the ``members`` of a group make so far, one for each op at the start. A merge costs what the
     smaller side and its border are worth, not what has been merged before: a part keeps counts of its uses, and only
     values that begin to depend on a reduction are looked at."""
@@ -82,7 +82,7 @@ class Parts:
         self.partial = [v for op in members if op.row.kind == "partial" for v in op.results]
         self.log: list[Decision] = []
         self.all = [self._single(op, position) for position, op in enumerate(members)]
-        self.part = dict(zip(members, self.all))
+        self.draft = dict(zip(members, self.all))
 
     def elements(self, value: Value) -> int:
         """How many elements ``value`` has where all sizes are large: to compare tensors with each other."""
@@ -91,28 +91,28 @@ class Parts:
             found = self.counts[value] = max(1, sz.supposed(value.numel))
         return found
 
-    def work(self, part: Part) -> Work | None:
-        """What ``part`` computes as a kernel."""
-        if part.work is None:
-            part.work = self._work(part.ops, part.outs)
-        return part.work
+    def work(self, draft: SegmentDraft) -> Work | None:
+        """What ``draft`` computes as a kernel."""
+        if draft.work is None:
+            draft.work = self._work(draft.ops, draft.outs)
+        return draft.work
 
-    def work_of_both(self, a: Part, b: Part, between) -> Work | None:
+    def work_of_both(self, a: SegmentDraft, b: SegmentDraft, between) -> Work | None:
         """What ``a`` and ``b`` compute as one kernel."""
         inside = {value for _, _, value, uses in between if not uses}
         return self._work([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
 
-    def work_with(self, part: Part, ops: list[Op]) -> Work | None:
-        """What ``part`` computes as a kernel that has ``ops`` too."""
-        return self._work([*part.ops, *ops], part.outs)
+    def work_with(self, draft: SegmentDraft, ops: list[Op]) -> Work | None:
+        """What ``draft`` computes as a kernel that has ``ops`` too."""
+        return self._work([*draft.ops, *ops], draft.outs)
 
     def _work(self, ops: list[Op], outs: Iterable[Value]) -> Work | None:
         return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements)
 
-    def repeated_of(self, part: Part, inside: Work) -> int:
-        """How many instructions, over all elements, a kernel with this work spends on computing again what ``part``
-        computes, where it does that more often than ``part`` itself."""
-        own = self.work(part)
+    def repeated_of(self, draft: SegmentDraft, inside: Work) -> int:
+        """How many instructions, over all elements, a kernel with this work spends on computing again what ``draft``
+        computes, where it does that more often than ``draft`` itself."""
+        own = self.work(draft)
         more = 0
         for what, count in (own.counts if own else {}).items():
             again = inside.counts.get(what, 0)
@@ -137,55 +137,55 @@ class Parts:
             found = self.dims[value] = self.axes.dims(value)
         return found
 
-    def _single(self, op: Op, position: int) -> Part:
-        part = Part([op], position, position, cost=op.row.cost, moving=int(moves(op)))
+    def _single(self, op: Op, position: int) -> SegmentDraft:
+        draft = SegmentDraft([op], position, position, cost=op.row.cost, moving=int(moves(op)))
         if is_reduction(op):
             for axis in self.axes.reduced(op):
-                part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
-            if part.reduced:
-                part.domain, part.ways = self.axis_mask(op.operands[0]), REDUCES
-                part.late.update(op.results)
+                draft.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            if draft.reduced:
+                draft.domain, draft.ways = self.axis_mask(op.operands[0]), REDUCES
+                draft.late.update(op.results)
         if is_scan(op) and self.axes.scanned(op):
             for axis in self.axes.scanned(op):
-                part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
-            part.domain, part.ways = self.axis_mask(op.result), SCANS_BACK if op.attrs["reverse"] else SCANS
-            part.late.update(op.results)
-        if is_accumulation(op):
-            part.domain, part.ways = self.axis_mask(op.operands[2]), ACCUMULATES
+                draft.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            draft.domain, draft.ways = self.axis_mask(op.result), SCANS_BACK if op.attrs["reverse"] else SCANS
+            draft.late.update(op.results)
+        if is_scatter_add(op):
+            draft.domain, draft.ways = self.axis_mask(op.operands[2]), ACCUMULATES
         if op.row.kind == "partial":
-            part.domain = self.axis_mask(op.operands[0])
+            draft.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:
                 for axis in self.axes_of(op.operands[0])[d]:
-                    part.rows |= self.bits.setdefault(axis, 1 << len(self.bits))
-        part.ins = dict.fromkeys(op.operands, 1)
+                    draft.rows |= self.bits.setdefault(axis, 1 << len(self.bits))
+        draft.ins = dict.fromkeys(op.operands, 1)
         for value in op.results:
             uses = len(self.users.get(value, ())) + (value in self.returned)
             if uses:
-                part.outs[value] = uses
+                draft.outs[value] = uses
                 if op.row.kind != "partial":
-                    part.masks[self.axis_mask(value)] = part.masks.get(self.axis_mask(value), 0) + 1
-        return part
+                    draft.masks[self.axis_mask(value)] = draft.masks.get(self.axis_mask(value), 0) + 1
+        return draft
 
-    def part_of(self, op: Op | None) -> Part | None:
+    def draft_of(self, op: Op | None) -> SegmentDraft | None:
         if op is None:
             return None
-        part = self.part.get(op)
-        if part is None or part.into is None:
-            return part
-        root = part.into
+        draft = self.draft.get(op)
+        if draft is None or draft.into is None:
+            return draft
+        root = draft.into
         while root.into is not None:
             root = root.into
-        while part is not root:
-            part.into, part = root, part.into
-        self.part[op] = root
+        while draft is not root:
+            draft.into, draft = root, draft.into
+        self.draft[op] = root
         return root
 
-    def alive(self) -> list[Part]:
+    def alive(self) -> list[SegmentDraft]:
         """Those that have not become part of another."""
-        return [part for part in self.all if part.into is None and part.ops]
+        return [draft for draft in self.all if draft.into is None and draft.ops]
 
     @staticmethod
-    def between(a: Part, b: Part) -> list[tuple[Part, Part, Value, int]]:
+    def between(a: SegmentDraft, b: SegmentDraft) -> list[tuple[SegmentDraft, SegmentDraft, Value, int]]:
         """The values that one of the two makes and the other reads, and how many uses are left when the two are one."""
         found = []
         for maker, reader in ((a, b), (b, a)):
@@ -193,18 +193,18 @@ class Parts:
             found += [(maker, reader, v, maker.outs[v] - reader.ins[v]) for v in few if v in many]
         return found
 
-    def passes(self, value: Value, a: Part, b: Part) -> bool:
+    def passes(self, value: Value, a: SegmentDraft, b: SegmentDraft) -> bool:
         """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it
         that nothing else crosses."""
-        maker = self.part_of(value.op)
+        maker = self.draft_of(value.op)
         return (maker is a and value in b.ins) or (maker is b and value in a.ins)
 
-    def becoming_late(self, a: Part, b: Part, between) -> set[Value] | str:
+    def becoming_late(self, a: SegmentDraft, b: SegmentDraft, between) -> set[Value] | str:
         """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such
         values have to stay inside the reduction's domain, at the same index. What was late before has been looked
         at."""
         domain = a.domain | b.domain
-        made: set[Value] = set()
+        created: set[Value] = set()
         pending = [
             self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))
         ]
@@ -218,23 +218,23 @@ class Parts:
             if not (is_reduction(op) and self.axes.reduced(op)):
                 if any(self.axis_mask(v) & ~domain for v in op.results):
                     return "uses a reduction's result over other axes"
-                if not self._same_index(op, [v for v in op.operands if v in a.late or v in b.late or v in made]):
+                if not self._same_index(op, [v for v in op.operands if v in a.late or v in b.late or v in created]):
                     return f"{op.name} moves a reduction's result to another index"
             for value in op.results:
                 if value not in a.late and value not in b.late:
-                    made.add(value)
+                    created.add(value)
                     for reader in self._readers(value, (a, b)):
                         heapq.heappush(pending, self.order[reader])
-        return made
+        return created
 
-    def _readers(self, value: Value, parts) -> list[Op]:
-        """The ops of ``parts`` that read ``value``."""
+    def _readers(self, value: Value, drafts) -> list[Op]:
+        """The ops of ``drafts`` that read ``value``."""
         users = self.users.get(value, ())
-        if len(users) > sum(len(p.ops) for p in parts):
-            return [op for p in parts for op in p.ops if value in op.operands]
-        return [op for op in users if self.part_of(op) in parts]
+        if len(users) > sum(len(p.ops) for p in drafts):
+            return [op for p in drafts for op in p.ops if value in op.operands]
+        return [op for op in users if self.draft_of(op) in drafts]
 
-    def reduces_scans(self, a: Part, b: Part) -> bool:
+    def reduces_scans(self, a: SegmentDraft, b: SegmentDraft) -> bool:
         """Whether a reduction of the two depends on a scan of theirs."""
         ops = sorted([*a.ops, *b.ops], key=self.order.__getitem__)
         scans = [op for op in ops if is_scan(op) and self.axes.scanned(op)]
@@ -259,7 +259,7 @@ class Parts:
             return not self.axes.reduced(op)
         return op.row.view == "all" or kind == "create"
 
-    def merge(self, a: Part, b: Part) -> None:
+    def merge(self, a: SegmentDraft, b: SegmentDraft) -> None:
         self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))
         between = self.between(a, b)
         late = self.becoming_late(a, b, between)

@@ -1,4 +1,4 @@
-#include "kind.h"
+#include "array_type.h"
 
 #include <algorithm>
 #include <cstdlib>

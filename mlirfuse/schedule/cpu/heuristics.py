@@ -1,25 +1,25 @@
 """What the choices of CPU schedulers go by: thresholds with names, and the reason or the measurement behind each.
 
 Fitting another processor is measuring these again (``python benchmarks/cpu_sweep.py``, ``python benchmarks/cpu.py``)
-and giving it an instance of its own in :data:`MODELS`. All here were fitted on two cores with AVX-512; processors with
-narrower vectors take them as they are.
+and giving it an instance of its own in :data:`HEURISTICS`. All here were fitted on two cores with AVX-512; processors
+with narrower vectors take them as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlirfuse.core.device_properties import Host
+from mlirfuse.core.device_properties import HostProperties
 
 
 @dataclass(frozen=True)
-class TaskModel:
+class TaskHeuristics:
     """How work is shared between threads. Sizes are in elements."""
 
     tile: int = 8192  # of a pointwise kernel's task: its inputs and outputs stay in a core's first caches
     grain: int = 16384  # that a thread takes at a time: taking a task costs as much as some hundred elements
     shared: int = 1 << 16  # from which on work is shared: waking a thread takes longer than adding up half as many
-    parts_a_thread: int = 4  # of a reduction that is split: one that is late does not hold up the others
+    parts_per_thread: int = 4  # of a reduction that is split: one that is late does not hold up the others
     most_parts: int = 64
     tasks_a_thread: int = 2  # below which threads are idle
     past_caches: float = 0.5  # share of the last cache that outputs fill, from which on they are stored past it
@@ -29,11 +29,11 @@ class TaskModel:
 
 
 @dataclass(frozen=True)
-class RowModel:
+class RowHeuristics:
     """Reductions along contiguous memory."""
 
-    held: int = 4  # vectors of a row that stay in registers: with what is computed of them all 32 are taken
-    most_held: int = 32  # that a schedule may ask for: more is only longer to compile
+    in_registers: int = 4  # vectors of a row that stay in registers: with what is computed of them all 32 are taken
+    most_in_registers: int = 32  # that a schedule may ask for: more is only longer to compile
     stash: int = (
         8  # instructions from which on a value is kept rather than computed again: a load and a store cost less
     )
@@ -41,16 +41,16 @@ class RowModel:
 
 
 @dataclass(frozen=True)
-class ColumnModel:
+class ColumnHeuristics:
     """Reductions across contiguous memory."""
 
     stretch: int = 2048  # columns whose accumulators are worked on together: they stay in the first cache
-    folded: int = 512  # columns that rows taken as one come to, about
+    coalesced: int = 512  # columns that rows taken as one come to, about
     rows: int = 8  # rows added up in registers before they go to the accumulators
     instructions: int = 48  # of all those rows: more take turns, so that registers are enough
     few: int = 16  # rows of a reduction that accumulators in registers pass over, at most
     tasks_a_thread: int = 4  # blocks of columns below which rows are split
-    rows_a_part: int = 16  # least rows of a part: storing and merging its accumulators costs as much as a few
+    rows_per_part: int = 16  # least rows of a part: storing and merging its accumulators costs as much as a few
     across_rows: int = 16  # rows that vectors run across at least
     across_height: int = 8  # and the longest of these: a small part of a vector
     across_sums: int = 4  # the longest of which are only added up, or written as long as they are
@@ -59,7 +59,7 @@ class ColumnModel:
 
 
 @dataclass(frozen=True)
-class PointwiseModel:
+class PointwiseHeuristics:
     """What is read at several positions, and rows that are shorter than a vector: what is laid out otherwise is packed
     ("vectors across rows" in benchmarks/HISTORY.md)."""
 
@@ -71,7 +71,7 @@ class PointwiseModel:
 
 
 @dataclass(frozen=True)
-class TransposeModel:
+class TransposeHeuristics:
     """Blocks that are turned in registers."""
 
     rows: int = 64  # elements of a task's tile along the reading loop, where it is as long
@@ -80,7 +80,7 @@ class TransposeModel:
 
 
 @dataclass(frozen=True)
-class AccumulationModel:
+class ScatterAddHeuristics:
     """Values added to rows that indices choose: a task owns rows of the result, and reads all indices."""
 
     columns_a_task: int = 8  # of a row: with fewer, tasks read indices more than they add
@@ -88,19 +88,19 @@ class AccumulationModel:
 
 
 @dataclass(frozen=True)
-class CpuModel:
-    tasks: TaskModel = field(default_factory=TaskModel)
-    rows: RowModel = field(default_factory=RowModel)
-    columns: ColumnModel = field(default_factory=ColumnModel)
-    pointwise: PointwiseModel = field(default_factory=PointwiseModel)
-    transpose: TransposeModel = field(default_factory=TransposeModel)
-    accumulation: AccumulationModel = field(default_factory=AccumulationModel)
+class CpuHeuristics:
+    tasks: TaskHeuristics = field(default_factory=TaskHeuristics)
+    rows: RowHeuristics = field(default_factory=RowHeuristics)
+    columns: ColumnHeuristics = field(default_factory=ColumnHeuristics)
+    pointwise: PointwiseHeuristics = field(default_factory=PointwiseHeuristics)
+    transpose: TransposeHeuristics = field(default_factory=TransposeHeuristics)
+    scatter_add: ScatterAddHeuristics = field(default_factory=ScatterAddHeuristics)
 
 
-AVX512 = CpuModel()
-MODELS: dict[int, CpuModel] = {64: AVX512}  # by the bytes of a vector
+AVX512 = CpuHeuristics()
+HEURISTICS: dict[int, CpuHeuristics] = {64: AVX512}  # by the bytes of a vector
 
 
-def model_of(host: Host) -> CpuModel:
+def heuristics_of(host: HostProperties) -> CpuHeuristics:
     """The model that was fitted to processors with such vectors, or else that of AVX-512."""
-    return MODELS.get(host.vector_bytes, AVX512)
+    return HEURISTICS.get(host.vector_bytes, AVX512)

@@ -11,49 +11,53 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.cpu.heuristics import model_of
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 
 class Params(NamedTuple):
-    """``parts``: tasks, each with a part of the result's rows, or with ``columns`` of its columns."""
+    """``tasks``: tasks, each with a part of the result's rows, or with ``columns`` of its columns."""
 
-    parts: int
+    tasks: int
     columns: bool
 
 
-class Accumulation(Scheduler[Params, Host]):
+class ScatterAdd(Scheduler[Params, HostProperties]):
     """Values added to rows that indices choose."""
 
-    name = "accumulation"
+    name = "scatter_add"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return analysis.accumulation is not None
+        return analysis.scatter_add is not None
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         values, rows, width = analysis.values(_extents, env)
         lanes = lanes_of(analysis, host)
-        model, threads = model_of(host), host.threads
-        columns = rows < model.accumulation.rows_a_task * threads and width >= 2 * lanes * threads
-        parts = threads if columns else min(threads, max(1, width // model.accumulation.columns_a_task))
-        if values + rows * width < model.tasks.shared:
+        heuristics, threads = heuristics_of(host), host.threads
+        columns = rows < heuristics.scatter_add.rows_a_task * threads and width >= 2 * lanes * threads
+        parts = threads if columns else min(threads, max(1, width // heuristics.scatter_add.columns_a_task))
+        if values + rows * width < heuristics.tasks.shared:
             parts, columns = 1, False
         yield from dict.fromkeys(Params(*p) for p in ((parts, columns), (threads, False), (threads, True), (1, False)))
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, [_Accumulation(name, analysis, slots, machine, params).kernel()]
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, [_ScatterAdd(name, analysis, slots, properties, params).kernel()]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
-        require(p.parts >= 1, f"parts = {p.parts}: one at least")
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+        require(p.tasks >= 1, f"tasks = {p.tasks}: one at least")
 
 
 def _extents(analysis: Analysis) -> list[sz.Size]:
@@ -64,8 +68,8 @@ def _extents(analysis: Analysis) -> list[sz.Size]:
 
 
 def _op(analysis: Analysis) -> Op:
-    assert analysis.accumulation is not None
-    return analysis.accumulation
+    assert analysis.scatter_add is not None
+    return analysis.scatter_add
 
 
 def column_loops(analysis: Analysis) -> list[list[Axis]]:
@@ -74,10 +78,10 @@ def column_loops(analysis: Analysis) -> list[list[Axis]]:
     return analysis.loops([a for a in analysis.kept if a in along])
 
 
-class _Accumulation(CpuBody):
+class _ScatterAdd(CpuBody):
     """The kernel."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, params: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params):
         super().__init__(name, analysis, slots, host)
         self.params, self.op = params, _op(analysis)
         self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
@@ -100,20 +104,20 @@ class _Accumulation(CpuBody):
             rows, columns = self.size(self.op.result.shape[0]), self.size(self.length)
             low_row, high_row, low, high = self.constant(0), rows, self.constant(0), columns
             if params.columns:
-                unit = sz.mul(sz.ceildiv(self.length, params.parts * self.lanes), self.lanes)
+                unit = sz.mul(sz.ceildiv(self.length, params.tasks * self.lanes), self.lanes)
                 low, high = self.part(index, self.size(unit), columns)
             else:
-                unit = sz.ceildiv(self.op.result.shape[0], params.parts)
+                unit = sz.ceildiv(self.op.result.shape[0], params.tasks)
                 low_row, high_row = self.part(index, self.size(unit), rows)
             if self.sums is not self.stored or not self.in_place:
                 self.over_rows(low_row, high_row, low, high, self.begin)
-            whole = None if params.columns or params.parts == 1 else (low_row, high_row)
+            whole = None if params.columns or params.tasks == 1 else (low_row, high_row)
             self.over_values(low, high, whole or (self.constant(0), rows))
             if self.sums is not self.stored:
                 self.over_rows(low_row, high_row, low, high, self.end)
 
         self.tasks(task)
-        return self.finish(params.parts, 1)
+        return self.finish(params.tasks, 1)
 
     def part(self, index: Val, unit: Val, end: Val) -> tuple[Val, Val]:
         low = self.e.min(self.e.mul(index, unit), end)

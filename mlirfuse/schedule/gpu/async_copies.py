@@ -16,18 +16,18 @@ from mlirfuse.schedule.gpu.kernel import Access, GpuBody
 SIZES = (4, 8, 16)  # bytes that one copy can have
 
 
-class Staging:
+class AsyncCopies:
     """Shared memory for ``stages`` turns of a loop, in each of which a thread brings the vectors of ``values``, in this
     order."""
 
     def __init__(self, body: GpuBody, values: list[Value], lanes: int, stages: int):
         self.body, self.lanes, self.stages = body, lanes, stages
         self.memories = [body.k.memories[v] for v in values]
-        self.offsets, self.turn_bytes = [], 0
+        self.offsets, self.iteration_bytes = [], 0
         for memory in self.memories:
-            self.offsets.append(self.turn_bytes)
-            self.turn_bytes += body.threads * lanes * memory.dtype.bytes
-        self.base = body.reserve_dynamic(stages * self.turn_bytes)
+            self.offsets.append(self.iteration_bytes)
+            self.iteration_bytes += body.threads * lanes * memory.dtype.bytes
+        self.base = body.reserve_dynamic(stages * self.iteration_bytes)
         if any(memory.hint == STAY_L2 for memory in self.memories):
             lower_lanes = body.e.bitcast(body.special("lanemask.lt"), dt.u32)
             self.nothing = body.e.bitcast(body.e.shr(lower_lanes, 31), dt.i32)  # the last lane is lower than none
@@ -84,7 +84,7 @@ class Staging:
 
     def _address(self, stage: Val, at: int) -> str:
         e, nbytes = self.body.e, self.lanes * self.memories[at].dtype.bytes
-        offset = e.add(e.mul(stage, self.turn_bytes), self.offsets[at])
+        offset = e.add(e.mul(stage, self.iteration_bytes), self.offsets[at])
         return self.body.dynamic_address(self.base, e.add(offset, e.mul(self.body.thread, nbytes)))
 
 

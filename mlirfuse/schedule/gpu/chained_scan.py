@@ -36,11 +36,11 @@ _ORDER = f'atomic syncscope("device") monotonic {{alignment = {_BYTES} : i64}}'
 
 
 class States(NamedTuple):
-    """Where the states of all ``parts``, or of all groups, begin among the words. The first halves of all states come
-    first, then the second ones, and so on."""
+    """Where the states of all ``partials``, or of all groups, begin among the words. The first halves of all states
+    come first, then the second ones, and so on."""
 
     first: sz.Size
-    parts: sz.Size
+    partials: sz.Size
 
 
 class Asker(NamedTuple):
@@ -57,15 +57,15 @@ class Asker(NamedTuple):
     at: Val
 
 
-class Links:
-    """``points``: of the kept axes, each with a state for each of so many ``parts``; ``group``: parts, a power of
+class ScanChain:
+    """``points``: of the kept axes, each with a state for each of so many ``partials``; ``group``: parts, a power of
     two."""
 
-    def __init__(self, body: ScanBody, points: sz.Size, parts: sz.Size, group: int):
+    def __init__(self, body: ScanBody, points: sz.Size, partials: sz.Size, group: int):
         self.body, self.e, self.points, self.group = body, body.e, points, group
-        self.of_parts = States(1, parts)  # behind the ticket
-        self.of_groups = States(1 + sz.mul(sz.mul(points, parts), _halves(body)), sz.ceildiv(parts, group))
-        self.words = _words(body, points, parts, group)
+        self.of_partials = States(1, partials)  # behind the ticket
+        self.of_groups = States(1 + sz.mul(sz.mul(points, partials), _halves(body)), sz.ceildiv(partials, group))
+        self.words = _words(body, points, partials, group)
 
     def ticket(self) -> Val:
         """Which part of all this block has: those with smaller numbers have begun."""
@@ -85,22 +85,22 @@ class Links:
         2500000: 91 registers without, 64 with it, so that two blocks fit a multiprocessor, not one."""
         return self.body.wide(self.body.shared_load(self._ticket, dt.i32))
 
-    def begin(self, part: Val, point: Val, own: list[sc.State], asker: Asker) -> list[sc.State]:
-        """The states before the ``part`` that has the states ``own``, of which this thread has those at ``point`` and,
-        of vectors, those behind it."""
+    def begin(self, partial: Val, point: Val, own: list[sc.State], asker: Asker) -> list[sc.State]:
+        """The states before the ``partial`` that has the states ``own``, of which this thread has those at ``point``
+        and, of vectors, those behind it."""
         body, e, lanes = self.body, self.e, own[0][0].lanes
-        group, place = e.shr(part, self.group.bit_length() - 1), e.and_(part, self.group - 1)
+        group, place = e.shr(partial, self.group.bit_length() - 1), e.and_(partial, self.group - 1)
         with body.leader(asker.shows):
-            self._leave(self.of_parts, part, point, own)
+            self._leave(self.of_partials, partial, point, own)
         asks = [e.cmp("lt", n, place) for n in asker.numbers]
-        asked = [e.add(e.sub(part, place), e.min(n, e.max(e.sub(place, 1), 0))) for n in asker.numbers]
+        asked = [e.add(e.sub(partial, place), e.min(n, e.max(e.sub(place, 1), 0))) for n in asker.numbers]
         before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
-        seen = [self._look(self.of_parts, number, point, lanes) for number in asked]
+        seen = [self._look(self.of_partials, number, point, lanes) for number in asked]
         nothing_seen = [e.const(0, dt.u64)] * len(seen[0])
         seen_before = body.k.where(
             asker.leads, lambda: self._look(self.of_groups, before, point, lanes), lambda: nothing_seen, nothing_seen
         )
-        found = self._wait(self.of_parts, asked, point, lanes, asks, seen)
+        found = self._wait(self.of_partials, asked, point, lanes, asks, seen)
         together = []
         for n, op in enumerate(body.scans):
             nothing = sc.identity(e, op, lanes)
@@ -162,7 +162,7 @@ class Links:
         """For each half of a state's numbers the addresses of its lanes' words."""
         body, e = self.body, self.e
         first = e.add(e.add(e.mul(number, body.size(self.points)), point), body.size(of.first))
-        apart = body.size(sz.mul(of.parts, self.points))
+        apart = body.size(sz.mul(of.partials, self.points))
         halves = [e.add(first, e.mul(apart, n)) if n else first for n in range(_halves(body))]
         return [[body.k.address(self.words, e.add(at, n) if n else at) for n in range(lanes)] for at in halves]
 
@@ -196,21 +196,21 @@ def _of_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
     return e.bitcast(halves[0], dtype) if dtype.is_float else e.cast(halves[0], dtype)
 
 
-def _words(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> Memory:
+def _words(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> Memory:
     """The ticket, and the words of the states of parts and of groups."""
-    pointer = body.args.temporary((body.scans[0], "links"), sz.mul(_words_count(body, points, parts, group), _BYTES))
+    pointer = body.args.temporary((body.scans[0], "links"), sz.mul(_words_count(body, points, partials, group), _BYTES))
     body.between_blocks.add(pointer)
     return Memory(pointer, (), dt.u64, _BYTES)
 
 
-def _words_count(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> sz.Size:
-    return 1 + sz.mul(sz.mul(points, parts + sz.ceildiv(parts, group)), _halves(body))
+def _words_count(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> sz.Size:
+    return 1 + sz.mul(sz.mul(points, partials + sz.ceildiv(partials, group)), _halves(body))
 
 
-def emptied(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> GpuKernel:
+def emptied(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> GpuKernel:
     """The kernel that empties the words."""
-    e, count = body.e, _words_count(body, points, parts, group)
-    words = _words(body, points, parts, group)
+    e, count = body.e, _words_count(body, points, partials, group)
+    words = _words(body, points, partials, group)
     at = e.add(e.mul(body.wide(body.block), THREADS), body.wide(body.thread))
     with body.leader(e.cmp("lt", at, body.size(count))):
         store_partial(body, words, at, e.const(0, dt.u64))

@@ -67,13 +67,15 @@ def _steps_above(analysis: Analysis) -> tuple:
     return tuple(dict.fromkeys(analysis.axis_stride(v, loop[-1]) for v in analysis.inputs if v.rank for loop in above))
 
 
-def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
+def coalesced(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
+) -> tuple[int, Access]:
     """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
     be had."""
     columns, _, rows = analysis.values(extents, env)
     wide, lanes = analysis.once(_widest)
-    fold = lanes // min(columns & -columns, lanes)
-    if fold == 1 or access.lanes >= lanes or rows % fold or not analysis.once(_folds):
+    coalesced_rows = lanes // min(columns & -columns, lanes)
+    if coalesced_rows == 1 or access.lanes >= lanes or rows % coalesced_rows or not analysis.once(_folds):
         return 1, access
     if any(step % lanes for step in analysis.values(_steps_above, env)):
         return 1, access
@@ -81,4 +83,4 @@ def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: 
         return 1, access
     values = analysis.inputs + analysis.outputs
     aligns = [(lanes if v in wide else 1) * v.dtype.bytes for v in values]
-    return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+    return coalesced_rows, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -30,10 +30,10 @@ from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
-from mlirfuse.schedule.gpu.heuristics import model_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
-from mlirfuse.schedule.gpu.windows import shifted_reads
+from mlirfuse.schedule.gpu.windows import unaligned_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOVING = ("slice", "pad", "concatenate", "roll")  # what may index along a dimension here
@@ -49,7 +49,7 @@ class Params(NamedTuple):
     wide: tuple[int, ...]
 
 
-class Piece(NamedTuple):
+class Interval(NamedTuple):
     """``low … high-1`` of the axis along which rows are cut, and where in a row it begins."""
 
     low: Size
@@ -58,14 +58,14 @@ class Piece(NamedTuple):
     length: Size
 
 
-class Rows(NamedTuple):
+class ConcatRows(NamedTuple):
     """The rows of a segment: their loops, the innermost loop, the axis along which they are cut, the pieces of one, its
     length, and the tensors that lie in memory as the results do."""
 
     outer: list[list[Axis]]
     inner: list[Axis]
     cut: Axis
-    pieces: list[Piece]
+    intervals: list[Interval]
     length: Size
     in_line: frozenset[Value]
 
@@ -76,14 +76,14 @@ class Rows(NamedTuple):
 
 class Cell(NamedTuple):
     """What blocks of one kind compute of each row: ``vectors`` inside of a piece, or across the end of the first of
-    ``pieces``, up to the last one. Pieces from ``wraps`` on are those of the next row."""
+    ``intervals``, up to the last one. Pieces from ``wraps`` on are those of the next row."""
 
-    pieces: list[Piece]
+    intervals: list[Interval]
     wraps: int
     vectors: Size
 
 
-def _rows(analysis: Analysis) -> Rows | None:
+def _rows(analysis: Analysis) -> ConcatRows | None:
     """The rows of a segment that can be computed piece by piece."""
     loops, outputs = analysis.loops(analysis.kept), analysis.outputs
     indexed = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
@@ -105,11 +105,11 @@ def _rows(analysis: Analysis) -> Rows | None:
     above = loops[-2] if len(loops) > 1 else []
     if not cuts and len(above) == 1 and isinstance(above[0].size, int) and _stacked(analysis, above[0]):
         length = size_of(inner)
-        pieces = [Piece(k, k + 1, sz.mul(k, length), length) for k in range(above[0].size)]
-        return Rows(loops[:-2], inner, above[0], pieces, sz.mul(length, above[0].size), in_line)
+        intervals = [Interval(k, k + 1, sz.mul(k, length), length) for k in range(above[0].size)]
+        return ConcatRows(loops[:-2], inner, above[0], intervals, sz.mul(length, above[0].size), in_line)
     ends = [0, *cuts, size_of(inner)]
-    pieces = [Piece(low, high, low, high - low) for low, high in itertools.pairwise(ends)]
-    return Rows(loops[:-1], inner, inner[-1], pieces, size_of(inner), in_line)
+    intervals = [Interval(low, high, low, high - low) for low, high in itertools.pairwise(ends)]
+    return ConcatRows(loops[:-1], inner, inner[-1], intervals, size_of(inner), in_line)
 
 
 def numbers_elements(analysis: Analysis) -> bool:
@@ -163,28 +163,28 @@ def _stacked(analysis: Analysis, axis: Axis) -> bool:
 
 def _sources(analysis: Analysis) -> list[Value]:
     """What differs from piece to piece, of which the results follow element by element in all of them alike."""
-    made, dims = {op.result: op for op in analysis.ops}, analysis.axes.dims
+    created, dims = {op.result: op for op in analysis.ops}, analysis.axes.dims
     found: dict[Value, bool] = {}  # whether it is a source
     waiting = list(analysis.outputs)
     while waiting:
         value = waiting.pop()
         if value in found:
             continue
-        op = made.get(value)
+        op = created.get(value)
         operands = op.operands if op and op.row.kind == "elementwise" and op.name != "where" else []
         found[value] = not operands or any(dims(v) not in ([], dims(value)) for v in operands)
         waiting += [] if found[value] else operands
     return [value for value, source in found.items() if source and dims(value)]
 
 
-def _cells(rows: Rows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
+def _cells(rows: ConcatRows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
     """The kinds of blocks: for each wide piece one, and one for what is between it and the next."""
-    pieces, out = rows.pieces, []
-    for first, following in zip(wide, (*wide[1:], len(pieces) + wide[0])):
-        out.append(Cell([pieces[first]], 1, sz.floordiv(pieces[first].length, lanes)))
-        across = [pieces[k % len(pieces)] for k in range(first, following + 1)]
-        narrow = sum((piece.length for piece in across[1:-1]), 0)
-        out.append(Cell(across, len(pieces) - first, sz.floordiv(narrow + 2 * (lanes - 1), lanes)))
+    intervals, out = rows.intervals, []
+    for first, following in zip(wide, (*wide[1:], len(intervals) + wide[0])):
+        out.append(Cell([intervals[first]], 1, sz.floordiv(intervals[first].length, lanes)))
+        across = [intervals[k % len(intervals)] for k in range(first, following + 1)]
+        narrow = sum((interval.length for interval in across[1:-1]), 0)
+        out.append(Cell(across, len(intervals) - first, sz.floordiv(narrow + 2 * (lanes - 1), lanes)))
     return out
 
 
@@ -196,53 +196,53 @@ def _blocks(cell: Cell, p: Params) -> Size:
 class _Body(GpuBody):
     """Vectors of the line of results."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: Rows):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: ConcatRows):
         super().__init__(name, analysis, slots, p.access, p.threads)
         self.p, self.rows, self.lanes = p, rows, p.access.lanes
         self.k.past = True
 
-    def row_at(self, row: Val, piece: Piece, vector: Val, begin: Val) -> Env:
+    def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
         """The env of the vector at ``vector`` in the line, in a piece that begins at ``begin``."""
         rows = self.rows
         env: Env = {}
         self.unlinear(env, rows.outer, Index(row))
-        column, span = self.e.sub(vector, begin), (piece.low, piece.high)
+        column, span = self.e.sub(vector, begin), (interval.low, interval.high)
         if rows.cut is rows.inner[-1]:
-            column = self.e.add(column, self.size(piece.low)) if piece.low != 0 else column
+            column = self.e.add(column, self.size(interval.low)) if interval.low != 0 else column
             self.set_loop(env, rows.inner, Index(column, 1, self.lanes, divisor=1, span=span))
         else:
-            env[rows.cut] = self.k.moved(Index(0, span=(0, 1)), piece.low)
+            env[rows.cut] = self.k.moved(Index(0, span=(0, 1)), interval.low)
             self.set_loop(env, rows.inner, Index(column, 1, self.lanes, divisor=1))
         return env
 
     def inside(self, cell: Cell, row: Val, number: Val) -> None:
         """The whole vectors of a piece."""
-        e, (piece,) = self.e, cell.pieces
-        begin = e.add(e.mul(row, self.size(self.rows.length)), self.size(piece.start))
+        e, (interval,) = self.e, cell.intervals
+        begin = e.add(e.mul(row, self.size(self.rows.length)), self.size(interval.start))
         first = e.and_(e.add(begin, self.lanes - 1), -self.lanes)
         vector = e.add(first, e.mul(number, self.lanes))
-        valid = e.cmp("le", e.add(vector, self.lanes), e.add(begin, self.size(piece.length)))
-        env = self.row_at(row, piece, vector, begin)
+        valid = e.cmp("le", e.add(vector, self.lanes), e.add(begin, self.size(interval.length)))
+        env = self.row_at(row, interval, vector, begin)
         self.store([(value, self.at(value, env, vector)) for value in self.analysis.outputs], env, vector, valid)
 
     def across(self, cell: Cell, row: Val, number: Val) -> None:
         """What reaches across the end of a piece. ``row`` is that of the pieces from ``cell.wraps`` on, where there are
         any: one more than there are then."""
         e, length, count = self.e, self.size(self.rows.length), self.size(self.rows.number)
-        wraps = cell.wraps < len(cell.pieces)
+        wraps = cell.wraps < len(cell.intervals)
         before = e.sub(row, 1) if wraps else row
-        places = [before] * cell.wraps + [row] * (len(cell.pieces) - cell.wraps)
-        begins = [e.add(e.mul(at, length), self.size(piece.start)) for at, piece in zip(places, cell.pieces)]
-        first = e.and_(e.add(begins[0], self.size(cell.pieces[0].length)), -self.lanes)
+        places = [before] * cell.wraps + [row] * (len(cell.intervals) - cell.wraps)
+        begins = [e.add(e.mul(at, length), self.size(interval.start)) for at, interval in zip(places, cell.intervals)]
+        first = e.and_(e.add(begins[0], self.size(cell.intervals[0].length)), -self.lanes)
         vector = e.add(first, e.mul(number, self.lanes))
         valid, elements = e.cmp("lt", vector, begins[-1]), e.mul(count, length)
         if wraps:
             valid = e.and_(valid, e.and_(e.cmp("ge", vector, 0), e.cmp("lt", vector, elements)))
         lane = e.iota(self.index, self.lanes)
         found: dict[Value, Val] = {}
-        for at, piece, begin in zip(places, cell.pieces, begins):
+        for at, interval, begin in zip(places, cell.intervals, begins):
             held = e.max(e.min(at, e.sub(count, 1)), 0) if wraps else at
-            env = self.row_at(held, piece, vector, begin)
+            env = self.row_at(held, interval, vector, begin)
             here = e.cmp("ge", lane, e.splat(e.sub(begin, vector), self.lanes))
             with self.k.forget():  # what follows from these is computed of all lanes
                 for value in self.analysis.once(_sources):
@@ -288,18 +288,18 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     e, k = body.e, body.k
     cells = _cells(rows, p.wide, body.lanes)
     ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
-    turn, here = k.divmod(Index(body.wide(body.block)), ends[-1])
-    block, first_row = k.scalar(here.base), e.mul(k.scalar(turn.base), p.rows)
+    iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])
+    block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows)
 
     def of(cell: Cell, start: Size) -> None:
         number = e.add(e.mul(e.sub(block, body.size(start)), p.threads), body.wide(body.thread))
         down, along = k.divmod(Index(number), cell.vectors)
         row = e.add(first_row, k.scalar(down.base))
-        wraps = len(cell.pieces) > max(cell.wraps, 1)
+        wraps = len(cell.intervals) > max(cell.wraps, 1)
         last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
         exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows), e.cmp("le", row, last))
         with k.region(f"scf.if {exists} {{"):
-            (body.inside if len(cell.pieces) == 1 else body.across)(cell, row, k.scalar(along.base))
+            (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
 
     def choose(at: int) -> None:
         start = ends[at - 1] if at else 0
@@ -315,42 +315,46 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows)))]
 
 
-class Pieces(GpuScheduler[Params]):
+class Concat(GpuScheduler[Params]):
     """Joined and shifted rows."""
 
-    name = "pieces"
+    name = "concat"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_rows) is not None
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        model, heavy = model_of(machine).pieces, costly(analysis, machine)
-        found = _access(analysis, env, alignments, machine)
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        heuristics, heavy = heuristics_of(properties).concat, costly(analysis, properties)
+        found = _access(analysis, env, alignments, properties)
         lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
-        fewest = model.fewest if not heavy and analysis.once(_moved_as_loaded) else model.fewest_computed
-        if found is None or not fewest <= len(lengths) <= model.most or sizes[0] * sizes[1] < model.least:
+        fewest = heuristics.fewest if not heavy and analysis.once(_moved_as_loaded) else heuristics.fewest_computed
+        if found is None or not fewest <= len(lengths) <= heuristics.most or sizes[0] * sizes[1] < heuristics.least:
             return
-        if WIDEST // found.lanes > model.bytes or analysis.once(shifted_reads) > model.reads:
+        if WIDEST // found.lanes > heuristics.bytes or analysis.once(unaligned_reads) > heuristics.reads:
             return
-        wide = tuple(k for k, n in enumerate(lengths) if n >= model.wide * found.lanes)
+        wide = tuple(k for k, n in enumerate(lengths) if n >= heuristics.wide * found.lanes)
         if not wide or min(lengths) < 0:
             return
-        if not heavy and sum(lengths) < model.mean * len(lengths) * found.lanes:
+        if not heavy and sum(lengths) < heuristics.mean * len(lengths) * found.lanes:
             return
-        if not model.rolls and any(op.name == "roll" for op in analysis.ops):
+        if not heuristics.rolls and any(op.name == "roll" for op in analysis.ops):
             return
-        usual = model.threads_costly if heavy else model.threads
+        usual = heuristics.threads_costly if heavy else heuristics.threads
         for threads in (usual, usual // 2, usual * 2):
             yield _of_rows(analysis, Params(found, threads, threads, wide), env)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
         check_threads(p.threads, 1)
         require(power_of_two(p.rows) and p.rows <= p.threads, f"rows = {p.rows}: a power of two up to the threads")
-        found, lanes = _access(analysis, env, alignments, machine), p.access.lanes
+        found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
         require(found is not None, "pieces: results are not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
@@ -363,16 +367,16 @@ class Pieces(GpuScheduler[Params]):
         require(all(lengths[k] >= lanes for k in p.wide), f"wide = {p.wide}: pieces have {lengths} elements")
 
 
-def costly(analysis: Analysis, machine: Machine) -> bool:
+def costly(analysis: Analysis, properties: DeviceProperties) -> bool:
     """Whether an element takes so many instructions that blocks shall have more threads to take turns."""
-    return sum(op.row.cost for op in analysis.ops if not op.row.view) >= model_of(machine).pieces.costly
+    return sum(op.row.cost for op in analysis.ops if not op.row.view) >= heuristics_of(properties).concat.costly
 
 
 def _moved_as_loaded(analysis: Analysis) -> bool:
     """Whether what is joined or shifted is inputs, in the types that memory holds: nothing is computed before."""
-    made = {v: op for op in analysis.ops for v in op.results}
+    created = {v: op for op in analysis.ops for v in op.results}
     moving = [op for op in analysis.ops if op.name in MOVING]
-    return all(v not in made or made[v] in moving for op in moving for v in op.operands)
+    return all(v not in created or created[v] in moving for op in moving for v in op.operands)
 
 
 def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
@@ -387,13 +391,13 @@ def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
     return p._replace(rows=min(sizes, key=blocks))
 
 
-def _access(analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Access | None:
+def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
     """Vectors of the widest type's, as wide as memory allows; None where results are not aligned for them, or where
     vectors do without this."""
     both = analysis.inputs + analysis.outputs
     widest = max(analysis.stored(v).bytes for v in both)
     lanes = min(WIDEST // widest, 8)
-    plain = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+    plain = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
     if plain.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, env)):
         return None
     aligns = []
@@ -407,7 +411,7 @@ def _access(analysis: Analysis, env: Sizes, alignments: Alignments, machine: Mac
 
 
 def _lengths(analysis: Analysis) -> tuple:
-    return tuple(piece.length for piece in analysis.once(_rows).pieces)
+    return tuple(interval.length for interval in analysis.once(_rows).intervals)
 
 
 def _sizes(analysis: Analysis) -> tuple:

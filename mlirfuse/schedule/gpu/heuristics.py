@@ -1,8 +1,8 @@
 """What the choices of GPU schedulers go by: thresholds with names, and the measurement behind each.
 
 Fitting another GPU is measuring these again (``python benchmarks/autotune.py``, ``python benchmarks/gpu_sweep.py``) and
-giving it an instance of its own in :data:`MODELS`. All here were measured on H100s (sm_90, 132 multiprocessors); other
-chips take them as they are. Where a line has figures, they are of the table, the sweep or ``tried-h100.json``, as
+giving it an instance of its own in :data:`HEURISTICS`. All here were measured on H100s (sm_90, 132 multiprocessors);
+other chips take them as they are. Where a line has figures, they are of the table, the sweep or ``tried-h100.json``, as
 benchmarks/HISTORY.md tells them; where it has none, it gives the reason for which the value was tried.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlirfuse.core.device_properties import Machine
-from mlirfuse.schedule.gpu.scan_heuristics import ScanModel
+from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.schedule.gpu.scan_heuristics import ScanHeuristics
 
 
 @dataclass(frozen=True)
-class AccessModel:
+class AccessHeuristics:
     """How caches are told of inputs. Sizes are in second-level caches full."""
 
     reduced: float = (
@@ -27,7 +27,7 @@ class AccessModel:
 
 
 @dataclass(frozen=True)
-class RowRegisters:
+class RowRegisterHeuristics:
     """Rows in registers: how many of a row's 32-bit registers a thread shall have, and where their number ends."""
 
     usual: int = (
@@ -35,14 +35,16 @@ class RowRegisters:
     )
     beside_weights: int = 32  # weights' share of the instructions falls with the threads of a row
     short: int = 8  # of short rows, of half types without weights, and where the machine has a thread for each vector
-    reduced_halves: int = 4  # half types that are only reduced: nothing else takes registers
+    reduced_16bit: int = 4  # half types that are only reduced: nothing else takes registers
     short_vectors: int = 32  # vectors of a row that is short
-    short_chunks: int = 4  # of a thread of such rows by elements: softmax of 1000000×13 bf16 55 → 27 µs, 7 or 2: 54, 38
-    short_vectors_halves: int = 256  # the same of half types that are written: widened they take twice the registers
+    short_per_thread: int = (
+        4  # of a thread of such rows by elements: softmax of 1000000×13 bf16 55 → 27 µs, 7 or 2: 54, 38
+    )
+    short_vectors_16bit: int = 256  # the same of half types that are written: widened they take twice the registers
     most_alone: int = 32  # of a row in one block; more leaves a multiprocessor to one block
     most: int = 64  # of a row in a cluster, and of one thread in a block of `wide_block` threads or fewer
     most_narrow: int = 56  # the same of vectors narrower than 16 bytes: their addresses take registers too
-    halves_in_cluster: int = 32  # half types take twice as many widened
+    cluster_16bit: int = 32  # half types take twice as many widened
     wide_block: int = 256  # threads up to which a thread may have `most`
     largest_block: int = 512  # threads of a block that has all of a row: two of 512 fit a multiprocessor
     crowded: int = (
@@ -53,7 +55,7 @@ class RowRegisters:
 
 
 @dataclass(frozen=True)
-class RowThreads:
+class RowThreadHeuristics:
     """Rows in registers: threads and blocks."""
 
     line_bytes: int = 128  # threads of a long row read a line of the cache, of which fewer spread a warp's accesses
@@ -65,8 +67,8 @@ class RowThreads:
     least: int = 8
     block: int = 128  # threads of a block of several rows
     parallel: int = 1024  # threads a multiprocessor: with less to do all is done in parallel, half of the machine idle
-    parallel_chunks: float = 2.5  # vectors a thread then: 2 or 3 under way hide the memory's latency
-    most_parallel_chunks: int = 4
+    parallel_per_thread: float = 2.5  # vectors a thread then: 2 or 3 under way hide the memory's latency
+    most_parallel_per_thread: int = 4
     most_together: int = 16 * 1024  # threads of a row's blocks then
     most_beside_weights: int = 4096  # threads of a cluster with weights: they are read by each of its blocks
     busy: int = 512  # threads a multiprocessor below which it counts as idle
@@ -74,31 +76,31 @@ class RowThreads:
     idle: float = 1.25  # vectors that a row's threads have room for, for each that there is: 1408 f32 92 → 73 µs
     one_reduction: int = 8  # vectors a thread of few rows that a cluster is sooner done with than two kernels
     few_rows: int = 16  # one row for so many multiprocessors or fewer
-    resident_halves: tuple[int, int] = (
+    min_blocks_16bit: tuple[int, int] = (
         4,
         2,
     )  # blocks a multiprocessor of clusters of 256 threads, up to 32 registers, beyond
-    resident_floats: int = 3  # of 33 to 64 registers of floats; else unbounded: ptxas spills less
+    min_blocks_32bit: int = 3  # of 33 to 64 registers of floats; else unbounded: ptxas spills less
 
 
 @dataclass(frozen=True)
-class RowLoads:
+class RowLoadHeuristics:
     """What of a row and its weights a thread loads before it reduces, in registers of 32 bits: more takes up to 1.6
     times as long ("rows in registers, the two fastest places" in ``tried-h100.json``)."""
 
     usual: int = 48
-    halves: int = 64  # of half types in narrow vectors or of several inputs
+    reduced_precision: int = 64  # of half types in narrow vectors or of several inputs
     few: int = 96  # where each multiprocessor has at most `few_threads` threads: layer norm of 16×8191 f32 7.0 → 5.9 µs
     few_threads: int = 256
     left_for_others: int = 32  # registers of a large block's threads that other things take
 
 
 @dataclass(frozen=True)
-class RowsInShared:
+class SharedRowHeuristics:
     """Rows in the shared memory of a block or of a cluster's blocks."""
 
     threads: tuple[int, ...] = (256, 128, 512)
-    least_chunks: int = 5  # vectors a thread: fewer are held in registers as well
+    least_per_thread: int = 5  # vectors a thread: fewer are held in registers as well
     roomy: int = (
         768  # threads a multiprocessor that hide the copies of the next blocks, where rows do not divide evenly
     )
@@ -111,7 +113,7 @@ class RowsInShared:
 
 
 @dataclass(frozen=True)
-class ShiftedRows:
+class UnalignedRows:
     """Rows in shared memory by vectors that begin before them ("rows that begin at any element" in
     ``tried-h100.json``)."""
 
@@ -126,20 +128,20 @@ class ShiftedRows:
     few_blocks: int = 3  # blocks a multiprocessor up to which each has `large` threads
     large: int = 512
     # Threads of half types' rows beside one or two weights that a multiprocessor has one of at a time, and rows for
-    # each: layer norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of 140×70001
-    # clusters take 27, others 33 and more. Their registers hold no more than that.
+    # items_per_thread: layer norm of 1500×70001 bf16 190 → 183 µs, of 1000×110001 270 → 200, of 264×70001 50 → 42; of
+    # 140×70001 clusters take 27, others 33 and more. Their registers hold no more than that.
     alone: int = 1024
     alone_rows: int = 2
     medium: int = 256
-    small: int = 128  # threads of rows of at most `medium_chunks` vectors for each of `medium` threads
-    medium_chunks: int = 6
+    small: int = 128  # threads of rows of at most `medium_per_thread` vectors for each of `medium` threads
+    medium_per_thread: int = 6
     cluster_blocks: int = 4  # blocks a multiprocessor, and blocks a cluster, that hide each other's waiting
-    cluster_chunks: int = 12  # vectors a thread in a cluster: a dozen are worth its few at the ends
-    cluster_chunks_weighted: int = 8  # beside a weight, of which it has as many: 3000×30001 f32 320 → 261 µs
+    cluster_per_thread: int = 12  # vectors a thread in a cluster: a dozen are worth its few at the ends
+    cluster_per_thread_weighted: int = 8  # beside a weight, of which it has as many: 3000×30001 f32 320 → 261 µs
 
 
 @dataclass(frozen=True)
-class LoopedRows:
+class LoopedRowHeuristics:
     """Rows that nothing holds, and those that one pass over them does."""
 
     single_vectors: int = 2048  # vectors from which on rows that are only reduced are in loops: nothing has to be kept
@@ -154,28 +156,28 @@ class LoopedRows:
 
 
 @dataclass(frozen=True)
-class RowStages:
+class RowStageHeuristics:
     """Where phases by themselves take less time than rows as a whole ("few rows or columns" in ``tried-h100.json``)."""
 
-    kept_share: int = 4  # blocks of rows that are held: at most a quarter of the multiprocessors
+    kept_share: int = 4  # blocks of rows that are in_registers: at most a quarter of the multiprocessors
     kept_bytes: int = 100_000  # that each then has to read at least: a launch and a second read cost as much
     looped_share: int = 2  # of rows in loops: half of them
     looped_bytes: int = 250_000
 
 
 @dataclass(frozen=True)
-class RowModel:
-    registers: RowRegisters = field(default_factory=RowRegisters)
-    threads: RowThreads = field(default_factory=RowThreads)
-    loads: RowLoads = field(default_factory=RowLoads)
-    shared: RowsInShared = field(default_factory=RowsInShared)
-    shifted: ShiftedRows = field(default_factory=ShiftedRows)
-    looped: LoopedRows = field(default_factory=LoopedRows)
-    stages: RowStages = field(default_factory=RowStages)
+class RowHeuristics:
+    registers: RowRegisterHeuristics = field(default_factory=RowRegisterHeuristics)
+    threads: RowThreadHeuristics = field(default_factory=RowThreadHeuristics)
+    loads: RowLoadHeuristics = field(default_factory=RowLoadHeuristics)
+    shared: SharedRowHeuristics = field(default_factory=SharedRowHeuristics)
+    unaligned: UnalignedRows = field(default_factory=UnalignedRows)
+    looped: LoopedRowHeuristics = field(default_factory=LoopedRowHeuristics)
+    stages: RowStageHeuristics = field(default_factory=RowStageHeuristics)
 
 
 @dataclass(frozen=True)
-class PointwiseModel:
+class PointwiseHeuristics:
     """Tiles of pointwise kernels."""
 
     block: int = 512  # threads, of long rows that fill the machine
@@ -187,8 +189,8 @@ class PointwiseModel:
     )  # rows a thread, of one input, that the second-level cache holds: latency, not memory
     spread: int = 4  # the share of the machine's threads up to which vectors are narrower where there is little to do
     least_bytes: int = 4  # of such vectors
-    spread_folded: int = 2  # the same of folded rows, read by elements: a stack of 16×257 bf16 4.4 → 3.9 µs
-    under_way: int = 32  # bytes of all inputs that a thread loads before it stores
+    spread_coalesced: int = 2  # the same of folded rows, read by elements: a stack of 16×257 bf16 4.4 → 3.9 µs
+    in_flight: int = 32  # bytes of all inputs that a thread loads before it stores
     # Elements of a row from which on few vectors run across its end, if they do: where reads overlap, those of others
     # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41. Shorter
     # rows, and where there is little to do, have vectors that divide them: 131072×128 f32 62 → 54, f16 45 → 42.
@@ -211,7 +213,7 @@ class PointwiseModel:
     # 122 → 103 µs, 8000×8001 f32 189 → 185; of float32 with so many vectors, and elements that are read at once.
     long_under: int = 1024
     of_three_rows: tuple[int, int] = (2, 2)
-    under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
+    in_flight_concat: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     # Threads along rows that are joined of whole vectors of 16 bytes: each has `most_vectors` rows of half of that.
     # 1024 columns beside 1024, 16384 rows f16 49 → 46.5 µs, f32 49 → 46.3; 512 and twice 256 f32 48.6 → 47.0.
     whole_parts: int = 64
@@ -219,7 +221,7 @@ class PointwiseModel:
     # Blocks of a multiprocessor that are left where threads have several vectors of what is joined, in the second-level
     # cache: 4096×(257 + 256) f16 7.7 → 7.3 µs, a stack of 1024×2048 f16 93 → 98% of a copy.
     blocks_joined: int = 2
-    most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
+    most_rows: int = 8  # of a thread, where vectors are narrow: up to `in_flight` bytes
     # From this share on of what depends on the column alone, threads have rows that share it. Batch norm's backward
     # with ReLU, 128×14×14×1024 bf16, of one norm 118 → 111 µs, of two 238 → 219; norm and ReLU 41.8 → 36.9; SiLU,
     # whose elements take more, is slower so.
@@ -227,11 +229,13 @@ class PointwiseModel:
     shared_rows: int = 4  # rows a thread then
     shared_bytes: int = 8  # of its vectors of the narrowest type
     idle: float = 1.125  # threads along such rows, of those that have an element, at most
-    folded: int = 1 << 20  # elements from which on rows beside several biases of half types are folded to several parts
+    coalesced: int = (
+        1 << 20
+    )  # elements from which on rows beside several biases of half types are folded to several parts
 
 
 @dataclass(frozen=True)
-class PiecesModel:
+class ConcatHeuristics:
     """Joined and shifted rows, piece by piece."""
 
     # Slice assignment, 16000×6001 f16, 148 → 143 µs with half as many as before, pad 16000×5001 bf16 111 → 109; of
@@ -255,7 +259,7 @@ class PiecesModel:
 
 
 @dataclass(frozen=True)
-class JoinsModel:
+class ConcatSharedHeuristics:
     """Rows joined of short parts in shared memory."""
 
     shared: int = 3 << 10  # bytes that a block joins at least: of 77, 131 and 49 bf16 4 KB 108 µs, 8 KB 111, 16 KB 120
@@ -273,7 +277,7 @@ class JoinsModel:
 
 
 @dataclass(frozen=True)
-class TransposeModel:
+class TransposeHeuristics:
     """Tiles that are turned in shared memory."""
 
     tile: int = 64  # elements a side, of 4 bytes; half as many of wider ones
@@ -293,15 +297,15 @@ class TransposeModel:
 
 
 @dataclass(frozen=True)
-class InnerOuterModel:
+class InnerOuterHeuristics:
     """Rows with sums over them, in one pass."""
 
     block: int = 256  # threads of several rows; 128 where each widens more than `widened` elements
     widened: int = 16
     registers: int = 64  # of a thread, of inputs of two turns and of sums
     most_registers: int = 96
-    most_chunks: int = 16
-    most_chunks_long: int = 32  # of long odd rows of half types
+    most_per_thread: int = 16
+    most_per_thread_long: int = 32  # of long odd rows of half types
     long_threads: int = 256
     stages: tuple[int, ...] = (3, 2, 4, 6)  # -0.3 to -0.7% for other numbers than three; odd rows: two
     stages_odd: tuple[int, ...] = (2, 3, 4, 6)
@@ -313,7 +317,7 @@ class InnerOuterModel:
 
 
 @dataclass(frozen=True)
-class ColumnBlocks:
+class ColumnBlockHeuristics:
     """The blocks of columns, case by case: bytes of a row that one reads at a time, threads, and rows a thread has
     under way. What has no reason of its own was the best of those tried ("columns that meet in blocks and clusters or
     stay in shared memory" in ``tried-h100.json``)."""
@@ -323,15 +327,15 @@ class ColumnBlocks:
     most: int = 512  # threads, where they exchange accumulators: two blocks fit a multiprocessor
     largest: int = 1024
     # Gathered: threads along, across, and rows under way, the best first.
-    gathered: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (32, 16, 2))
-    gathered_wide: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 8, 2))
-    gathered_small: tuple[tuple[int, int, int], ...] = ((32, 8, 8), (32, 8, 4), (32, 8, 2))
-    gathered_stacked: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (16, 32, 4))  # of columns above each other
-    gathered_stacked_few: tuple[tuple[int, int, int], ...] = ((32, 16, 2), (16, 32, 2))  # up to `few_stacked` rows
+    unaligned: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (32, 16, 2))
+    unaligned_wide: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 8, 2))
+    unaligned_small: tuple[tuple[int, int, int], ...] = ((32, 8, 8), (32, 8, 4), (32, 8, 2))
+    unaligned_stacked: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (16, 32, 4))  # of columns above each other
+    unaligned_stacked_few: tuple[tuple[int, int, int], ...] = ((32, 16, 2), (16, 32, 2))  # up to `few_stacked` rows
     few_stacked: int = 256
     stacked_waste: float = 1.3
-    tried_gathered: tuple[tuple[int, ...], ...] = ((32, 64, 16), (4, 8, 16, 32), (4, 8, 2))
-    gathered_waste: float = 1.25  # threads along a row, of those that have a column, at most
+    tried_unaligned: tuple[tuple[int, ...], ...] = ((32, 64, 16), (4, 8, 16, 32), (4, 8, 2))
+    unaligned_waste: float = 1.25  # threads along a row, of those that have a column, at most
     # One block for all of a column.
     many_threads: int = 128  # of many columns
     many_threads_long: int = 256  # from `many_rows` rows on where multiprocessors have fewer than 128 vectors each
@@ -340,22 +344,22 @@ class ColumnBlocks:
     along: int = 16  # threads along a row, of few columns: others read the next columns
     rows_a_thread: int = 4  # of few rows, in one turn
     least: int = 128
-    under_way: int = 8  # rows, of many
+    in_flight: int = 8  # rows, of many
     # Folded rows in parts: with few accumulators, and with many.
-    folded_threads: tuple[int, int] = (256, 128)
-    folded_along: tuple[int, int] = (32, 16)
-    folded_along_short: tuple[int, int] = (16, 8)
-    folded_long: tuple[int, int] = (2048, 600)  # vectors of a folded row from which on it is long
+    coalesced_threads: tuple[int, int] = (256, 128)
+    coalesced_along: tuple[int, int] = (32, 16)
+    coalesced_along_short: tuple[int, int] = (16, 8)
+    coalesced_long: tuple[int, int] = (2048, 600)  # vectors of a folded row from which on it is long
     # Parts of columns.
     # Of a row: few parts are left to be added up. And of all inputs under way with many accumulators, at most: eight
     # rows of batch norm's three leave registers for one block of 256 threads.
-    part_bytes: int = 256
-    part_threads: int = 256
-    part_rows: int = 8  # under way with many accumulators
-    part_rows_bytes: int = 64  # under way, of a thread, with few: 4 to 16 rows
+    partial_bytes: int = 256
+    partial_threads: int = 256
+    partial_rows: int = 8  # under way with many accumulators
+    partial_rows_bytes: int = 64  # under way, of a thread, with few: 4 to 16 rows
     large_work: int = 2 << 20  # vectors from which on parts that run at once have `most` threads
-    work: int = 1 << 20  # and parts that wait for others, or from `turns` turns on
-    turns: int = 16
+    work: int = 1 << 20  # and parts that wait for others, or from `iterations` turns on
+    iterations: int = 16
     # What a thread has under way, in bytes.
     bytes_little: int = 32
     bytes_usual: int = 64
@@ -378,12 +382,18 @@ class ColumnBlocks:
     cluster_wide_rows: int = 2048  # rows a block up to which wide vectors have a warp's worth of rows, at most
     cluster_range: tuple[float, float] = (0.5, 3)  # blocks a multiprocessor that are worth trying
     # In registers.
-    held_along: int = 8  # threads along: 128 bytes of a row; of half types half as many
-    held_rows: int = 512  # rows times threads along, where rows are few
-    held_turn: int = 16  # rows of a thread
-    held_few_turns: tuple[int, int] = (4, 8)  # of narrow vectors and few columns, up to and from `held_few` rows on
-    held_few: int = 128
-    held_blocks: tuple[float, float] = (1.5, 0.5)  # blocks a multiprocessor for a warp along a row, and for fewer
+    in_registers_along: int = 8  # threads along: 128 bytes of a row; of half types half as many
+    in_registers_rows: int = 512  # rows times threads along, where rows are few
+    in_registers_iteration: int = 16  # rows of a thread
+    in_registers_few_iterations: tuple[int, int] = (
+        4,
+        8,
+    )  # of narrow vectors and few columns, up to and from `in_registers_few` rows on
+    in_registers_few: int = 128
+    in_registers_blocks: tuple[float, float] = (
+        1.5,
+        0.5,
+    )  # blocks a multiprocessor for a warp along a row, and for fewer
     # In shared memory, of a multiprocessor's: the share of a block.
     copied_threads: int = 256
     copied_share: float = 2 / 7  # three blocks, with what else they need
@@ -393,15 +403,15 @@ class ColumnBlocks:
 
 
 @dataclass(frozen=True)
-class ColumnModel:
+class ColumnHeuristics:
     """Columns ("columns that meet in blocks and clusters or stay in shared memory" in ``tried-h100.json``: 730 sizes,
     up to 60 sets of parameters each)."""
 
-    folded_rows: int = 64  # folded rows, of `folded_least` rows at least, that a second kernel is worth
-    folded_least: int = 512
-    folded_many: int = 8 << 20  # elements of which a quarter as many folded rows are
-    held: int = 32  # elements of columns that a thread keeps in registers
-    turn_registers: int = 48  # of a turn's rows and of accumulators before and after
+    coalesced_rows_least: int = 64  # folded rows, of `coalesced_least` rows at least, that a second kernel is worth
+    coalesced_least: int = 512
+    coalesced_many: int = 8 << 20  # elements of which a quarter as many folded rows are
+    in_registers: int = 32  # elements of columns that a thread keeps in registers
+    iteration_registers: int = 48  # of a turn's rows and of accumulators before and after
     few_rows: int = 512  # rows of few columns that are soon read by what blocks there are
     some_rows: int = 1024  # the same, with little to do or blocks for `some_share` of the multiprocessors
     some_work: int = 4096
@@ -422,30 +432,32 @@ class ColumnModel:
     cluster_alone: float = 0.4
     cluster_least: float = 0.7  # of the multiprocessors have a block of them at least, three at most
     cluster_most: float = 3
-    parts: float = 0.375  # of the machine's threads for parts, which all run at once: 131072×257 bf16 43 → 34 µs
+    partials: float = 0.375  # of the machine's threads for parts, which all run at once: 131072×257 bf16 43 → 34 µs
     # The same of vectors of 8 bytes, whose threads have 64 registers: GELU's gradient and its sum, 16384×6144 bf16
     # 229 → 219 µs, 30000×3072 f16 213 → 202.
-    narrow_parts: float = 0.5
-    folded_parts: float = 0.27
+    narrow_partials: float = 0.5
+    coalesced_partials: float = 0.27
     # The same with many accumulators and an output of each element: a block a multiprocessor, whose threads have 128
     # registers. The gradients of a layer's scale and bias, 401408×96, of f32 and bf16, on an H200: 520 → 148 µs, which
     # blocks of 256 threads with eight rows each spilled.
-    written_parts: float = 0.25
+    written_partials: float = 0.25
     written_rows: int = 128  # rows of few columns that are written from which on they are in parts
     few_accumulators: int = 8  # lanes times accumulators up to which large blocks exchange little
-    shared_least_halves: int = 257  # rows from which on columns belong into a cluster's shared memory, of half types
+    shared_least_16bit: int = 257  # rows from which on columns belong into a cluster's shared memory, of half types
     shared_least: int = (
         513  # of float32, and of half types with exponentials, of those up to `shared_most_exponentials`
     )
     shared_most_exponentials: int = 1024  # more are faster in stages: exponentials take longer than reading once more
     shared_few: float = 1.5  # blocks a multiprocessor below which columns are few, and seven blocks shall fit one
-    staged_rows: int = 32  # rows from which on stages are worth trying, from `staged_long` on whatever the columns
-    staged_long: int = 1024  # columns standardized, 262144×256 f32: 17774 → 294 µs
-    blocks: ColumnBlocks = field(default_factory=ColumnBlocks)
+    shared_rows_least: int = (
+        32  # rows from which on stages are worth trying, from `shared_rows_long` on whatever the columns
+    )
+    shared_rows_long: int = 1024  # columns standardized, 262144×256 f32: 17774 → 294 µs
+    blocks: ColumnBlockHeuristics = field(default_factory=ColumnBlockHeuristics)
 
 
 @dataclass(frozen=True)
-class AccumulationModel:
+class ScatterAddHeuristics:
     """Values that are added to rows: wide ones are added up by threads of their own, once six kernels have sorted the
     values. Pairs: of what is added up in its own type, and of narrower types, whose 32-bit sums in memory cost more."""
 
@@ -455,30 +467,30 @@ class AccumulationModel:
     rows_a_value: int = 8  # more rows than so many a value are looked at for nothing, where sums lie in the result
     threads: int = 128
     chunk: int = 64  # values that are added one after the other: 128 takes twice as long where few rows have most
-    each: int = 4  # of them that are loaded at a time, or fewer:
-    under_way: int = 8  # vectors of a thread that are loaded at a time, half of 64 bits: 16384×8191 bf16 260 → 230 µs
+    items_per_thread: int = 4  # of them that are loaded at a time, or fewer:
+    in_flight: int = 8  # vectors of a thread that are loaded at a time, half of 64 bits: 16384×8191 bf16 260 → 230 µs
     most_across: int = 9  # vectors of a thread along a row
     registers: int = 16  # of a thread's sums: 4096×2048 f32, 32 of them 41 µs, 16 36
 
 
 @dataclass(frozen=True)
-class GpuModel:
-    access: AccessModel = field(default_factory=AccessModel)
-    rows: RowModel = field(default_factory=RowModel)
-    columns: ColumnModel = field(default_factory=ColumnModel)
-    pointwise: PointwiseModel = field(default_factory=PointwiseModel)
-    joins: JoinsModel = field(default_factory=JoinsModel)
-    pieces: PiecesModel = field(default_factory=PiecesModel)
-    transpose: TransposeModel = field(default_factory=TransposeModel)
-    inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)
-    scans: ScanModel = field(default_factory=ScanModel)
-    accumulation: AccumulationModel = field(default_factory=AccumulationModel)
+class GpuHeuristics:
+    access: AccessHeuristics = field(default_factory=AccessHeuristics)
+    rows: RowHeuristics = field(default_factory=RowHeuristics)
+    columns: ColumnHeuristics = field(default_factory=ColumnHeuristics)
+    pointwise: PointwiseHeuristics = field(default_factory=PointwiseHeuristics)
+    concat_shared: ConcatSharedHeuristics = field(default_factory=ConcatSharedHeuristics)
+    concat: ConcatHeuristics = field(default_factory=ConcatHeuristics)
+    transpose: TransposeHeuristics = field(default_factory=TransposeHeuristics)
+    inner_outer: InnerOuterHeuristics = field(default_factory=InnerOuterHeuristics)
+    scans: ScanHeuristics = field(default_factory=ScanHeuristics)
+    scatter_add: ScatterAddHeuristics = field(default_factory=ScatterAddHeuristics)
 
 
-SM_90 = GpuModel()
-MODELS: dict[int, GpuModel] = {90: SM_90}  # by architecture
+SM_90 = GpuHeuristics()
+HEURISTICS: dict[int, GpuHeuristics] = {90: SM_90}  # by architecture
 
 
-def model_of(machine: Machine) -> GpuModel:
+def heuristics_of(properties: DeviceProperties) -> GpuHeuristics:
     """The model that was fitted to a machine's architecture, or else that of sm_90."""
-    return MODELS.get(machine.architecture, SM_90)
+    return HEURISTICS.get(properties.architecture, SM_90)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class StripedScans:
+class StripedScanHeuristics:
     """Rows whose elements go through shared memory: what they take there limits how many are under way."""
 
     threads: int = 128  # of a row: three times as many have 15% less
@@ -26,19 +26,19 @@ class StripedScans:
 
 
 @dataclass(frozen=True)
-class LinkedScans:
+class ChainedScanHeuristics:
     """Few long rows, or columns, whose turns are blocks of their own."""
 
     block: int = 512  # threads along a row: 12×2500000 f32 125 µs, 137 with half of the elements, 123 and 158 with 256
     elements: int = 32  # numbers of states of a thread's turn
     striped: int = 256  # threads along an odd row: 7×3000001 f32 93 µs, 115 with 512 and half of the elements
-    turns: int = 4  # of a row, at least: links take as long as some
+    iterations: int = 4  # of a row, at least: links take as long as some
 
 
 @dataclass(frozen=True)
-class LinkedColumns:
-    """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 13
-    sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
+class ChainedColumnHeuristics:
+    """Strips of columns whose turns are blocks of their own, each of ``ColumnScanHeuristics.block`` threads, a warp
+    wide. Of 13 sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
 
     # Columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64, or states are pairs.
     lanes: int = 2
@@ -59,13 +59,13 @@ class LinkedColumns:
 
 
 @dataclass(frozen=True)
-class OddColumns:
+class UnalignedColumnScanHeuristics:
     """Strips of columns of rows that are not aligned for vectors, of 40 sizes with up to 24 candidates each. Where each
     multiprocessor has several strips a thread has several columns: 1024×50257 bf16 119 → 98 µs, f32 204 → 173,
-    700×150001 f32 437 → 366. Others are linked: 131072×257 bf16 111 → 96, 8192×9999 bf16 194 → 169."""
+    700×150001 f32 437 → 366. Others are chained: 131072×257 bf16 111 → 96, 8192×9999 bf16 194 → 169."""
 
     least: int = 256  # elements of a column, at least, to count as such
-    beside: int = 4  # columns of a thread, or half as many where strips are then too few
+    vectors_per_thread: int = 4  # columns of a thread, or half as many where strips are then too few
     enough: float = 1.75  # strips a multiprocessor; for the more columns so many for each number of an element's states
     warps: int = 36  # of all strips of a multiprocessor
     together: int = 16  # strips of a multiprocessor that are under way at once, at most; more have as many warps as
@@ -74,11 +74,13 @@ class OddColumns:
     few: float = 3.5  # strips a multiprocessor, at most, to count as such
     short: int = 2  # bytes of an element, at most, to count as such
     rows: int = 2  # of a thread's turn, at least
-    turn: int = 256  # rows of a linked one where there are fewer strips, a warp wide, than multiprocessors, else half
+    iteration: int = (
+        256  # rows of a linked one where there are fewer strips, a warp wide, than multiprocessors, else half
+    )
 
 
 @dataclass(frozen=True)
-class ColumnScans:
+class ColumnScanHeuristics:
     """Columns: strips of neighbouring ones, each of which a block goes down. Narrow ones make more blocks, and each of
     those reads memory in shorter pieces."""
 
@@ -95,16 +97,16 @@ class ColumnScans:
     rows: int = 16
     threads: int = 256  # of blocks of short columns of which there are few
     block: int = 512  # threads of linked blocks, and of odd rows at most
-    under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
-    linked: LinkedColumns = field(default_factory=LinkedColumns)
-    odd: OddColumns = field(default_factory=OddColumns)
+    in_flight: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
+    chained: ChainedColumnHeuristics = field(default_factory=ChainedColumnHeuristics)
+    odd: UnalignedColumnScanHeuristics = field(default_factory=UnalignedColumnScanHeuristics)
 
 
 @dataclass(frozen=True)
-class ScanModel:
+class ScanHeuristics:
     """Scans, as measured on an H100 with candidates of rows and columns of many lengths, in f32 and bf16."""
 
-    elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisters.usual`
+    elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisterHeuristics.usual`
     block: int = 256  # threads of a long row: eight such, each with 16 KB under way, fill a multiprocessor
     alone: int = 512  # threads of a row where there are few: more have few registers each
     few: int = 2  # rows a multiprocessor, less than which are few: 256×131072 f16 63 → 51 µs, f32 98.5 → 98.1
@@ -121,6 +123,6 @@ class ScanModel:
     # many: softplus before a sum 8192×5120 bf16 101 → 91 µs. Of others it has all of `elements` in a long row's turns,
     # whatever their states: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
     short: int = 2
-    striped: StripedScans = field(default_factory=StripedScans)
-    linked: LinkedScans = field(default_factory=LinkedScans)
-    columns: ColumnScans = field(default_factory=ColumnScans)
+    striped: StripedScanHeuristics = field(default_factory=StripedScanHeuristics)
+    chained: ChainedScanHeuristics = field(default_factory=ChainedScanHeuristics)
+    columns: ColumnScanHeuristics = field(default_factory=ColumnScanHeuristics)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -25,79 +25,86 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of
-from mlirfuse.schedule.gpu.scatter_add_body import AccumulationBody, in_place, op_of, sums_type
+from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-BLOCK = 256  # threads
-EACH = 4  # elements of a thread, all loaded before one is added
-MOST_EACH = 32
+THREADS_PER_BLOCK = 256  # threads
+ITEMS_PER_THREAD = 4  # elements of a thread, all loaded before one is added
+MOST_PER_THREAD = 32
 BLOCKS = 4  # a multiprocessor, which add up in shared memory
 MOST_SHARED = 4096  # words of 32 bits
 LEAST, LEAST_IN_ALL = 16, 1 << 16  # values that are worth that: of each element, and in all
 
 
 class Params(NamedTuple):
-    """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order; ``each``: elements of a
-    thread at a time; ``shared``: elements of shared memory in which each of so many ``blocks`` adds up its share of the
-    values first (0: none does)."""
+    """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order; ``items_per_thread``:
+    elements of a thread at a time; ``shared``: elements of shared memory in which each of so many ``blocks`` adds up
+    its share of the values first (0: none does)."""
 
     access: Access
     threads: int
     ordered: bool
-    each: int = 1
+    items_per_thread: int = 1
     shared: int = 0
     blocks: int = 0
 
 
-class Accumulation(GpuScheduler[Params]):
+class ScatterAdd(GpuScheduler[Params]):
     """Values added to rows that indices choose."""
 
-    name = "accumulation"
+    name = "scatter_add"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return analysis.accumulation is not None
+        return analysis.scatter_add is not None
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         access = access_of(analysis, True, env, alignments)
         each = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=each, multiples=frozenset())
         rows, count = analysis.values(_sizes, env)
         op = op_of(analysis)
-        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * machine.sm_count
+        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * properties.sm_count
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
-            yield Params(access, BLOCK, False, EACH, room, blocks)
-        usual = max(1, EACH // len(ops.added_at(op.operands)))
-        yield Params(access, BLOCK, False, usual)
-        yield Params(access, BLOCK // 2, True, usual)
+            yield Params(access, THREADS_PER_BLOCK, False, ITEMS_PER_THREAD, room, blocks)
+        usual = max(1, ITEMS_PER_THREAD // len(ops.added_at(op.operands)))
+        yield Params(access, THREADS_PER_BLOCK, False, usual)
+        yield Params(access, THREADS_PER_BLOCK // 2, True, usual)
         yield from (
             Params(access, n, False, each)
-            for n in (BLOCK, 2 * BLOCK)
+            for n in (THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK)
             for each in (1, 2, 4, 8)
-            if (n, each) != (BLOCK, usual)
+            if (n, each) != (THREADS_PER_BLOCK, usual)
         )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         op = op_of(analysis)
         first, last = (f"{name}_{what}" for what in ("begin", "end"))
         narrow = sums_type(op) is not op.result.dtype
-        kernels = [_Accumulation(name, analysis, slots, p).add()]
+        kernels = [_ScatterAdd(name, analysis, slots, p).add()]
         if narrow or not in_place(analysis, slots):
-            kernels.insert(0, _Accumulation(first, analysis, slots, p).begin())
+            kernels.insert(0, _ScatterAdd(first, analysis, slots, p).begin())
         if narrow:
-            kernels.append(_Accumulation(last, analysis, slots, p).end())
+            kernels.append(_ScatterAdd(last, analysis, slots, p).end())
         return kernels
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: elements are added one by one")
-        self.check_access(analysis, p, True, env, alignments, machine)
+        self.check_access(analysis, p, True, env, alignments, properties)
         rows, _ = analysis.values(_sizes, env)
         words = _words(op_of(analysis)) * p.shared
         require(p.shared == 0 or p.shared >= rows, f"shared = {p.shared}: there are {rows} elements")
         require(words <= MOST_SHARED and p.blocks >= (p.shared > 0), f"shared: {words} words, at most {MOST_SHARED}")
         require(not p.shared or (words > 0 and not p.ordered), "shared: not in order, nor of 64-bit floats")
-        require(1 <= p.each <= MOST_EACH, f"each = {p.each}: 1 to {MOST_EACH}")
+        require(
+            1 <= p.items_per_thread <= MOST_PER_THREAD,
+            f"items_per_thread = {p.items_per_thread}: 1 to {MOST_PER_THREAD}",
+        )
         require(power_of_two(p.threads), f"threads = {p.threads}: a power of two")
         require(p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: a block has at most {LARGEST_BLOCK}")
 
@@ -115,12 +122,12 @@ def _words(op: Op) -> int:
     return 0 if held.is_float and held.bits > 32 else held.bits // 32
 
 
-class _Accumulation(AccumulationBody):
+class _ScatterAdd(ScatterAddBody):
     """One of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
-        self.p, self.elements, held = p, p.each, self.sums_type
+        self.p, self.elements, held = p, p.items_per_thread, self.sums_type
         self.stored = self.sums = self.k.memories[self.op.result]
         if held is not self.op.result.dtype:
             place = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, held.bytes))
@@ -128,7 +135,7 @@ class _Accumulation(AccumulationBody):
             self.sums = Memory(place, strides, held, held.bytes)
         self.k.memories[self.op.result] = self.sums
 
-    def each(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
+    def items_per_thread(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
         """``store(env, load(env))`` for each element of ``like``: a thread loads all of its own first."""
         e, axes = self.e, self.analysis.axes.flat(like)
         count = sz.product(a.size for a in axes)
@@ -166,7 +173,9 @@ class _Accumulation(AccumulationBody):
         """The operand's elements, before anything is added."""
         result = self.op.result
         k = self.k
-        return self.each(result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val))
+        return self.items_per_thread(
+            result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val)
+        )
 
     def end(self) -> GpuKernel:
         """Sums as they are stored."""
@@ -178,14 +187,16 @@ class _Accumulation(AccumulationBody):
             k.memories[result] = self.stored
             return total
 
-        return self.each(result, sums, lambda env, total: k.store(result, env, total))
+        return self.items_per_thread(result, sums, lambda env, total: k.store(result, env, total))
 
     def add(self) -> GpuKernel:
         """The values."""
         if self.p.shared:
             return self.add_in_shared()
         if not self.p.ordered:
-            return self.each(self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum))
+            return self.items_per_thread(
+                self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum)
+            )
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
         count = sz.product(a.size for a in columns)
@@ -239,7 +250,7 @@ class _Accumulation(AccumulationBody):
             with k.region(f"scf.if {e.cmp('ne', rest, 0)} {{"):
                 added(1, at, rest)
 
-        axes, turn = self.analysis.axes.flat(self.values), p.threads * p.each
+        axes, iteration = self.analysis.axes.flat(self.values), p.threads * p.items_per_thread
         count = self.size(sz.product(a.size for a in axes))
         length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.blocks))
         low = e.min(e.mul(self.wide(self.block), length), count)
@@ -247,7 +258,7 @@ class _Accumulation(AccumulationBody):
 
         def values(start: Val, _: list[Val]) -> list[Val]:
             found = []
-            for n in range(p.each):
+            for n in range(p.items_per_thread):
                 at = e.add(e.add(start, first), n * p.threads)
                 env: Env = {}
                 self.unlinear(env, [[a] for a in axes], Index(e.min(at, e.sub(high, 1))))
@@ -268,7 +279,7 @@ class _Accumulation(AccumulationBody):
 
         self.loop(first, end, p.threads, [], clear)
         self.barrier()
-        self.loop(low, high, turn, [], values)
+        self.loop(low, high, iteration, [], values)
         self.barrier()
         self.loop(first, self.size(result.numel), p.threads, [], settle)
         return self.finish(p.blocks)

@@ -21,8 +21,8 @@ def sums_type(op: Op) -> dt.DType:
 
 def op_of(analysis: Analysis) -> Op:
     """The op that adds the values."""
-    assert analysis.accumulation is not None
-    return analysis.accumulation
+    assert analysis.scatter_add is not None
+    return analysis.scatter_add
 
 
 def in_place(analysis: Analysis, slots: Slots) -> bool:
@@ -31,7 +31,7 @@ def in_place(analysis: Analysis, slots: Slots) -> bool:
     return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
 
 
-class AccumulationBody(GpuBody):
+class ScatterAddBody(GpuBody):
     """A kernel of the accumulation ``op``."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):

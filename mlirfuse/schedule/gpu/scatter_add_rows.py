@@ -2,7 +2,7 @@
 
 The positions are sorted by counting. A kernel counts the values of each row and numbers them, another gives each row
 its place in a list, a third enters the values there; then each row adds up what the list has for it, in registers. What
-adds all values atomically (``accumulation.py``) writes the result before, reads it again, and has half types in 32 bits
+adds all values atomically (``scatter_add.py``) writes the result before, reads it again, and has half types in 32 bits
 beside.
 
 A row of many values is split: so many of them are a ``chunk``, which has threads of its own. Chunks add their sums
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -26,71 +26,80 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.heuristics import AccumulationModel, model_of
+from mlirfuse.schedule.gpu.heuristics import ScatterAddHeuristics, heuristics_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scan_body import power_from
-from mlirfuse.schedule.gpu.scatter_add_body import AccumulationBody, op_of, sums_type
+from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-BLOCK = 256  # threads of the kernels that sort
-MOST_EACH = 16
+SORT_THREADS = 256  # threads of the kernels that sort
+MOST_PER_THREAD = 16
 NEAR = 1.1  # times the least cost that count as nearly as little
 FOUND = 4  # vectors that a thread loads in the time in which it finds its row's values
 LIST, CHUNKS, COUNTS = range(3)  # words: the list's end, the number of chunks, and from there on values of each row
 
 
 class Params(NamedTuple):
-    """``tx`` threads along columns, each with ``across`` vectors, and ``ty`` rows or chunks of a block; ``chunk``:
-    values of one at most, a power of two; ``each``: values that a thread loads before it adds them."""
+    """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks of a block;
+    ``chunk``: values of one at most, a power of two; ``items_per_thread``: values that a thread loads before it adds
+    them."""
 
     access: Access
     tx: int
     ty: int
-    across: int
+    vectors_per_thread: int
     chunk: int
-    each: int
+    items_per_thread: int
 
 
-class AccumulationRows(GpuScheduler[Params]):
+class ScatterAddRows(GpuScheduler[Params]):
     """Values added to wide rows that indices choose."""
 
-    name = "accumulation_rows"
+    name = "scatter_add_rows"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         """Where the innermost loop is one along rows of values: the vectors are. Of several indices atomics take
         care."""
-        if analysis.accumulation is None or len(ops.added_at(op_of(analysis).operands)) > 1:
+        if analysis.scatter_add is None or len(ops.added_at(op_of(analysis).operands)) > 1:
             return False
         loops = analysis.loops(analysis.kept)
         return bool(loops) and loops[-1] in analysis.once(_columns)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        model = model_of(machine).accumulation
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        heuristics = heuristics_of(properties).scatter_add
         rows, count, width = analysis.values(_sizes, env)
-        if not _worth(analysis, model, rows, count, width):
+        if not _worth(analysis, heuristics, rows, count, width):
             return
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         vectors = -(-width // access.lanes)
-        all_ = (min(rows, count) + count // model.chunk) * vectors  # that threads have one of, at a time
-        busy = max(1, all_ // (machine.sm_count * machine.threads_per_sm))
+        all_ = (min(rows, count) + count // heuristics.chunk) * vectors  # that threads have one of, at a time
+        busy = max(1, all_ // (properties.sm_count * properties.threads_per_sm))
         words = sums_type(op_of(analysis)).bits // 32
-        most = max(1, min(model.most_across, model.registers // (access.lanes * words), busy))
+        most = max(1, min(heuristics.most_across, heuristics.registers // (access.lanes * words), busy))
         forms = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
         forms = _best_first(forms, vectors) or [(power_from(vectors), 1)]
 
         def params(form: tuple[int, int], chunk: int, each: int) -> Params:
             tx, across = form
-            return Params(access, tx, max(1, model.threads // tx), across, chunk, each)
+            return Params(access, tx, max(1, heuristics.threads // tx), across, chunk, each)
 
-        first = params(forms[0], model.chunk, max(1, min(model.each, model.under_way // (forms[0][1] * words))))
-        others = (params(form, c, n) for form in forms for c in (model.chunk, 2 * model.chunk) for n in (4, 2, 1))
+        first = params(
+            forms[0],
+            heuristics.chunk,
+            max(1, min(heuristics.items_per_thread, heuristics.in_flight // (forms[0][1] * words))),
+        )
+        others = (
+            params(form, c, n) for form in forms for c in (heuristics.chunk, 2 * heuristics.chunk) for n in (4, 2, 1)
+        )
         yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, env))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        def body(what: str, threads: int = BLOCK) -> _Rows:
+        def body(what: str, threads: int = SORT_THREADS) -> _Rows:
             return _Rows(f"{name}{what}", analysis, slots, p, threads)
 
         threads = p.tx * p.ty
@@ -103,13 +112,15 @@ class AccumulationRows(GpuScheduler[Params]):
             body("_end", threads).end(),
         ]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
-        self.check_access(analysis, p, True, env, alignments, machine)
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
+        self.check_access(analysis, p, True, env, alignments, properties)
         check_threads(p.tx, p.ty)
         require(power_of_two(p.chunk), f"chunk = {p.chunk}: a power of two")
         require(_fits(analysis, p, env), f"chunk = {p.chunk}: values, or words of the sums of chunks, are too many")
-        for what, n in (("each", p.each), ("across", p.across)):
-            require(1 <= n <= MOST_EACH, f"{what} = {n}: 1 to {MOST_EACH}")
+        for what, n in (("items_per_thread", p.items_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
+            require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: 1 to {MOST_PER_THREAD}")
 
 
 def _columns(analysis: Analysis) -> list[list[Axis]]:
@@ -124,13 +135,13 @@ def _sizes(analysis: Analysis) -> tuple:
     return op.result.shape[0], op.operands[1].shape[0], sz.product(op.result.shape[1:])
 
 
-def _worth(analysis: Analysis, model: AccumulationModel, rows: int, count: int, width: int) -> bool:
+def _worth(analysis: Analysis, heuristics: ScatterAddHeuristics, rows: int, count: int, width: int) -> bool:
     """Whether values are sorted sooner than added in memory."""
     op = op_of(analysis)
-    nbytes, few = op.result.dtype.bytes, rows * width <= model.few
+    nbytes, few = op.result.dtype.bytes, rows * width <= heuristics.few
     narrow = sums_type(op) is not op.result.dtype
-    enough = width * nbytes >= model.row_bytes[narrow] and count * width * nbytes >= model.least_bytes[narrow]
-    return enough and not few and (narrow or count * model.rows_a_value >= rows)
+    enough = width * nbytes >= heuristics.row_bytes[narrow] and count * width * nbytes >= heuristics.least_bytes[narrow]
+    return enough and not few and (narrow or count * heuristics.rows_a_value >= rows)
 
 
 def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
@@ -138,8 +149,8 @@ def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
     rows, count, width = analysis.values(_sizes, env)
     chunks = count // p.chunk + 1
     words = chunks * width * (sums_type(op_of(analysis)).bits // 32) + rows + chunks + COUNTS
-    numbers = max(count + p.chunk + MOST_EACH, rows + chunks)
-    return numbers < 1 << 31 and (p.access.index is dt.i64 or words + BLOCK < 1 << 31)
+    numbers = max(count + p.chunk + MOST_PER_THREAD, rows + chunks)
+    return numbers < 1 << 31 and (p.access.index is dt.i64 or words + SORT_THREADS < 1 << 31)
 
 
 def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
@@ -151,7 +162,7 @@ def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, i
     return sorted(forms, key=lambda form: (cost[form] > near, -form[0] if cost[form] <= near else 0, cost[form]))
 
 
-class _Rows(AccumulationBody):
+class _Rows(ScatterAddBody):
     """One of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, threads: int):
@@ -274,14 +285,14 @@ class _Rows(AccumulationBody):
         """This thread's unit, its vectors' columns and whether each is in the row, whether there is any, and the blocks
         of all units."""
         e, p, lanes = self.e, self.p, self.p.access.lanes
-        tile = p.tx * lanes * p.across
+        tile = p.tx * lanes * p.vectors_per_thread
         across = sz.ceildiv(self.width, tile)
         down, along = self.k.divmod(Index(self.wide(self.block)), across)
         x = e.and_(self.thread, p.tx - 1)
         unit = e.add(e.mul(self.k.scalar(down.base), p.ty), self.wide(self.quotient(self.thread, p.tx)))
         first = e.add(e.mul(self.k.scalar(along.base), tile), self.wide(e.mul(x, lanes)))
         last = self.size(self.width - lanes)
-        columns = [e.add(first, n * p.tx * lanes) if n else first for n in range(p.across)]
+        columns = [e.add(first, n * p.tx * lanes) if n else first for n in range(p.vectors_per_thread)]
         places = [(e.min(column, last), e.cmp("le", column, last)) for column in columns]
         there = e.and_(e.cmp("lt", unit, self.size(units)), places[0][1])
         return unit, places, there, sz.mul(sz.ceildiv(units, p.ty), across)
@@ -331,7 +342,7 @@ class _Rows(AccumulationBody):
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
                     listed, found = self._memory("list", self.positions), []
-                    for n in range(p.each):
+                    for n in range(p.items_per_thread):
                         at = e.add(first, n)
                         position = self._load(listed, e.min(at, e.sub(high, 1)))
                         found.append((e.cmp("lt", at, high), [value(env, position) for env in envs]))
@@ -340,7 +351,7 @@ class _Rows(AccumulationBody):
                     return sums
 
                 nothing = e.const(-0.0 if self.sums_type.is_float else 0, self.sums_type, lanes)
-                totals = self.loop(low, high, p.each, [nothing] * p.across, some)
+                totals = self.loop(low, high, p.items_per_thread, [nothing] * p.vectors_per_thread, some)
 
                 def store(chunk: Val | None) -> None:
                     """The totals, or if they are of a ``chunk`` what they add to its row's sums."""

@@ -15,7 +15,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies as gpu_staging
-from mlirfuse.schedule.gpu.async_copies import Staging, streamed_inputs
+from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.column_body import Place, accumulated, down_rows, place_of
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
@@ -40,27 +40,27 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     above, block_column = k.divmod(number, across) if outer else (Index(0), number)
     x, y, _, inside, base_env = place_of(body, p, columns, above, block_column)
     first, step = body.wide(e.add(e.mul(rank, p.ty), y)), p.ty * p.cluster
-    turns = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, each a row
+    iterations = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, each a row
     zero = e.const(0, body.index)
-    async_copies = Staging(body, streamed, lanes, p.chunks)
+    async_copies = AsyncCopies(body, streamed, lanes, p.vectors_per_thread)
 
-    def at(turn: Val) -> Env:
+    def at(iteration: Val) -> Env:
         env = dict(base_env)
-        body.unlinear(env, loops, Index(e.add(first, e.mul(turn, step))))
+        body.unlinear(env, loops, Index(e.add(first, e.mul(iteration, step))))
         return env
 
-    def bring(turn: Val, _: list[Val]) -> list[Val]:
-        env = at(turn)
-        async_copies.start(e.cast(turn, y.dtype), [(v, env) for v in streamed])
+    def bring(iteration: Val, _: list[Val]) -> list[Val]:
+        env = at(iteration)
+        async_copies.start(e.cast(iteration, y.dtype), [(v, env) for v in streamed])
         return []
 
-    def found(turn: Val) -> Env:
-        env = at(turn)
-        for value, val in zip(streamed, async_copies.read(e.cast(turn, y.dtype))):
+    def found(iteration: Val) -> Env:
+        env = at(iteration)
+        for value, val in zip(streamed, async_copies.read(e.cast(iteration, y.dtype))):
             k.bind_loaded(value, env, val)
         return env
 
-    body.loop(zero, turns, 1, [], bring)
+    body.loop(zero, iterations, 1, [], bring)
     async_copies.wait(0)
     block = BlockColumns(body, p.tx, p.ty, x, y)
     for phase in analysis.once(joint.online):
@@ -69,7 +69,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
             body,
             p,
             1,
-            (zero, turns),
+            (zero, iterations),
             found,
             start,
             lambda places, state, phase=phase: accumulated(body, phase, places, state),
@@ -85,7 +85,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         return []
 
     if wide:
-        down_rows(body, p, 1, (zero, turns), found, [], write)
+        down_rows(body, p, 1, (zero, iterations), found, [], write)
     if small:
         body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", first, 0)))
     return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across))

@@ -24,7 +24,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.column_body import accumulated, rows_of_part, totals_of
+from mlirfuse.schedule.gpu.column_body import accumulated, rows_of_partial, totals_of
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
@@ -36,8 +36,10 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     e, k, lanes = body.e, body.k, p.access.lanes
     *outer, loop = analysis.loops(analysis.kept)
     phase = analysis.once(joint.online)[0]
-    columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.fold)
-    folded = body.size(sz.mul(columns, p.fold))  # elements of rows that begin differently; then they begin so again
+    columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.coalesced_rows)
+    coalesced = body.size(
+        sz.mul(columns, p.coalesced_rows)
+    )  # elements of rows that begin differently; then they begin so again
 
     tile = (p.tx - 1) * lanes
     across = sz.ceildiv(columns, tile)
@@ -47,23 +49,23 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     base_env: Env = {}
     body.unlinear(base_env, outer, above)
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
-    row_begins = e.mul(body.wide(e.and_(y, p.fold - 1)), body.size(columns))
+    row_begins = e.mul(body.wide(e.and_(y, p.coalesced_rows - 1)), body.size(columns))
     shift = e.and_(row_begins, lanes - 1)
     first_column = e.mul(k.scalar(block_column.base), tile)
     held = e.add(e.add(first_column, body.wide(e.mul(x, lanes))), e.sub(row_begins, shift))
-    held = e.min(held, e.sub(folded, lanes))  # behind the last column nothing is read
-    low, high = rows_of_part(body, rows, p.split, part)
+    held = e.min(held, e.sub(coalesced, lanes))  # behind the last column nothing is read
+    low, high = rows_of_partial(body, rows, p.split, part)
 
     def at(row: Val) -> Env:
         env = dict(base_env)
         body.set_loop(
-            env, loop, Index(e.add(e.mul(row, folded), held), 1, lanes)
+            env, loop, Index(e.add(e.mul(row, coalesced), held), 1, lanes)
         )  # memory is one row: a place in it stands for row and column
         return env
 
-    mine = (e.add(low, body.wide(body.quotient(y, p.fold))), high)
+    mine = (e.add(low, body.wide(body.quotient(y, p.coalesced_rows))), high)
     visit = functools.partial(accumulated, body, phase)
-    state = totals_of(body, p, phase, p.ty // p.fold, mine, at, visit)
+    state = totals_of(body, p, phase, p.ty // p.coalesced_rows, mine, at, visit)
     totals = _meet(body, p, phase, state, x, y, e.cast(shift, dt.i32))
 
     column = e.add(first_column, body.wide(body.thread))

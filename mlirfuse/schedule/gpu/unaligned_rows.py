@@ -21,10 +21,10 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.row_body import Place, Rows
+from mlirfuse.schedule.gpu.row_body import Place, RowsBody
 
 
-class ShiftedRows(Rows):
+class UnalignedRows(RowsBody):
     """A kernel of which each block, or cluster, has one row. Columns are counted from where the row's vectors begin."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
@@ -53,7 +53,7 @@ class ShiftedRows(Rows):
 
     def store(self, values: list[Value], place: Place) -> None:
         """Stores the lanes that are inside the row: as a vector, where all are."""
-        if place.whole is None:
+        if place.unmasked is None:
             super().store(values, place)
             return
         assert place.inside is not None
@@ -62,7 +62,7 @@ class ShiftedRows(Rows):
         inside = [e.extract(place.inside, lane) for lane in range(self.lanes)]
         with k.region(f"scf.if {e.and_(inside[0], inside[-1])} {{", "} else {"):
             for value, val in zip(values, vals):
-                k.store(value, place.whole, val)
+                k.store(value, place.unmasked, val)
         with k.region("", "}"):
             for lane in range(self.lanes):
                 env = {
@@ -80,8 +80,8 @@ class ShiftedRows(Rows):
         if not self._in_vectors(value):
             super().load_shared(value, place)
             return
-        start = e.sub(k.scalar(k.offset(value, place.whole or place.env).base), self.behind)
-        low, high = (self._aligned(value, at, place.whole is not None) for at in (start, e.add(start, self.lanes)))
+        start = e.sub(k.scalar(k.offset(value, place.unmasked or place.env).base), self.behind)
+        low, high = (self._aligned(value, at, place.unmasked is not None) for at in (start, e.add(start, self.lanes)))
         k.bind_loaded(value, place.env, self._from_two(low, high, e.cast(self.behind, dt.i32)))
 
     def load_last_parts(self, values: list[Value]) -> None:

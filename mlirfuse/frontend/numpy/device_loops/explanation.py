@@ -7,14 +7,14 @@ import linecache
 import time
 from dataclasses import dataclass
 
-from mlirfuse.frontend.numpy.device_loops.program import Stretched, on_host
-from mlirfuse.frontend.numpy.device_loops.region import NotStretched, Stretch
+from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram, on_host
+from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.shown import Table, Tables
 
 
 @dataclass
-class StretchRan:
+class RegionRan:
     """A stretch in one call: its first line and that line's source, how often it ran, how many functions of it are
     compiled, and how many of its statements there are."""
 
@@ -25,42 +25,42 @@ class StretchRan:
     statements: int
 
 
-class StretchesExplanation(Tables):
-    """One call of a function whose loops stay Python's (:mod:`mlirfuse.frontend.numpy.device_loops`): its ``stretches``
+class DeviceLoopsExplanation(Tables):
+    """One call of a function whose loops stay Python's (:mod:`mlirfuse.frontend.numpy.device_loops`): its ``regions``
     in the source's order, and ``seconds`` of the whole call on the host."""
 
-    def __init__(self, name: str, file: str, stretches: list[StretchRan], seconds: float):
-        self.name, self.file, self.stretches, self.seconds = name, file, stretches, seconds
+    def __init__(self, name: str, file: str, regions: list[RegionRan], seconds: float):
+        self.name, self.file, self.regions, self.seconds = name, file, regions, seconds
 
     @staticmethod
-    def of(name: str, program: Stretched, leaves: list) -> StretchesExplanation | None:
+    def of(name: str, program: DeviceLoopProgram, leaves: list) -> DeviceLoopsExplanation | None:
         """Of a call that runs twice on copies: to compile, to measure. None where it does not run so."""
         if on_host(leaves):
             return None
         try:
-            return StretchesExplanation._of(name, program.fn.__code__.co_filename, program, leaves)
-        except NotStretched:
+            return DeviceLoopsExplanation._of(name, program.fn.__code__.co_filename, program, leaves)
+        except NotSplit:
             return None
 
     @staticmethod
-    def _of(name: str, file: str, program: Stretched, leaves: list) -> StretchesExplanation:
-        program.stretched(copy.deepcopy(leaves))
+    def _of(name: str, file: str, program: DeviceLoopProgram, leaves: list) -> DeviceLoopsExplanation:
+        program.device_loops(copy.deepcopy(leaves))
         leaves = copy.deepcopy(leaves)
-        before = [stretch.runs for stretch in program.stretches]
+        before = [region.runs for region in program.regions]
         start = time.perf_counter()
-        program.stretched(leaves)
+        program.device_loops(leaves)
         seconds = time.perf_counter() - start
 
-        def told(stretch: Stretch, runs: int) -> StretchRan:
-            source = linecache.getline(file, stretch.line).strip()
-            return StretchRan(stretch.line, source, stretch.runs - runs, stretch.made, len(stretch.statements))
+        def reported(region: Region, runs: int) -> RegionRan:
+            source = linecache.getline(file, region.line).strip()
+            return RegionRan(region.line, source, region.runs - runs, region.created, len(region.statements))
 
-        found = [told(stretch, runs) for stretch, runs in zip(program.stretches, before)]
-        return StretchesExplanation(name, file, sorted(found, key=lambda s: s.line), seconds)
+        found = [reported(region, runs) for region, runs in zip(program.regions, before)]
+        return DeviceLoopsExplanation(name, file, sorted(found, key=lambda s: s.line), seconds)
 
     def summary(self) -> str:
         """One line: how many functions are compiled, and how often they run."""
-        compiled = sum(stretch.compiled for stretch in self.stretches)
+        compiled = sum(region.compiled for region in self.regions)
         return (
             f"{self.name} runs as Python around {compiled} compiled stretches, which ran {self.launches} times. "
             f"This call took the host {self.seconds * 1e3:.3g} ms"
@@ -69,18 +69,18 @@ class StretchesExplanation(Tables):
     @property
     def launches(self) -> int:
         """How often compiled functions ran."""
-        return sum(stretch.runs * stretch.compiled for stretch in self.stretches)
+        return sum(region.runs * region.compiled for region in self.regions)
 
     def tables(self) -> list[Table]:
         rows = [
             (
-                listing.place((self.file, stretch.line)),
-                stretch.source,
-                stretch.statements,
-                stretch.compiled,
-                stretch.runs,
+                listing.place((self.file, region.line)),
+                region.source,
+                region.statements,
+                region.compiled,
+                region.runs,
             )
-            for stretch in self.stretches
+            for region in self.regions
         ]
         headings = ("from", "source", "statements", "compiled functions", "runs")
         return [Table(headings, rows)]

@@ -11,9 +11,9 @@ import numpy as np
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import spec_of
-from mlirfuse.frontend.numpy.device_loops.region import NotStretched, Stretch, to_host
+from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region, to_host
 from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten, unrolls
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.runtime import arrays
 
 _PLAIN = (int, float, complex, bool, str, type(None), np.generic)
@@ -35,8 +35,8 @@ class ByNumPy:
         if like is None:
             return result
         known = {id(array): leaf for array, leaf in zip(given, leaves)}
-        made, tree = trees.flatten(result)
-        return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in made])
+        created, tree = trees.flatten(result)
+        return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in created])
 
 
 def _as_tensor(value: Any, like: Any) -> Any:
@@ -45,11 +45,11 @@ def _as_tensor(value: Any, like: Any) -> Any:
     return arrays.from_numpy(value, like) if isinstance(value, np.ndarray) else value
 
 
-class Stretched:
+class DeviceLoopProgram:
     """A function for one kind of arguments, whose structure is ``structure``. ``jit`` compiles a stretch, and the
     function for arrays on the host, whose loops run natively; ``otherwise`` answers the calls if the function cannot
     run so: ``refused`` is why. ``unrolls``: a trace would be as
-    long as the function runs. Raises :class:`NotStretched`."""
+    long as the function runs. Raises :class:`NotSplit`."""
 
     def __init__(
         self,
@@ -59,22 +59,22 @@ class Stretched:
         otherwise: Callable[[list], Any],
     ):
         if not isinstance(fn, types.FunctionType):
-            raise NotStretched("no function of Python's")
+            raise NotSplit("no function of Python's")
         self.fn, self.structure, self.otherwise = fn, structure, otherwise
         self.refused: str | None = None
         self._by_numpy = ByNumPy(jit(fn), structure)
-        self.stretches: list[Stretch] = []
+        self.regions: list[Region] = []
         self._calls = 0
 
-        def stretch(statements: list, wanted: list[str], local: set[str]) -> Stretch:
-            self.stretches.append(Stretch(fn, statements, wanted, local, jit))
-            return self.stretches[-1]
+        def region(statements: list, wanted: list[str], local: set[str]) -> Region:
+            self.regions.append(Region(fn, statements, wanted, local, jit))
+            return self.regions[-1]
 
         try:
-            self.function = rewritten(fn, stretch, {TRUTH: truth, ITERATED: iterated})
+            self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
             self.unrolls = unrolls(fn)
-        except NotLiftable as error:
-            raise NotStretched(str(error)) from None
+        except NotOutlinable as error:
+            raise NotSplit(str(error)) from None
 
     def run(self, leaves: list) -> Any:
         """The result of a call; behind its own leaves come arrays around the function, as in pieces."""
@@ -83,27 +83,27 @@ class Stretched:
             return self._by_numpy.run(leaves)
         if self.refused is None:
             try:
-                return self.stretched(leaves)
-            except NotStretched as error:
+                return self.device_loops(leaves)
+            except NotSplit as error:
                 self.refused = str(error)
         return self.otherwise(leaves)
 
-    def stretched(self, leaves: list) -> Any:
-        """The result of a call. Raises :class:`NotStretched` in the first calls, with the arguments as they were."""
+    def device_loops(self, leaves: list) -> Any:
+        """The result of a call. Raises :class:`NotSplit` in the first calls, with the arguments as they were."""
         args, kwargs = self.structure.unflatten(leaves)
         if self._calls >= _SETTLED:
             return self.function(*args, **kwargs)
         for leaf in leaves:
             if not (isinstance(leaf, _PLAIN) or (arrays.framework(leaf) in ("torch", "cupy") and leaf.ndim)):
-                raise NotStretched(f"an argument of type {type(leaf).__name__}")
+                raise NotSplit(f"an argument of type {type(leaf).__name__}")
         before = [_copy(leaf) for leaf in leaves]
         try:
             result = self.function(*args, **kwargs)
-        except (MlirfuseError, NotStretched) as error:
+        except (MlirfuseError, NotSplit) as error:
             for leaf, kept in zip(leaves, before):
                 if kept is not None:
                     leaf[...] = kept
-            raise NotStretched(str(error)) from error
+            raise NotSplit(str(error)) from error
         self._calls += 1
         return result
 

@@ -23,7 +23,7 @@ _OF_SHAPES = {"len", "isinstance", "type"}
 _NUMBERS = (int, float, complex, np.number, np.bool_)
 
 
-class NotStretched(Exception):
+class NotSplit(Exception):
     """The function cannot run so."""
 
 
@@ -87,7 +87,7 @@ def _owned(value: Any, like: Callable[[], Any], known: dict[int, Any]) -> Any:
     """Arrays of NumPy's as ones of the device."""
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.kind not in "biufc":
-            raise NotStretched(f"an array of {value.dtype}")
+            raise NotSplit(f"an array of {value.dtype}")
         if id(value) not in known:
             known[id(value)] = arrays.from_numpy(value, like())
         return known[id(value)]
@@ -155,8 +155,8 @@ class _HostParts(ast.NodeTransformer):
         computed = not isinstance(node, (ast.Slice, ast.Starred)) and self._computes(node) and not self.of_arrays(node)
         if read and (computed or self._found(node)):
             name = self.name()
-            made = ast.Assign([ast.Name(name, ast.Store())], node)  # type: ignore[arg-type]
-            self.before.append(ast.fix_missing_locations(ast.copy_location(made, node)))
+            created = ast.Assign([ast.Name(name, ast.Store())], node)  # type: ignore[arg-type]
+            self.before.append(ast.fix_missing_locations(ast.copy_location(created, node)))
             return ast.copy_location(ast.Name(name, ast.Load()), node)
         if isinstance(node, ast.Call):  # what is called stays
             node.args = [self.visit(arg) for arg in node.args]  # type: ignore[misc]
@@ -199,8 +199,8 @@ class _Step:
             raise _unbound(error.args[0]) from None
         self.keep(env, self.function(*given))
 
-    def keep(self, env: dict[str, Any], made: Sequence) -> None:
-        env.update(zip(self.gives, made))
+    def keep(self, env: dict[str, Any], created: Sequence) -> None:
+        env.update(zip(self.gives, created))
 
 
 @dataclass
@@ -226,18 +226,16 @@ def _like(env: dict[str, Any]) -> Any:
     for value in env.values():
         if _on_device(value):
             return value
-    raise NotStretched("no array is left to tell the device")
+    raise NotSplit("no array is left to tell the device")
 
 
 class _Compiled(_Step):
     """A group of statements, compiled for each of the kinds of the ``opened`` names, which Python assigns before."""
 
-    def __init__(
-        self, stretch: Stretch, body: list[ast.stmt], kinds: dict[str, Any], opened: set[str], gives: list[str]
-    ):
-        reads = stretch.variables(read_before_assigned(body))
+    def __init__(self, region: Region, body: list[ast.stmt], kinds: dict[str, Any], opened: set[str], gives: list[str]):
+        reads = region.variables(read_before_assigned(body))
         super().__init__(self._dispatch, reads, gives)
-        self.stretch, self.body, self.kinds = stretch, body, kinds
+        self.region, self.body, self.kinds = region, body, kinds
         self._open = [k for k, name in enumerate(reads) if name in opened]
         self._variants: dict[tuple, Callable[..., tuple]] = {}
 
@@ -252,17 +250,17 @@ class _Compiled(_Step):
         kinds = self.kinds | {self.reads[k]: found for k, found in zip(self._open, key)}
         fixed = {name: kinds[name].value for name in self.reads if isinstance(kinds.get(name), _Is)}
         left = [k for k, name in enumerate(self.reads) if name not in fixed]
-        made = self.stretch.function(self.body, [self.reads[k] for k in left], self.gives, fixed)
-        compiled = self.stretch.jit(made)
-        self.stretch.made += 1
+        created = self.region.function(self.body, [self.reads[k] for k in left], self.gives, fixed)
+        compiled = self.region.jit(created)
+        self.region.created += 1
         return compiled if len(left) == len(self.reads) else lambda *given: compiled(*[given[k] for k in left])
 
 
 class _Group:
     """Statements of arrays in a row, while they are gathered."""
 
-    def __init__(self, stretch: Stretch, kinds: dict[str, Any]):
-        self.stretch, self.kinds = stretch, kinds
+    def __init__(self, region: Region, kinds: dict[str, Any]):
+        self.region, self.kinds = region, kinds
         self.body: list[ast.stmt] = []
         self.before: list[ast.stmt] = []
         self._assigned: set[str] = set()
@@ -272,9 +270,9 @@ class _Group:
     def takes(self, node: ast.stmt) -> bool:
         """Whether a statement belongs to it, which it then has."""
         read, written = set(names_of([node], ast.Load)), set(names_of([node], ast.Store))
-        if self.stretch.stores_in_list(node, self.kinds) or written & self._opened:
+        if self.region.stores_in_list(node, self.kinds) or written & self._opened:
             return False
-        if not self.stretch.of_arrays(node, self.kinds):
+        if not self.region.of_arrays(node, self.kinds):
             used = self._assigned | set(names_of(self.body, ast.Load))
             apart = not (read & (self._assigned | self._opened) or written & used)
             if apart:
@@ -282,21 +280,19 @@ class _Group:
                 self._opened |= written
             return apart
         lists = {name for name in read if self.kinds.get(name) in ("list", "long list")}
-        parts = _HostParts(
-            lambda x: self.stretch.of_arrays(x, self.kinds), lists, self.stretch.local, self.stretch.name
-        )
-        made = parts.visit(_rebinding(copy.deepcopy(node), self.kinds, self._assigned))
-        left = set(names_of([made], ast.Load))
-        if self._needed(made) & set(names_of(parts.before, ast.Store)):
-            self.in_two = [*parts.before, made]
+        parts = _HostParts(lambda x: self.region.of_arrays(x, self.kinds), lists, self.region.local, self.region.name)
+        created = parts.visit(_rebinding(copy.deepcopy(node), self.kinds, self._assigned))
+        left = set(names_of([created], ast.Load))
+        if self._needed(created) & set(names_of(parts.before, ast.Store)):
+            self.in_two = [*parts.before, created]
             return False
         long = any(self.kinds.get(name) == "long list" for name in left)
-        if long or set(names_of(parts.before, ast.Load)) & self._assigned or self._needed(made) & self._opened:
+        if long or set(names_of(parts.before, ast.Load)) & self._assigned or self._needed(created) & self._opened:
             return False
-        self._check(made)
+        self._check(created)
         self.before += parts.before
         self._opened |= set(names_of(parts.before, ast.Store))
-        self.body.append(made)  # type: ignore[arg-type]
+        self.body.append(created)  # type: ignore[arg-type]
         self._assigned |= written
         self.kinds |= dict.fromkeys(written, "array")
         return True
@@ -304,8 +300,8 @@ class _Group:
     def steps(self, after: set[str]) -> list[_Step]:
         """What runs. ``after``: the names that are read behind it."""
         gives = [name for name in names_of(self.body, ast.Store) if name in after]
-        compiled = _Compiled(self.stretch, self.body, self.kinds, self._opened, gives)
-        return [*[self.stretch.on_host(node, self.kinds) for node in self.before], compiled]
+        compiled = _Compiled(self.region, self.body, self.kinds, self._opened, gives)
+        return [*[self.region.on_host(node, self.kinds) for node in self.before], compiled]
 
     @staticmethod
     def _needed(node: ast.AST) -> set[str]:
@@ -319,38 +315,34 @@ class _Group:
         return {part.id for part in found if isinstance(part, ast.Name)}
 
     def _check(self, node: ast.AST) -> None:
-        """Raises :class:`NotStretched` where a statement that is compiled may change more than arrays."""
-        stretch, kinds = self.stretch, self.kinds
+        """Raises :class:`NotSplit` where a statement that is compiled may change more than arrays."""
+        region, kinds = self.region, self.kinds
         if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             target = node.target.value
             if not isinstance(target, ast.Name) or kinds.get(target.id) not in ("array", "number"):
-                raise NotStretched("a part of something that is no array is added to")
+                raise NotSplit("a part of something that is no array is added to")
         for found in ast.walk(node):
             if not isinstance(found, ast.Call):
                 continue
             base = found.func.value if isinstance(found.func, ast.Attribute) else None
-            if (
-                isinstance(base, ast.Name)
-                and base.id in stretch.local
-                and kinds.get(base.id) not in ("array", "number")
-            ):
-                raise NotStretched(f"a method of '{base.id}'")
+            if isinstance(base, ast.Name) and base.id in region.local and kinds.get(base.id) not in ("array", "number"):
+                raise NotSplit(f"a method of '{base.id}'")
             given = [arg.id for arg in found.args if isinstance(arg, ast.Name) and kinds.get(arg.id) in _LISTS]
-            if given and not stretch.takes_lists(found.func):
-                raise NotStretched(f"the list '{given[0]}' is given to a function")
+            if given and not region.takes_lists(found.func):
+                raise NotSplit(f"the list '{given[0]}' is given to a function")
 
 
-class Stretch:
+class Region:
     """The statements of a stretch of ``fn``, called with its variables; gives the values of the names ``wanted``.
-    ``local``: the function's variables. ``jit`` compiles a function. ``made``: how many compiled functions it has, and
-    how often it ran."""
+    ``local``: the function's variables. ``jit`` compiles a function. ``created``: how many compiled functions it has,
+    and how often it ran."""
 
     def __init__(self, fn: types.FunctionType, statements: list[ast.stmt], wanted: list[str], local: set[str],
                  jit: Callable[[Callable], Callable]):  # fmt: skip
         self.fn, self.statements, self.wanted, self.local, self.jit = fn, statements, wanted, local, jit
         self.scope = Scope(fn)
         self.line = statements[0].lineno
-        self.made = self.runs = 0
+        self.created = self.runs = 0
         self._parts: dict[tuple, tuple[list[_Step], int]] = {}
         self._look()
 
@@ -412,7 +404,7 @@ class Stretch:
             if name in self.local:
                 found = kinds.get(name)
                 if isinstance(found, int):
-                    raise NotStretched(f"'{name}', which holds no number, array or constant")
+                    raise NotSplit(f"'{name}', which holds no number, array or constant")
                 if found in _ARRAYS:
                     return True
             else:
@@ -477,9 +469,9 @@ class Stretch:
         spec = ast.arguments([], [ast.arg(name) for name in reads], None, [], [], None, [])
         for arg in spec.args:
             ast.copy_location(arg, body[0])
-        made = remade(self.fn, self.fn.__name__, spec, [*body, end], fixed)
-        made.__defaults__, made.__kwdefaults__ = None, None
-        return made
+        created = remade(self.fn, self.fn.__name__, spec, [*body, end], fixed)
+        created.__defaults__, created.__kwdefaults__ = None, None
+        return created
 
 
 def _rebinding(node: ast.stmt, kinds: dict[str, Any], assigned: set[str]) -> ast.stmt:
@@ -490,6 +482,6 @@ def _rebinding(node: ast.stmt, kinds: dict[str, Any], assigned: set[str]) -> ast
     if name in assigned or kinds.get(name) == "array":
         return node
     if kinds.get(name) in ("list", "long list"):
-        raise NotStretched(f"the list '{name}' is added to")
+        raise NotSplit(f"the list '{name}' is added to")
     sum_ = ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value)
     return ast.fix_missing_locations(ast.copy_location(ast.Assign([node.target], sum_), node))

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.source import appended, looks_at_variables, parsed, remade
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
-STRETCHES, TRUTH, ITERATED = "mlirfuse_stretches", "mlirfuse_truth", "mlirfuse_iterated"
+REGIONS, TRUTH, ITERATED = "mlirfuse_stretches", "mlirfuse_truth", "mlirfuse_iterated"
 _STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
 _AS_THEY_ARE = (ast.Break, ast.Continue, ast.Raise, ast.Import, ast.ImportFrom, ast.Delete)
 _NEVER = (
@@ -31,34 +31,34 @@ _READ = {"float", "int", "bool", "complex", "print", "str", "repr", "round", "ra
 
 
 def rewritten(
-    fn: types.FunctionType, stretch: Callable[[list[ast.stmt], list[str], set[str]], Any], helpers: dict[str, Any]
+    fn: types.FunctionType, region: Callable[[list[ast.stmt], list[str], set[str]], Any], helpers: dict[str, Any]
 ) -> types.FunctionType:
-    """``fn`` with a call of ``stretch(statements, names, variables)`` for each stretch, made once: it takes the
+    """``fn`` with a call of ``region(statements, names, variables)`` for each stretch, made once: it takes the
     variables and gives the values of those names, which are read after it. ``helpers``: what truth and iteration are.
-    Raises NotLiftable."""
+    Raises NotOutlinable."""
     definition = parsed(fn)
     if looks_at_variables(definition):
-        raise NotLiftable("a function that looks at its own variables")
+        raise NotOutlinable("a function that looks at its own variables")
     for found in ast.walk(definition):
         if found is not definition and isinstance(found, _NEVER):
-            raise NotLiftable(f"a {type(found).__name__} in a function with loops")
+            raise NotOutlinable(f"a {type(found).__name__} in a function with loops")
         if isinstance(found, (ast.For, ast.While)) and found.orelse:
-            raise NotLiftable("a loop with an else")
+            raise NotOutlinable("a loop with an else")
     if not any(isinstance(found, (ast.For, ast.While)) for found in ast.walk(definition)):
-        raise NotLiftable("no loops")
+        raise NotOutlinable("no loops")
     local = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
     rewriter = _Rewriter(local)
     body = rewriter.block(definition.body)
     wanted = _wanted(rewriter.runs, body)
     for names, call in zip(wanted, rewriter.calls):
         _assign(call, names)
-    made = [stretch(run, names, rewriter.local) for run, names in zip(rewriter.runs, wanted)]
-    return remade(fn, definition.name, definition.args, body, {STRETCHES: made, **helpers})
+    created = [region(run, names, rewriter.local) for run, names in zip(rewriter.runs, wanted)]
+    return remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
 
 
 def unrolls(fn: types.FunctionType) -> bool:
     """Whether a trace would be as long as the function runs: it has a ``while``, or writes into arrays in a loop whose
-    trip count the source does not tell. Raises NotLiftable."""
+    trip count the source does not tell. Raises NotOutlinable."""
     for loop in ast.walk(parsed(fn)):
         if isinstance(loop, ast.While):
             return True
@@ -131,11 +131,11 @@ class _Rewriter:
             self._end(run, out)
             out.append(node)
         else:
-            raise NotLiftable(f"a {type(node).__name__} in a function with loops")
+            raise NotOutlinable(f"a {type(node).__name__} in a function with loops")
 
     def _end(self, run: list[ast.stmt], out: list[ast.stmt]) -> None:
         if run:
-            call: Any = ast.parse(f"() = {STRETCHES}[{len(self.runs)}](locals())").body[0]
+            call: Any = ast.parse(f"() = {REGIONS}[{len(self.runs)}](locals())").body[0]
             for part in ast.walk(call):
                 ast.copy_location(part, run[0])
             self.runs.append(list(run))
@@ -158,9 +158,9 @@ class _Rewriter:
     def _iterated(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
         """What a loop goes over; several that it goes over at once are so one by one."""
         if isinstance(expression, ast.Call) and getattr(expression.func, "id", "") in ("zip", "enumerate"):
-            made = copy.copy(expression)
-            made.args = [self._iterated(arg, run) for arg in expression.args]
-            return made
+            created = copy.copy(expression)
+            created.args = [self._iterated(arg, run) for arg in expression.args]
+            return created
         return _call(ITERATED, self._value(expression, run))
 
     def _condition(self, test: ast.expr, run: list[ast.stmt], out: list[ast.stmt]) -> ast.expr:
@@ -206,8 +206,8 @@ class _Rewriter:
             store = _at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
             return [*self._apart(first), *self._apart(store)]
         taken = _Numbers(self._temporary)
-        made: Any = taken.visit(copy.deepcopy(node))
-        return [*taken.before, made]
+        created: Any = taken.visit(copy.deepcopy(node))
+        return [*taken.before, created]
 
 
 class _Numbers(ast.NodeTransformer):

@@ -120,8 +120,8 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         fail(TypeError, f"Cannot cast array data from {self.dtype!r} to {to.numpy!r} according to the rule '{casting}'")
     if to is self._value.dtype and not copy and order in ("K", "A"):
         return self
-    made = fresh(t, self.value) if to is self._value.dtype else t.emit("cast", self.value, to=to)
-    return TracedArray(t, forced(t, made, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
+    created = fresh(t, self.value) if to is self._value.dtype else t.emit("cast", self.value, to=to)
+    return TracedArray(t, forced(t, created, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
 
 
 @_method("copy")

@@ -50,12 +50,12 @@ def of_arrays(name: str) -> Callable:
 
 def vectorized(function: Callable, *given, **options) -> Callable:
     """``np.vectorize`` as it is traced."""
-    made = np.vectorize(function, *given, **options)
+    created = np.vectorize(function, *given, **options)
 
     def call(*args, **kwargs):
         session = session_of((*args, *kwargs.values()))
         if session is None:
-            return made(*args, **kwargs)
+            return created(*args, **kwargs)
         return session.call(_vectorize, (function, given, options, args, kwargs), {})
 
     return call

@@ -6,8 +6,8 @@ import copy
 import time
 from dataclasses import dataclass
 
-from mlirfuse.frontend.numpy.graph_breaks.program import Pieces
-from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Piece, Read, Return, SizeOf, Step
+from mlirfuse.frontend.numpy.graph_breaks.program import GraphBreakProgram
+from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Read, Return, SizeOf, Step, Subgraph
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.shown import Table, Tables
 
@@ -24,7 +24,7 @@ class StepRan:
     kernels: int = 0  # that a piece launches
 
 
-class PiecesExplanation(Tables):
+class GraphBreaksExplanation(Tables):
     """One call of a function that runs in pieces (:mod:`mlirfuse.frontend.numpy.graph_breaks`): its ``steps`` in order,
     and
     ``seconds`` of the whole call."""
@@ -33,34 +33,34 @@ class PiecesExplanation(Tables):
         self.name, self.steps, self.seconds = name, steps, seconds
 
     @staticmethod
-    def of(name: str, pieces: Pieces, leaves: list) -> PiecesExplanation:
+    def of(name: str, subgraphs: GraphBreakProgram, leaves: list) -> GraphBreaksExplanation:
         """Of a call that runs three times on copies: to compile, to load, to measure. Raises TraceError where it does
         not run in pieces."""
         for _ in range(2):
-            pieces.in_pieces(copy.deepcopy(leaves))
-        state = pieces.tree.state(copy.deepcopy(leaves))
+            subgraphs.with_graph_breaks(copy.deepcopy(leaves))
+        state = subgraphs.tree.state(copy.deepcopy(leaves))
         steps: list[StepRan] = []
-        step: Step = pieces.tree.root
+        step: Step = subgraphs.tree.root
         key: object = None
         start = time.perf_counter()
         while True:
-            step = pieces.tree.next(step, key, state)
+            step = subgraphs.tree.next(step, key, state)
             before = time.perf_counter()
             if isinstance(step, Return):
                 step.result(state)
-                return PiecesExplanation(name, steps, before - start)
+                return GraphBreaksExplanation(name, steps, before - start)
             key = step.run(state)
             seconds = time.perf_counter() - before
-            kernels = step.kernels(state.env) if isinstance(step, Piece) else 0
-            steps.append(StepRan(*_told(step, key), step.where, seconds, kernels))
+            kernels = step.kernels(state.env) if isinstance(step, Subgraph) else 0
+            steps.append(StepRan(*_reported(step, key), step.where, seconds, kernels))
 
     def summary(self) -> str:
         """One line: how many pieces are compiled, how many functions are called, and how long a call takes."""
-        count = {kind: sum(step.kind == kind for step in self.steps) for kind in ("piece", "call", "read", "size")}
+        count = {kind: sum(step.kind == kind for step in self.steps) for kind in ("subgraph", "call", "read", "size")}
         called = sum(step.seconds for step in self.steps if step.kind == "call")
         reads = count["read"] + count["size"]
         return (
-            f"{self.name} runs in {count['piece']} compiled pieces, with {count['call']} calls of functions that have "
+            f"{self.name} runs in {count['subgraph']} subgraphs, with {count['call']} calls of functions that have "
             f"no kernel and {reads} values read between them. This call took {self.seconds * 1e3:.3g} ms, "
             f"{called * 1e3:.3g} ms of it in the functions"
         )
@@ -79,9 +79,9 @@ class PiecesExplanation(Tables):
         return [Table(headings, rows, keys={"took": [step.seconds for step in self.steps]})]
 
 
-def _told(step: Step, key: object) -> tuple[str, str]:
-    if isinstance(step, Piece):
-        return "piece", ", ".join(dict.fromkeys(op.name for op in step.whole.ops if not op.row.literal)) or "copy"
+def _reported(step: Step, key: object) -> tuple[str, str]:
+    if isinstance(step, Subgraph):
+        return "subgraph", ", ".join(dict.fromkeys(op.name for op in step.whole.ops if not op.row.literal)) or "copy"
     if isinstance(step, Call):
         return "call", getattr(step.function, "__name__", type(step.function).__name__)
     if isinstance(step, SizeOf):

@@ -12,7 +12,7 @@ from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.graph_breaks.session import NotInPieces, Session
+from mlirfuse.frontend.numpy.graph_breaks.session import NotSplittable, Session
 from mlirfuse.frontend.numpy.graph_breaks.tree import State, Tree, Unknown
 from mlirfuse.frontend.numpy.scope import scope_of
 from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
@@ -23,13 +23,13 @@ _MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for 
 SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less than the steps between pieces
 
 
-class Pieces:
-    """A function for one kind of arguments, whose structure is ``structure``. ``plainly``: runs a call as it is, told
-    why, or raises it; ``watch``: hears what the function reads from around it."""
+class GraphBreakProgram:
+    """A function for one kind of arguments, whose structure is ``structure``. ``run_eagerly``: runs a call as it is,
+    told why, or raises it; ``watch``: hears what the function reads from around it."""
 
-    def __init__(self, fn: Callable, structure: trees.Tree, plainly: Callable[[list, Any], Any],
+    def __init__(self, fn: Callable, structure: trees.Tree, run_eagerly: Callable[[list, Any], Any],
                  watch: Callable[[list, set[int]], None]):  # fmt: skip
-        self.fn, self.structure, self.plainly, self.watch = fn, structure, plainly, watch
+        self.fn, self.structure, self.run_eagerly, self.watch = fn, structure, run_eagerly, watch
         self.tree = Tree()
         self.refused: Any = None  # why it is not run in pieces any more
         self._failures = 0
@@ -39,10 +39,10 @@ class Pieces:
         whole have found."""
         leaves = leaves[: self.structure.leaves]
         if self.refused is not None or self._is_small(leaves):
-            return self._told(leaves, self.refused)
-        return self.in_pieces(leaves)
+            return self._reported(leaves, self.refused)
+        return self.with_graph_breaks(leaves)
 
-    def in_pieces(self, leaves: list) -> Any:
+    def with_graph_breaks(self, leaves: list) -> Any:
         """The result of a call, however small it is."""
         try:
             state = self.tree.state(leaves)
@@ -57,12 +57,12 @@ class Pieces:
             if state.final:
                 raise
             state.restore()
-            return self._told(leaves, error)
+            return self._reported(leaves, error)
 
-    def _told(self, leaves: list, why: Any) -> Any:
+    def _reported(self, leaves: list, why: Any) -> Any:
         """A call that does not run in pieces because of what has been told before, or what NumPy raises again."""
         numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
-        return self.plainly(leaves, None if numpys else why)
+        return self.run_eagerly(leaves, None if numpys else why)
 
     @staticmethod
     def _is_small(leaves: list) -> bool:
@@ -76,7 +76,7 @@ class Pieces:
         try:
             with deadline.compiling(True):
                 return self._session(state, leaves)
-        except (NotInPieces, TooLong, SideEffect) as error:
+        except (NotSplittable, TooLong, SideEffect) as error:
             problem: Any = error
         except Exception as error:
             problem = error
@@ -85,7 +85,7 @@ class Pieces:
         ours = not isinstance(problem, Exception) or isinstance(problem, (TraceError, UnsupportedError, CompileError))
         if ours or self._failures >= _MOST_FAILURES:
             self.refused = problem
-        return self.plainly(leaves, problem)
+        return self.run_eagerly(leaves, problem)
 
     def _session(self, state: State, leaves: list) -> Any:
         t = Trace(_MOST_OPS)

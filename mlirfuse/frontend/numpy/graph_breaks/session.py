@@ -15,8 +15,8 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, pure
-from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Holds, Piece, Read, Return, SizeOf, State, Step, Tree
-from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Place, Repeated, RunTime, on_host
+from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Holds, Read, Return, SizeOf, State, Step, Subgraph, Tree
+from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Repeated, RunTime, SlotView, on_host
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
 from mlirfuse.frontend.numpy.source import located, location
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_TEXTS = 8  # different ones of a value that is read as text: a trace each
 
 
-class NotInPieces(BaseException):
+class NotSplittable(BaseException):
     """The function cannot be followed in pieces either. No Exception, so that its own handlers do not take it."""
 
 
@@ -50,7 +50,7 @@ class Session:
         self.last: Step = tree.root
         self.key: Any = None
         self._again = list(state.steps)  # steps that have run before the function was traced again
-        self._made = list(state.made)
+        self._created = list(state.created)
         self._count = state.arguments  # slots so far
         self._refs: list[weakref.ref] = []
         self._slot_of: dict[Value, int] = {}  # the block's arguments
@@ -61,7 +61,7 @@ class Session:
         self.original: Callable[[Any], Any] = lambda x: x
 
     def abort(self, why: str) -> NoReturn:
-        raise NotInPieces(located(why))
+        raise NotSplittable(located(why))
 
     # ---- what the trace tells
 
@@ -76,7 +76,7 @@ class Session:
         """A stand-in has been made."""
         self._refs.append(weakref.ref(x))
 
-    def captured(self, array: Any, made: TracedArray, paths: tuple) -> None:
+    def captured(self, array: Any, created: TracedArray, paths: tuple) -> None:
         """An array from around the function has become an argument of the block."""
         known = self.tree.captured
         ways = {(id(root), steps) for root, steps in paths}
@@ -89,8 +89,8 @@ class Session:
             known.append(Captured(array, paths))
         if k >= len(self.state.captured):
             self.state.captured.append(array)
-        made._buffer.slot = -1 - k
-        self._slot_of[made.value] = -1 - k
+        created._buffer.slot = -1 - k
+        self._slot_of[created.value] = -1 - k
         self._meet_symbols(functools.partial(_always, -1 - k))
 
     def _meet_symbols(self, slot_at: Callable[[int], int], kept: dict | None = None) -> None:
@@ -206,12 +206,12 @@ class Session:
         of_slot = {slot: v for v, slot in old.items()}
         t.block = Block()
         t.builder = Builder(t.block, location)
-        t.layouts, t.scalars, made = [], set(), {}
+        t.layouts, t.scalars, created = [], set(), {}
 
         def argument(slot: int, like: Value) -> Value:
-            if slot not in made:
+            if slot not in created:
                 before = of_slot.get(slot)
-                value = made[slot] = Value(like.dtype, t.shape(like if before is None else before))
+                value = created[slot] = Value(like.dtype, t.shape(like if before is None else before))
                 if before in by_value:
                     t.scalars.add(len(t.block.args))
                 t.block.args.append(value)
@@ -224,7 +224,7 @@ class Session:
                 if layout is not None:
                     t.strides[value] = layout.strides
                 self._slot_of[value] = slot
-            return made[slot]
+            return created[slot]
 
         for b in buffers:
             slot = slots[id(b)]
@@ -266,9 +266,9 @@ class Session:
                 op.attrs = map_sizes(op.row.attr_types, op.attrs, t.canonical)
 
         def same(step: Step) -> bool:
-            return isinstance(step, Piece) and (step.sources, step.writes) == (sources, writes)
+            return isinstance(step, Subgraph) and (step.sources, step.writes) == (sources, writes)
 
-        self._step(lambda: Piece(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
+        self._step(lambda: Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
         self._count += len(results) - len(writes)
 
     # ---- what the function asks for
@@ -298,12 +298,12 @@ class Session:
         t.symbols[name] = (-1, "value", 0)
         return t.sym(sz.symbol(name))
 
-    def _place_of(self, x: TracedArray) -> Place:
+    def _place_of(self, x: TracedArray) -> SlotView:
         kept = TracedArray(self.t, self.t.emit("copy", x.value), scalar=x._scalar) if x._path else x
         self.cut()
-        return self._spelled(kept)
+        return self._serialized(kept)
 
-    def _spelled(self, x: Any) -> Any:
+    def _serialized(self, x: Any) -> Any:
         """A leaf of a call's arguments or of the result, as the tree has it; behind a cut."""
         if isinstance(x, TracedArray):
             if x._trace is not self.t:
@@ -312,7 +312,7 @@ class Session:
             index = tuple(self._slot_of[step.index] for step in x._path if isinstance(step, At))
             path = tuple(RunTime(s.axis) if isinstance(s, At) else s for s in x._path)
             slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
-            return Place(slot, path, index, number)
+            return SlotView(slot, path, index, number)
         if isinstance(x, SymInt):
             return Extent(self.t.canonical(x.size))
         return Constant(self.original(x))
@@ -321,11 +321,11 @@ class Session:
         """``function`` called with the real arrays. ``pure``: it writes into none of them."""
         given, tree = trees.flatten((tuple(args), dict(kwargs)))
         self.cut()
-        leaves = [self._spelled(x) for x in given]
+        leaves = [self._serialized(x) for x in given]
         for x in () if pure else given:
             if isinstance(x, TracedArray):
                 x._buffer.touched = True
-        arguments = [p.slot for p in leaves if type(p) is Place and 0 <= p.slot < self.state.arguments]
+        arguments = [p.slot for p in leaves if type(p) is SlotView and 0 <= p.slot < self.state.arguments]
         written = [] if pure else sorted(set(arguments))
         function = self.original(function)
 
@@ -335,10 +335,10 @@ class Session:
         again = bool(self._again)
         step = self._step(lambda: Call(function, tree, leaves, pure, written), same)
         assert isinstance(step, Call)
-        made = self._made.pop(0) if again else self.state.made[-1]
-        if isinstance(made, BaseException):
-            raise made
-        return self._wrapped(step, *made)
+        created = self._created.pop(0) if again else self.state.created[-1]
+        if isinstance(created, BaseException):
+            raise created
+        return self._wrapped(step, *created)
 
     def _wrapped(self, step: Call, leaves: list, tree: trees.Tree) -> Any:
         """The result of a call, with stand-ins for its arrays."""
@@ -389,23 +389,23 @@ class Session:
         tree = concrete_keys(tree)
         self._ended = True
         self.cut()
-        spelled: list = []
+        serialized: list = []
         first: dict[int, int] = {}  # where each array is a result
         for x in leaves:
-            if isinstance(x, TracedArray) and first.setdefault(id(x), len(spelled)) < len(spelled):
-                spelled.append(Repeated(first[id(x)]))
+            if isinstance(x, TracedArray) and first.setdefault(id(x), len(serialized)) < len(serialized):
+                serialized.append(Repeated(first[id(x)]))
                 continue
-            leaf = self._spelled(x)
+            leaf = self._serialized(x)
             if type(leaf) is Constant:
                 out = constant(leaf.value)
                 if out.kind != "constant":
                     self.abort("it returns an object from around it")
-            spelled.append(leaf)
+            serialized.append(leaf)
 
         def same(step: Step) -> bool:
             return isinstance(step, Return) and step.tree == tree
 
-        step = self._step(lambda: Return(tree, spelled), same)
+        step = self._step(lambda: Return(tree, serialized), same)
         assert isinstance(step, Return)
         return step.result(self.state)
 

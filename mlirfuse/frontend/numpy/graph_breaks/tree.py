@@ -13,7 +13,7 @@ from mlirfuse import _native
 from mlirfuse.core import deadline
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
-from mlirfuse.frontend.numpy.graph_breaks.views import Place, Repeated, on_host, seen
+from mlirfuse.frontend.numpy.graph_breaks.views import Repeated, SlotView, on_host, seen
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
@@ -21,7 +21,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
-from mlirfuse.runtime.storage_views import Split
+from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
 
 _MOST_STEPS = 1000  # of a tree
@@ -42,7 +42,7 @@ class State:
         self.captured = list(captured)
         self.env = dict(env)
         self.steps: list[tuple[Step, Any]] = []  # that have run, and what came of each
-        self.made: list = []  # by each call: its result's leaves and their tree, or the error
+        self.created: list = []  # by each call: its result's leaves and their tree, or the error
         self.before: dict[int, np.ndarray] = {}
         self.final = False  # a step has written into arguments that nothing can follow but the result
         self.arguments = len(self.slots)
@@ -134,7 +134,7 @@ class Root(Step):
 
 
 @dataclass(eq=False)
-class Piece(Step):
+class Subgraph(Step):
     """A compiled piece: ``sources`` are its graph's arguments by slot, ``writes`` the results that are written into
     what is in a slot; the others are new slots."""
 
@@ -143,10 +143,10 @@ class Piece(Step):
     writes: list[tuple[int, int]]
 
     def __post_init__(self) -> None:
-        self._split: Split | None = None
+        self._split: StorageViews | None = None
         self.whole = self.graph.copy()
         if pipelines.complex_kernels(self.graph):
-            self._split = Split(self.graph)
+            self._split = StorageViews(self.graph)
         self._executors: dict[int | None, Executor] = {}  # by the GPU; None: the CPU
         self._runs: dict[tuple, Callable[..., list]] = {}
         self._symbols = sorted(
@@ -164,28 +164,30 @@ class Piece(Step):
             if len(self._runs) >= _MOST_SIZES:
                 self._runs.clear()
             run = self._runs[key] = self._runner(target, dict(env))
-        made = run(*given)
+        created = run(*given)
         if state.like is not None:  # where only numbers went in, NumPy's arrays come out
-            made = [state.own(x) if isinstance(x, np.ndarray) else x for x in made]
+            created = [state.own(x) if isinstance(x, np.ndarray) else x for x in created]
         written = {k for _, k in self.writes}
         final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
         for slot, k in self.writes:
             state.writes(slot, final and bool(self.after))
-            state.at(slot)[...] = made[k]
-        state.slots += [array for k, array in enumerate(made) if k not in written]
+            state.at(slot)[...] = created[k]
+        state.slots += [array for k, array in enumerate(created) if k not in written]
         return None
 
     def kernels(self, env: dict[str, int]) -> int:
         """How many kernels the last call with these sizes has launched."""
         programs = [p for executor in self._executors.values() for p, _ in executor.programs(env)]
-        return sum([*program.variants.values()][-1].kernels for program in programs if program.variants)
+        return sum(
+            [*program.compiled_programs.values()][-1].kernels for program in programs if program.compiled_programs
+        )
 
     def _runner(self, target: Target, env: dict[str, int]) -> Callable[..., list]:
         where = list(range(len(self.sources)))
         executor = self._executors.get(target.device)
         if executor is None:
             graph = self.graph.copy() if self._executors else self.graph
-            segments = pipelines.lower_to_segments(graph, target.machine, lambda *_: deadline.check())
+            segments = pipelines.lower_to_segments(graph, target.properties, lambda *_: deadline.check())
             executor = Executor(segments, target, env)
             self._executors[target.device] = executor
         try:
@@ -209,7 +211,7 @@ def _symbols_in(op) -> set[str]:
 class Read(Step):
     """A value is read, by bool, int, float …, from what is in a slot."""
 
-    place: Place
+    place: SlotView
     how: Callable[[Any], Any]
 
     def run(self, state: State) -> Any:
@@ -229,7 +231,7 @@ def outcome(value: Any) -> Any:
 class SizeOf(Step):
     """A number that was read becomes a size, whose symbol is ``name``; 0, 1 and what is below are constants."""
 
-    place: Place
+    place: SlotView
     name: str
 
     def run(self, state: State) -> Any:
@@ -241,8 +243,8 @@ class SizeOf(Step):
 @dataclass(eq=False)
 class Call(Step):
     """A function that is not of the op table, called with the arrays, as NumPy's: ``arguments`` is the nest of its
-    arguments, with a :class:`Place` for each array. ``pure``: it writes into none of them; ``written``: the arguments
-    of the call that it may write into. ``symbols``, by what came of it: those of its results' sizes."""
+    arguments, with a :class:`SlotView` for each array. ``pure``: it writes into none of them; ``written``: the
+    arguments of the call that it may write into. ``symbols``, by what came of it: those of its results' sizes."""
 
     function: Callable[..., Any]
     arguments: trees.Tree
@@ -267,13 +269,13 @@ class Call(Step):
         try:
             result = self.function(*args, **kwargs)
         except Exception as error:
-            state.made.append(error)
+            state.created.append(error)
             return "raised", type(error), str(error)
         finally:
             if not self.pure and state.like is not None:
                 self._write_back(given, state)
         leaves, tree = trees.flatten_result(result)
-        state.made.append((leaves, tree))
+        state.created.append((leaves, tree))
         first = len(state.slots)
         key = (tree, *map(kind_of_result, leaves))
         state.slots += [state.own(np.asarray(x)) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
@@ -284,7 +286,7 @@ class Call(Step):
     def _write_back(self, given: list, state: State) -> None:
         """What the function has left in the host's copies of arrays."""
         for leaf, host in zip(self.leaves, given):
-            if type(leaf) is Place and isinstance(host, np.ndarray):
+            if type(leaf) is SlotView and isinstance(host, np.ndarray):
                 arrays.write_into(seen(leaf, state), host)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class SlotView:
     """What is in ``slot``, or a view of it by ``path``; ``index``: the slot of each position that is known at run time.
     ``number``: np.generic, or Python's type, where it is a number and no array."""
 
@@ -58,7 +58,7 @@ class Constant:
 def seen(leaf: Any, state: State) -> Any:
     """The object that a leaf of a call's arguments, or of the result, is in this call."""
     kind = type(leaf)
-    if kind is Place:
+    if kind is SlotView:
         found = state.at(leaf.slot)
         if leaf.path:
             found = _view(found, leaf, state)
@@ -81,7 +81,7 @@ def on_host(leaf: Any, state: State) -> Any:
     return found if leaf.number is None else found[()]
 
 
-def _view(array: Any, place: Place, state: State) -> Any:
+def _view(array: Any, place: SlotView, state: State) -> Any:
     index = iter(place.index)
     for step in place.path:
         if isinstance(step, RunTime):

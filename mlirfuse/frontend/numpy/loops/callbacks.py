@@ -22,11 +22,11 @@ running = threading.local()  # .made: of the call that runs in this thread, its 
 def _allocate(site: int, size: int) -> int:
     """The address of new memory for the loop that runs; 0 where there is none."""
     try:
-        made = np.empty(max(size, 1), np.uint8)
+        created = np.empty(max(size, 1), np.uint8)
     except (MemoryError, ValueError):
         return 0
-    address = made.__array_interface__["data"][0]
-    running.made[address] = made
+    address = created.__array_interface__["data"][0]
+    running.created[address] = created
     return address
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -66,7 +66,7 @@ def _position(e: Code, array: Array, chosen: Array, indices: list[Val]) -> Val:
 def _check(e: Code, array: Array, chosen: Array) -> None:
     """An IndexError where a position is out of range."""
     if not array.shape or not chosen.dtype.is_integer or chosen.dtype is dt.u64:
-        raise NotLiftable("a subscript by an array of others than positions")
+        raise NotOutlinable("a subscript by an array of others than positions")
     extent, wrong = array.shape[0], e.slot("i64")
     inside = e.const(0, dt.i64)
     e.store(inside, wrong)
@@ -83,7 +83,7 @@ def _check(e: Code, array: Array, chosen: Array) -> None:
 
 def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
     if len(value.shape) > len(shape):
-        raise NotLiftable("more axes than there is room for")
+        raise NotOutlinable("more axes than there is room for")
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
             wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
@@ -97,7 +97,7 @@ def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
 
 def _check_mask(e: Code, array: Array, mask: Array) -> None:
     if not mask.shape or len(mask.shape) > len(array.shape):
-        raise NotLiftable("a mask of other axes")
+        raise NotOutlinable("a mask of other axes")
     for axis, (have, want) in enumerate(zip(mask.shape, array.shape)):
         e.fail_if(e.cmp("ne", have, want), _other_extent(axis), have, want)
 
@@ -123,17 +123,17 @@ def _where_true(e: Code, array: Array, mask: Array, site: int) -> Array:
     where its mask is false: there is room for one more."""
     _check_mask(e, array, mask)
     count, rest = _count(e, mask), array.shape[len(mask.shape) :]
-    made = arrays.dense(e, site, array.dtype, [e.count("addi", count, 1), *rest])
-    made.shape[0] = count
+    created = arrays.dense(e, site, array.dtype, [e.count("addi", count, 1), *rest])
+    created.shape[0] = count
     at = e.slot("i64")
     e.store(e.const(0, dt.i64), at)
     with e.each_of(mask.shape) as indices:
         true, place = arrays.element(e, mask, indices), e.load(at, dt.i64)
         with e.each_of(_if_true(e, true, rest) if rest else []) as inner:
             found = arrays.element(e, array, [*indices, *inner])
-            e.store(found, arrays.element_pointer(e, made, [place, *inner]), memory=True)
+            e.store(found, arrays.element_pointer(e, created, [place, *inner]), memory=True)
         e.store(e.count("addi", place, e.cast(true, dt.i64)), at)
-    return made
+    return created
 
 
 def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:

@@ -33,7 +33,7 @@ from mlirfuse.frontend.numpy.loops.source import (
     parsed,
     remade,
 )
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
 _POSITION = "mlirfuse_position"  # in what a loop that is compiled goes over
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
@@ -43,17 +43,17 @@ _FORMS = (
 )  # fmt: skip
 
 
-class Lifted:
+class Outlined:
     """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it. ``preferred``:
     it is better run so than traced, as there is a ``while``, or a loop that writes into arrays; ``tried``: where one of
-    its loops runs natively, as it appends to lists. Raises NotLiftable."""
+    its loops runs natively, as it appends to lists. Raises NotOutlinable."""
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
         if looks_at_variables(definition):
-            raise NotLiftable("a function that looks at its own variables")
+            raise NotOutlinable("a function that looks at its own variables")
         if _watches_errors(definition):
-            raise NotLiftable("a function that asks for NumPy's warnings or errors")
+            raise NotOutlinable("a function that asks for NumPy's warnings or errors")
         self.loops: list[Loop] = []
         scope = Scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
@@ -61,19 +61,19 @@ class Lifted:
         self.left = rewriter.left
         body = rewriter.block(definition.body)
         if not self.loops:
-            raise NotLiftable("no loops")
+            raise NotOutlinable("no loops")
         self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
         self.preferred = _better_run(definition)
         self.tried = any(loop.lists for loop in self.loops)
 
 
-def lifted(fn: types.FunctionType) -> Lifted | None:
+def outlined(fn: types.FunctionType) -> Outlined | None:
     """``fn`` with its loops lifted; None where it has none that may be. Raises NoSource."""
     try:
-        return Lifted(fn)
+        return Outlined(fn)
     except NoSource:
         raise
-    except NotLiftable:
+    except NotOutlinable:
         return None
 
 
@@ -124,15 +124,15 @@ def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
     changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
     if data not in local or data == node.target.id or changed or not loops:
         return node
-    made = copy.copy(node)
+    created = copy.copy(node)
     text = f"for {_POSITION} in range(len({data})): {node.target.id} = {data}[{_POSITION}]"
     (head,) = ast.parse(text).body
     assert isinstance(head, ast.For)
-    made.target, made.iter, made.body = head.target, head.iter, [*head.body, *node.body]
-    for found in (made.target, made.iter, head.body[0]):
+    created.target, created.iter, created.body = head.target, head.iter, [*head.body, *node.body]
+    for found in (created.target, created.iter, head.body[0]):
         for part in ast.walk(found):
             ast.copy_location(part, node)
-    return made
+    return created
 
 
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
@@ -174,7 +174,7 @@ class _Rewriter:
         self.left: list[ast.stmt] = []
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        return [made for statement in statements for made in self.statement(statement)]
+        return [created for statement in statements for created in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
@@ -183,11 +183,11 @@ class _Rewriter:
             return [node]
         loop = isinstance(node, (ast.For, ast.While))
         native = _over_positions(node, self.local)
-        lifted = self._lifted(node, native) if loop and _candidate(native, self.scope) else None
-        if loop and lifted is None:
+        outlined = self._outlined(node, native) if loop and _candidate(native, self.scope) else None
+        if loop and outlined is None:
             self.left.append(node)
         plain = self._within(node)
-        return [plain] if lifted is None else lifted(plain)
+        return [plain] if outlined is None else outlined(plain)
 
     def _within(self, node: ast.stmt) -> ast.stmt:
         """The statement with its blocks rewritten."""
@@ -198,12 +198,12 @@ class _Rewriter:
                 fields[field] = self.block(inside)
         if not fields:
             return node
-        made = copy.copy(node)
+        created = copy.copy(node)
         for name, value in fields.items():
-            setattr(made, name, value)
-        return made
+            setattr(created, name, value)
+        return created
 
-    def _lifted(self, node: ast.stmt, native: ast.stmt):
+    def _outlined(self, node: ast.stmt, native: ast.stmt):
         """``native``: the statement as it is compiled."""
         found = [n for n in natively(native) if isinstance(n, ast.Name)]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
@@ -222,13 +222,13 @@ class _Rewriter:
             text += f"    {', '.join([*assigned, _LEFT])}, = {_DONE}\n"
             text += "".join(f"    if {name} is {_UNSET}: del {name}\n" for name in assigned)
             text += "".join(f"    if {_LEFT} == {k + 1}: pass\n" for k in range(len(leaves)))
-            made = ast.parse(text).body
-            ways = made[1].orelse[-len(leaves) :] if leaves else []  # type: ignore[attr-defined]
-            made[1].body = [plain]  # type: ignore[attr-defined]
+            created = ast.parse(text).body
+            ways = created[1].orelse[-len(leaves) :] if leaves else []  # type: ignore[attr-defined]
+            created[1].body = [plain]  # type: ignore[attr-defined]
             for way, leave in zip(ways, leaves):
                 way.body = [leave]
-            _place(made, node, {plain, *leaves})
-            return made
+            _place(created, node, {plain, *leaves})
+            return created
 
         return around
 
