@@ -15,7 +15,7 @@ from mlirfuse.runtime import extern_ops
 # room for small arrays and its end.
 HEADER = 9
 _CHUNK = 2**13  # words of a log, at first
-running = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
+running = threading.local()  # .created: of the call that runs in this thread, its buffers by address; .log: see _more
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
