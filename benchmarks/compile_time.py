@@ -109,10 +109,10 @@ FAMILIES = {"block": block_graph, "chain": chain_graph, "wide": wide_graph, "mix
 
 def pipeline() -> str:
     """The tensor-level passes that `jit` runs for this processor."""
-    from mlirfuse.lowering import machines
+    from mlirfuse.lowering import devices
     from mlirfuse.passes import pipelines
 
-    return pipelines.to_segments(machines.host())
+    return pipelines.to_segments(devices.host())
 
 
 def run(graph) -> tuple[dict[str, float], dict]:

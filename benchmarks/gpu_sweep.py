@@ -357,7 +357,7 @@ def main() -> int:
         )
     total = sweep.mlirfuse.counters() if sweep.mlirfuse else {}
     print(
-        f"variants compiled over the sweep: {total.get('variants', '?')}, kinds: {total.get('kinds', '?')}, fallbacks: {total.get('fallbacks', '?')}"
+        f"variants compiled over the sweep: {total.get('compiled_programs', '?')}, kinds: {total.get('specializations', '?')}, fallbacks: {total.get('fallbacks', '?')}"
     )
     if options.json:
         timing.write_json(options.json, {

@@ -63,27 +63,27 @@ class Mlirfuse:
         found = None
         with contextlib.suppress(Exception):
             for entry in fn._entries.values():
-                for kind in entry.kinds.all():
+                for kind in entry.specializations.all():
                     if kind.executor is not None:
                         found = (found or 0) + _kernels_of(kind.executor)
         return found
 
     def counters(self) -> dict:
-        """Kinds and variants compiled so far in this process, and calls that fell back."""
+        """Specializations and variants compiled so far in this process, and calls that fell back."""
         try:
             return dict(importlib.import_module("mlirfuse.core.counters").snapshot())
         except Exception:
             return {}
 
     def variants(self) -> int | None:
-        return self.counters().get("variants")
+        return self.counters().get("compiled_programs")
 
 
 def _kernels_of(executor) -> int:
     if executor.host is not None:
         programs = [program for program, _ in executor.programs({})]
-        return sum(list(program.variants.values())[-1].kernels for program in programs)
-    return list(executor.program.variants.values())[-1].kernels
+        return sum(list(program.compiled_programs.values())[-1].kernels for program in programs)
+    return list(executor.program.compiled_programs.values())[-1].kernels
 
 
 def cold_caches() -> str:

@@ -85,7 +85,7 @@ def first_step(args) -> dict[str, float]:
 
     import mlirfuse.torch  # noqa: F401
     from mlirfuse.frontend.torch import backend, warm
-    from mlirfuse.runtime import ahead, program
+    from mlirfuse.runtime import async_compile, program
     from mlirfuse.schedule import targets
 
     now = time.perf_counter if args.device == "cuda" else time.process_time
@@ -101,7 +101,7 @@ def first_step(args) -> dict[str, float]:
         clock.times(target, "parameters", "schedules")
         clock.times(target, "write", "schedules")
     for function in ("begin", "finish"):
-        clock.times(ahead, function, "code")
+        clock.times(async_compile, function, "code")
     clock.times(program.Program, "_compile", "code")
     trainer = torch_models.Trainer(args, "mlirfuse")
     with clock.within("the rest"):

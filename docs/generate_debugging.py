@@ -26,10 +26,10 @@ SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
 # Runs a program as if on this processor.
 RUN = """
 import runpy
-from mlirfuse.core.machine import Host
-from mlirfuse.lowering import machines
-host = Host(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
-machines.host = lambda: host
+from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.lowering import devices
+host = HostProperties(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
+devices.host = lambda: host
 runpy.run_path("scores.py", run_name="__main__")
 """
 
@@ -112,7 +112,7 @@ For this program, `scores.py`,
 1. **Was it compiled at all?** Where compiling fails, a warning says so and the function runs op by op;
    `mlirfuse.config.fallback = False` (or `jit(f, fallback=False)`, `MLIRFUSE_FALLBACK=0`) makes it an error with the
    cause. `mlirfuse.counters.fallbacks` counts the calls that ran op by op, and the log says when a function has had
-   more kinds of arguments than `config.max_kinds`.
+   more kinds of arguments than `config.max_specializations`.
 2. **Which ops are in no kernel?** `explain` lists them under *outside of kernels*: what runs through a library (matrix
    products, sorts, scans) stays outside and cuts the program in two; what is alone stays outside with `single_op` off.
    `MLIRFUSE_DUMP=group-log` adds the merges that were refused, such as one that would have closed a cycle through a
@@ -144,7 +144,7 @@ from the next call on, for what has been compiled too.
 
 `MLIRFUSE_DUMP=segmented,ptx python program.py`, or `mlirfuse.config.dump = "segmented,ptx"`, prints to stderr while
 compiling. With `MLIRFUSE_DUMP_DIR=folder` (`config.dump_dir`) each dump gets a file of its own, named for what it is
-about: `scores.kind0.part1.variant0.segment1.tiled.mlir`. A *kind* is a trace, for certain dtypes, ranks and layouts; a
+about: `scores.specialization0.region1.program0.segment1.tiled.mlir`. A *kind* is a trace, for certain dtypes, ranks and layouts; a
 *variant* of it a choice of parameters; *parts* are what library ops cut a program into; segments are numbered through
 the whole program, as `explain` numbers kernels. A name that there is not is an error that lists those that there are.
 
@@ -331,10 +331,10 @@ def page() -> str:
 PRINTED = "printed on 2026-11-21; the kernel has another name since, which is put in"
 ON_A_GPU = {
     "occupancy": """
-===---- mlirfuse occupancy: softmax, kind 0, variant 0, segment 0 (normalization) ----===
+===---- mlirfuse occupancy: softmax, specialization 0, program 0, segment 0 (normalization) ----===
 mlirfuse_normalization0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",
     "sass": """
-===---- mlirfuse sass: softmax, kind 0, variant 0, segment 0 (normalization) ----===
+===---- mlirfuse sass: softmax, specialization 0, program 0, segment 0 (normalization) ----===
 …
 mlirfuse_normalization0:
 .text.mlirfuse_normalization0:
@@ -346,14 +346,14 @@ mlirfuse_normalization0:
         /*00a0*/                   LDG.E.128.CONSTANT R8, desc[UR6][R2.64+0x1000] ;
 …""",
     "kernel-args": """
-===---- mlirfuse kernel-args: softmax, kind 0, variant 0, segment 0 (normalization) ----===
+===---- mlirfuse kernel-args: softmax, specialization 0, program 0, segment 0 (normalization) ----===
 in   x   f32[8192, 4096]  strides (4096, 1)  0x7f872e000000
 out  t4  f32[8192, 4096]  strides (4096, 1)  0x7f8722000000
 mlirfuse_normalization0: 8192 blocks of 256 threads, stream 0x0; %p2 = 4096 (s1)""",
     "effective-bandwidth": """
-mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1255 ms: 2138.3 GB/s, 64% of 3352 GB/s
-mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1103 ms: 2434.3 GB/s, 73% of 3352 GB/s
-mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1065 ms: 2521.4 GB/s, 75% of 3352 GB/s""",
+mlirfuse effective-bandwidth: softmax, specialization 0, program 0, segment 0 (normalization): 268 MB in 0.1255 ms: 2138.3 GB/s, 64% of 3352 GB/s
+mlirfuse effective-bandwidth: softmax, specialization 0, program 0, segment 0 (normalization): 268 MB in 0.1103 ms: 2434.3 GB/s, 73% of 3352 GB/s
+mlirfuse effective-bandwidth: softmax, specialization 0, program 0, segment 0 (normalization): 268 MB in 0.1065 ms: 2521.4 GB/s, 75% of 3352 GB/s""",
 }
 
 

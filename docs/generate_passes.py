@@ -72,7 +72,7 @@ def _options(item) -> list[str]:
         default = (
             "must be given"
             if option.default is ...
-            else f"`{base._spell(option.default)}`"
+            else f"`{base._serialize(option.default)}`"
             if option.default != ""
             else "empty"
         )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, overload
 from mlirfuse import _native
 from mlirfuse.core import config
 from mlirfuse.frontend.numpy.jit import Jitted
-from mlirfuse.lowering import machines
+from mlirfuse.lowering import devices
 from mlirfuse.passes.base import build
 from mlirfuse.schedule.program import Schedules
 
 if TYPE_CHECKING:
-    from mlirfuse.runtime.linalg_program import WayDown
+    from mlirfuse.runtime.linalg_program import LoweringPath
 
 
 @overload
@@ -81,15 +81,15 @@ def jit(
     if max_args is not None:
         max_args = _checked("max_args", max_args)
     if target not in (None, "cpu", "cuda"):
-        machines.named(target)  # raises for what is no target
+        devices.named(target)  # raises for what is no target
     if lowering not in (None, "linalg") or from_level != "linalg":
         raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
     if pipeline is not None:
         build(pipeline)  # its spelling, now rather than at the first call
-    way = _way_down(pipeline) if lowering or pipeline else None
-    if way and schedule:
+    lowering_path = _lowering_path(pipeline) if lowering or pipeline else None
+    if lowering_path and schedule:
         raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
-    options = (static_argnames, target, fallback, way, schedule, max_args)
+    options = (static_argnames, target, fallback, lowering_path, schedule, max_args)
     return (lambda f: _jitted(f, options)) if fn is None else _jitted(fn, options)
 
 
@@ -122,8 +122,8 @@ def synchronize() -> None:
     _native.check_bad_index()
 
 
-def _way_down(pipeline: str | None) -> WayDown:
+def _lowering_path(pipeline: str | None) -> LoweringPath:
     """By linalg, whose part of the compiler is imported where somebody asks for it."""
-    from mlirfuse.runtime.linalg_program import WayDown
+    from mlirfuse.runtime.linalg_program import LoweringPath
 
-    return WayDown(pipeline)
+    return LoweringPath(pipeline)

@@ -81,8 +81,8 @@ def _floating(x) -> TracedArray:
 def _emit(name: str, *arrays, **attrs) -> TracedArray:
     """One op on arrays, its first result."""
     t = arrays[0]._trace
-    made = t.emit(name, *[x.value for x in arrays], **attrs)
-    return wrap(t, made[0] if isinstance(made, list) else made)
+    created = t.emit(name, *[x.value for x in arrays], **attrs)
+    return wrap(t, created[0] if isinstance(created, list) else created)
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, t
             "batch_norm: running_mean and running_var are given both or neither, and without training they are needed",
         )
     t = x._trace
-    made = t.emit(
+    created = t.emit(
         "batch_norm",
         x.value,
         *[v.value for v in values],
@@ -288,13 +288,13 @@ def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, t
         eps=float(eps),
         has=names,
     )
-    if not isinstance(made, list):
-        return TracedArray(t, made)
+    if not isinstance(created, list):
+        return TracedArray(t, created)
     if running_mean is not None and training:
-        for target, fresh in zip((running_mean, running_var), made[3:]):
+        for target, fresh in zip((running_mean, running_var), created[3:]):
             if isinstance(target, TracedArray):
                 store(t, target, fresh, "batch_norm")
-    return TracedArray(t, made[0])
+    return TracedArray(t, created[0])
 
 
 @_public

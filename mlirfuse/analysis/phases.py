@@ -23,7 +23,7 @@ class Analysis:
     ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
     of one phase depend only on earlier phases. ``scans``: in the order of the program; ``reduced`` are then the axes
     that they are along, in row-major order, and its reductions, over the same axes, depend on none of them.
-    ``strides`` are those of every tensor in memory (inputs and outputs). ``accumulation``: the op that adds the values,
+    ``strides`` are those of every tensor in memory (inputs and outputs). ``scatter_add``: the op that adds the values,
     over which the domain is, to rows of its result, which is then the only output.
     """
 
@@ -39,7 +39,7 @@ class Analysis:
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
     finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
     scans: list[Op] = field(default_factory=list)
-    accumulation: Op | None = None
+    scatter_add: Op | None = None
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: Mapping[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
@@ -63,7 +63,7 @@ class Analysis:
     @property
     def elementwise(self) -> bool:
         """Whether an element of an output comes of elements of inputs alone."""
-        return not (self.phases or self.partials or self.finishing or self.scans or self.accumulation)
+        return not (self.phases or self.partials or self.finishing or self.scans or self.scatter_add)
 
     def once(self, function: Callable[..., Any], *args) -> Any:
         """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
@@ -186,7 +186,7 @@ def apart(analysis: Analysis) -> bool:
     return True
 
 
-def is_accumulation(op: Op) -> bool:
+def is_scatter_add(op: Op) -> bool:
     return op.row.kind == "accumulate"
 
 
@@ -217,10 +217,10 @@ def analyze(
     """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``:
     the sizes of one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
     axes = Axes(program, around)
-    made = {v for op in program for v in op.results}
-    read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
+    created = {v for op in program for v in op.results}
+    read = list(dict.fromkeys(v for op in program for v in op.operands if v not in created))
     inputs = [v for v in read if v not in scalars]
-    inputs.extend(value for value in outputs if value not in made)
+    inputs.extend(value for value in outputs if value not in created)
     strides = {}
     for value in inputs + outputs:
         layout = layouts.get(value)
@@ -231,7 +231,7 @@ def analyze(
     finishing = following(program, partials)
     phases = phases_of([op for op in program if op not in finishing], axes)
     scans = [op for op in program if is_scan(op) and axes.scanned(op)]
-    accumulation = next(filter(is_accumulation, program), None)
+    scatter_add = next(filter(is_scatter_add, program), None)
     if scans:
         reduced = axes.scanned(scans[0])
         kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
@@ -240,8 +240,8 @@ def analyze(
         reduced = axes.reduced(first)
         full = axes.flat(first.operands[0])
         kept = [a for a in full if a not in reduced]
-    elif accumulation is not None:
-        kept, reduced = axes.flat(accumulation.operands[2]), []
+    elif scatter_add is not None:
+        kept, reduced = axes.flat(scatter_add.operands[2]), []
     elif partials:
         full = axes.flat(partials[0].operands[0])
         kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
@@ -262,10 +262,10 @@ def analyze(
         partials,
         finishing,
         scans,
-        accumulation,
+        scatter_add,
     )
     for value in outputs:
-        if value.op in partials or value.op in finishing or value.op is accumulation is not None:
+        if value.op in partials or value.op in finishing or value.op is scatter_add is not None:
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
             raise CompileError(
@@ -320,7 +320,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
                 same = op.operands and op.operands[0].rank == len(dims) and axes.dims(op.operands[0])[d] == dim
                 if not same:
                     pinned.update(dim)
-            if is_accumulation(op):
+            if is_scatter_add(op):
                 pinned.update(a for v in (op.result, *op.operands[2::2]) for a in axes.dims(v)[0])
             if op.name == "take":
                 pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
@@ -382,7 +382,7 @@ def _outer(analysis: Analysis):
     kept = [*analysis.kept, *(own if along_kept else ())]
     reduced = [*analysis.reduced, *(() if along_kept else own)]
     strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (kept, reduced)]
-    least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
+    least = [f"min({sz.serialized(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
     return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
 
 

@@ -161,8 +161,8 @@ def read_again(analysis: Analysis) -> list[Value]:
 
     def sources(known: set[Value]) -> list[Value]:
         ops = live(analysis.ops, summed, late | known)
-        made = {v for op in ops for v in op.results} - known
-        read = dict.fromkeys(v for v in [*summed, *(v for op in ops for v in op.operands)] if v not in made)
+        created = {v for op in ops for v in op.results} - known
+        read = dict.fromkeys(v for v in [*summed, *(v for op in ops for v in op.operands)] if v not in created)
         return [v for v in read if kept & set(analysis.axes.flat(v)) and reduced & set(analysis.axes.flat(v))]
 
     written = {v for v in analysis.outputs if v.op not in analysis.partials and v.op not in analysis.finishing}

@@ -104,13 +104,15 @@ def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides, 
             elsewhere = [u for u in users.get(v, ()) if u not in inside and not (v in views and u.group is None)]
             if v in returned or elsewhere:
                 outs.append(v)
-        made = {v for op in ops for v in op.results}
+        created = {v for op in ops for v in op.results}
         needed = live(ops, outs)
-        ins = [v for v in dict.fromkeys(v for op in needed for v in op.operands) if v not in made and v not in scalars]
+        ins = [
+            v for v in dict.fromkeys(v for op in needed for v in op.operands) if v not in created and v not in scalars
+        ]
         if not outs:
             segment.scheduler = "no-op"
         read, written = of_segment(needed, ins, outs, strides)
-        segment.params |= spelled(read, written)
+        segment.params |= serialized(read, written)
 
 
 def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
@@ -123,7 +125,7 @@ def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
     return out[::-1]
 
 
-def spelled(read: Size, written: Size) -> dict[str, int | str]:
+def serialized(read: Size, written: Size) -> dict[str, int | str]:
     """A segment's params for these bytes: numbers, or expressions over the symbols as text."""
     return {name: size if isinstance(size, int) else str(size) for name, size in zip(NAMES, (read, written))}
 

@@ -11,7 +11,8 @@ while.
 - ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace
   for such dtypes, ranks and layouts runs, right or wrong
 - ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
-- ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with
+- ``max_specializations`` (``MLIRFUSE_MAX_SPECIALIZATIONS``): kinds that one function is compiled for; past it, op by op
+  (or, with
   ``fallback`` off, an error)
 - ``compile_seconds`` (``MLIRFUSE_COMPILE_SECONDS``): a function that takes longer to compile runs op by op
 - ``check_indices`` (``MLIRFUSE_CHECK_INDICES``): kernels of a GPU check the positions that ``x[i]`` and ``np.take``
@@ -45,8 +46,8 @@ DUMPS = (
 )  # fmt: skip
 _SETTINGS: dict[str, Flag | Count] = {
     "fuse_cpu": Flag(), "fuse_gpu": Flag(), "single_op": Flag(), "horizontal": Flag(), "max_args": Count(1_000_000),
-    "guards": Flag(), "fallback": Flag(), "max_kinds": Count(1_000_000), "compile_seconds": Count(1_000_000, least=0),
-    "check_indices": Flag(),
+    "guards": Flag(), "fallback": Flag(), "max_specializations": Count(1_000_000),
+    "compile_seconds": Count(1_000_000, least=0), "check_indices": Flag(),
 }  # fmt: skip
 NAMES = (*_SETTINGS, "dump", "dump_dir")
 
@@ -81,7 +82,7 @@ single_op: bool = _from_environment("single_op", True)
 horizontal: bool = _from_environment("horizontal", True)
 guards: bool = _from_environment("guards", True)
 fallback: bool = _from_environment("fallback", True)
-max_kinds: int = _from_environment("max_kinds", 256)
+max_specializations: int = _from_environment("max_specializations", 256)
 compile_seconds: int = _from_environment("compile_seconds", 10)
 max_args: int = _from_environment("max_args", 128)
 check_indices: bool = _from_environment("check_indices", False)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from mlirfuse.core import events
 
-kinds = 0  # graphs traced and segmented
-variants = 0  # choices of schedule parameters compiled
+specializations = 0  # graphs traced and segmented
+compiled_programs = 0  # choices of schedule parameters compiled
 fallbacks = 0  # calls that ran op by op
 
 
 def snapshot() -> dict[str, int]:
     """The counters as a dict."""
-    return {"kinds": kinds, "variants": variants, "fallbacks": fallbacks}
+    return {"specializations": specializations, "compiled_programs": compiled_programs, "fallbacks": fallbacks}
 
 
-def _kind(event: events.Traced) -> None:
-    global kinds
-    kinds += 1
+def _specialization(event: events.Traced) -> None:
+    global specializations
+    specializations += 1
 
 
-def _variant(event: events.Scheduled) -> None:
-    global variants
-    variants += 1
+def _compiled_program(event: events.Scheduled) -> None:
+    global compiled_programs
+    compiled_programs += 1
 
 
 def _fallback(event: events.FellBack) -> None:
@@ -29,6 +29,6 @@ def _fallback(event: events.FellBack) -> None:
     fallbacks += 1
 
 
-events.observe(events.Traced, _kind)
-events.observe(events.Scheduled, _variant)
+events.observe(events.Traced, _specialization)
+events.observe(events.Scheduled, _compiled_program)
 events.observe(events.FellBack, _fallback)

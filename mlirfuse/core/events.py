@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.ir.graph import Graph, Op
     from mlirfuse.passes.base import MLIRPasses, Pass
-    from mlirfuse.runtime.kinds import Call, Kind, Source
-    from mlirfuse.runtime.program import Program, Variant
+    from mlirfuse.runtime.program import CompiledProgram, Program
+    from mlirfuse.runtime.specializations import Call, Source, Specialization
 
 
 class Event:
@@ -49,16 +49,16 @@ class Traced(Event):
     """A front end has made the graph of a new kind, which will be compiled. ``known``: the kinds before it, by key."""
 
     source: Source
-    kind: Kind
+    specialization: Specialization
     call: Call
-    known: dict[tuple, list[Kind]]
+    known: dict[tuple, list[Specialization]]
 
 
 @dataclass(eq=False)
 class PassRan(Event):
     """A pass has changed the graph of a kind."""
 
-    kind: Kind
+    specialization: Specialization
     step: Pass | MLIRPasses
     seconds: float
 
@@ -68,7 +68,7 @@ class Segmented(Event):
     """A kind is cut into segments, and its executor can run it. ``env``: the sizes of the first call."""
 
     source: Source
-    kind: Kind
+    specialization: Specialization
     call: Call
     env: dict[str, int]
     seconds: float
@@ -155,7 +155,7 @@ class Compiled(Event):
     """A variant is compiled and loaded."""
 
     program: Program
-    variant: Variant
+    compiled_program: CompiledProgram
     env: dict[str, int]
     seconds: float
 
@@ -166,7 +166,7 @@ class Launching(Event):
     place: its address as ``launch``, and as ``keep`` what has to live as long."""
 
     program: Program
-    variant: Variant
+    compiled_program: CompiledProgram
     env: dict[str, int]
     launch: int
     keep: Any
@@ -198,16 +198,16 @@ E = TypeVar("E", bound=Event)
 _lock = threads.lock()
 
 
-def observe(kind: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
-    """Calls ``observer`` with each event of the class ``kind`` from now on, in the thread that reports it. Gives a
-    function that ends it."""
+def observe(specialization: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
+    """Calls ``observer`` with each event of the class ``specialization`` from now on, in the thread that reports it.
+    Gives a function that ends it."""
 
     def stop() -> None:
         with _lock:
-            kind.observers = tuple(o for o in kind.observers if o is not observer)
+            specialization.observers = tuple(o for o in specialization.observers if o is not observer)
 
     with _lock:
-        kind.observers = (*kind.observers, observer)
+        specialization.observers = (*specialization.observers, observer)
     return stop
 
 

@@ -197,10 +197,10 @@ def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
     """
     get_dialect = _declared("mlirContextGetOrLoadDialect", ctypes.c_void_p, ctypes.c_void_p, _StringRef)
     pointer = _pointer_of(context).value
-    spelled = namespace.encode()
-    address = get_dialect(pointer, _StringRef(spelled, len(spelled)))
+    serialized = namespace.encode()
+    address = get_dialect(pointer, _StringRef(serialized, len(serialized)))
     words = (ctypes.c_uint64 * 5).from_address(address)
-    if words[2] != len(spelled) or words[4] != pointer or ctypes.string_at(words[1], words[2]) != spelled:
+    if words[2] != len(serialized) or words[4] != pointer or ctypes.string_at(words[1], words[2]) != serialized:
         raise ImportError("this build of MLIR lays out mlir::Dialect differently: install numba-cuda-mlir>=0.6,<0.7")
     flags = ctypes.c_uint8.from_address(address + 5 * 8)
     flags.value |= 1

@@ -26,9 +26,9 @@ def lock() -> Any:
     """A reentrant lock that is free in the child of a fork where another thread of the parent held it: that thread is
     not in the child and would never release it. So what it guards has to be whole at every moment, as an interrupt
     demands anyway."""
-    made = threading.RLock()
-    _locks.add(weakref.ref(made, _locks.discard))  # no callback in Python, in which an interrupt would be lost
-    return made
+    created = threading.RLock()
+    _locks.add(weakref.ref(created, _locks.discard))  # no callback in Python, in which an interrupt would be lost
+    return created
 
 
 def _locks_of_properties() -> Iterator[Any]:

@@ -73,27 +73,27 @@ class Tree:
         leaves = list(leaves)
         if len(leaves) != self.leaves:
             raise ValueError(f"{len(leaves)} leaves for a tree of {self.leaves}")
-        rest, made = iter(leaves), []
+        rest, created = iter(leaves), []
         for kind, count, keys in self.nodes:
             if kind == "leaf":
-                made.append(next(rest))
+                created.append(next(rest))
                 continue
-            parts: Any = made[len(made) - count :]
+            parts: Any = created[len(created) - count :]
             if kind == "tuple":
                 parts = tuple(parts)
             elif kind == "dict":
                 parts = dict(zip(keys, parts))
             elif kind == "named":
                 parts = keys(*parts)
-            made[len(made) - count :] = [parts]
-        return made[0]
+            created[len(created) - count :] = [parts]
+        return created[0]
 
     def paths(self, prefix: str = "") -> list[str]:
         """For each leaf, how Python spells the way to it: ``['w'][0]``."""
-        made: list[list[str]] = []  # for each tree that has no parent yet
+        created: list[list[str]] = []  # for each tree that has no parent yet
         for kind, count, keys in self.nodes:
             if kind == "leaf":
-                made.append([""])
+                created.append([""])
                 continue
             if kind == "dict":
                 names = [f"[{k!r}]" for k in keys]
@@ -101,9 +101,9 @@ class Tree:
                 names = [f".{f}" for f in keys._fields]
             else:
                 names = [f"[{k}]" for k in range(count)]
-            parts = made[len(made) - count :]
-            made[len(made) - count :] = [[name + path for name, paths in zip(names, parts) for path in paths]]
-        return [prefix + path for path in made[0]]
+            parts = created[len(created) - count :]
+            created[len(created) - count :] = [[name + path for name, paths in zip(names, parts) for path in paths]]
+        return [prefix + path for path in created[0]]
 
 
 def flatten(nest) -> tuple[list, Tree]:

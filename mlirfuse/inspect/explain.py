@@ -38,7 +38,7 @@ class Line:
 
 
 @dataclass
-class Kernel:
+class ExplainedKernel:
     """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata, and where it is a
     member of the launch of the kernel with the number ``within``; a split reduction has two."""
 
@@ -96,7 +96,7 @@ class Explanation(Shown):
     target: str
     inputs: dict[str, str]
     outputs: dict[str, str]
-    kernels: list[Kernel]
+    kernels: list[ExplainedKernel]
     outside: list[Outside]
     views: list[Outside]
     notes: list[str]
@@ -117,7 +117,7 @@ class Explanation(Shown):
     def bytes_written(self) -> int:
         return sum(k.bytes_written for k in self.kernels)
 
-    def launched(self) -> Iterator[tuple[Kernel, int, int]]:
+    def launched(self) -> Iterator[tuple[ExplainedKernel, int, int]]:
         """The kernels that are launched, each with the bytes that its launches read and write, for others too."""
         for kernel in self.kernels:
             if kernel.launches:
@@ -134,8 +134,8 @@ class Explanation(Shown):
         text = f"{self.name} for {self.target}: "
         if self.problem:
             return text + f"runs op by op: {self.problem}"
-        made = [k for k in self.kernels if k.computes]
-        text += f"{count(len(made), 'kernel')}, {count(self.launches, 'launch', 'es')}"
+        created = [k for k in self.kernels if k.computes]
+        text += f"{count(len(created), 'kernel')}, {count(self.launches, 'launch', 'es')}"
         if self.launches:
             text += f", {listing.bytes_text(self.bytes_read)} read and {listing.bytes_text(self.bytes_written)} written"
         if self.outside:
@@ -223,13 +223,13 @@ def _explain(lowered) -> Explanation:
     for op in graph.ops:
         if op.segment is not None:
             members.setdefault(op.segment, []).append(op)
-    kernels: list[Kernel] = []
+    kernels: list[ExplainedKernel] = []
 
     def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params, within=None) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
         read, written = nbytes
         kernels.append(
-            Kernel(
+            ExplainedKernel(
                 segment.number,
                 segment.scheduler,
                 launches,
@@ -247,12 +247,12 @@ def _explain(lowered) -> Explanation:
 
     launched: dict[Segment, set[Op]] = {}
     for part in parts:
-        for segment, step, choice, made in part.steps():
+        for segment, step, choice, created in part.steps():
             analysis = step.analysis
             here = _standing_for(step.segment, part.program.graph, members.get(segment, []))
             ops = [here.get(op, op) for op in analysis.ops]
             launched[segment] = set(ops)
-            launches = [Launch(k.name, threads_text(k, env)) for k in made]
+            launches = [Launch(k.name, threads_text(k, env)) for k in created]
             read = [here.get(v, v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)]
             written = [here.get(v, v) for v in analysis.outputs]
             reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
@@ -282,7 +282,7 @@ def _explain(lowered) -> Explanation:
     notes = [
         note for group in dict.fromkeys(op.group for op in graph.ops if op.group is not None) for note in group.notes
     ]
-    where = target.name if target.name == "cpu" else f"{target.name}:{target.machine.chip}"
+    where = target.name if target.name == "cpu" else f"{target.name}:{target.properties.chip}"
     inputs = {names.of(v): names.type(v) for v in graph.args}
     outputs = {names.of(v): names.type(v) for v in graph.returns}
     return Explanation(lowered.name, where, inputs, outputs, kernels, outside, views, notes, problem, graph, names)

@@ -42,9 +42,9 @@ class _Program:
         self.name = f"group{number}"
         self.names = listing.Names(graph)
         inside = set(members)
-        made = {v for op in members for v in op.results}
+        created = {v for op in members for v in op.results}
         users = graph.body.users()
-        self.inputs = list(dict.fromkeys(v for op in members for v in op.operands if v not in made))
+        self.inputs = list(dict.fromkeys(v for op in members for v in op.operands if v not in created))
         self.outputs = [
             v
             for op in members
@@ -84,7 +84,7 @@ class _Program:
         lines: list[str] = []
         found: set[str] = set()
         for v in self.inputs:
-            names = [name if (name := sz.told_by(n)) in used - found else "_" for n in v.shape]
+            names = [name if (name := sz.reported_by(n)) in used - found else "_" for n in v.shape]
             names = [n if n not in names[:k] else "_" for k, n in enumerate(names)]
             if set(names) - {"_"}:
                 lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {self.names.of(v)}.shape")
@@ -109,10 +109,10 @@ class _Program:
             number = inner.attrs["value"] if inner.name == "size" else self.number(inner)
             return f"mnp.cast({number}, {dtype(op.result.dtype)})"
         number = op.attrs["value"].item() if isinstance(op.attrs["value"], np.generic) else op.attrs["value"]
-        spelled = repr(float(number)) if op.result.dtype.is_float else repr(number)
-        if spelled.strip("-") in ("inf", "nan"):
-            spelled = f"float('{spelled}')"
-        return f"{dtype(op.result.dtype)}({spelled})"
+        serialized = repr(float(number)) if op.result.dtype.is_float else repr(number)
+        if serialized.strip("-") in ("inf", "nan"):
+            serialized = f"float('{serialized}')"
+        return f"{dtype(op.result.dtype)}({serialized})"
 
     def expression(self, op: Op) -> str:
         if listing.is_literal(op):

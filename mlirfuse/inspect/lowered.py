@@ -27,8 +27,8 @@ from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.runtime.kinds import Kind
-from mlirfuse.schedule import spelling
+from mlirfuse.runtime.specializations import Specialization
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.program import undecided
 from mlirfuse.schedule.targets import Target
 
@@ -43,7 +43,7 @@ class Lowered:
     """A call on its way down: a kind that a front end has made, and the arrays and numbers of its graph's arguments.
     Each level is made when it is asked for."""
 
-    def __init__(self, name: str, kind: Kind, arguments: list, env: dict[str, int], target: Target):
+    def __init__(self, name: str, kind: Specialization, arguments: list, env: dict[str, int], target: Target):
         self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
         self._graph: Graph  # made with the tensor levels
@@ -97,7 +97,7 @@ class Lowered:
         try:
             executor.check(self._env)
             if executor.host is None:
-                executor.variant(self._arguments, list(range(len(self._arguments))), self._env)
+                executor.compiled_program(self._arguments, list(range(len(self._arguments))), self._env)
             return self.kernels
         except Empty:
             return 0  # nothing to launch
@@ -147,7 +147,7 @@ class Lowered:
             if step.name == "fusion-group":
                 above["grouped"] = graph.copy()
 
-        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, kind.schedules, kind.max_args)
+        self._graph = pipelines.lower_to_segments(graph, self._target.properties, after, kind.schedules, kind.max_args)
         self._above = above
 
     def _tensor_text(self, level: str, locations: bool) -> str:
@@ -167,7 +167,7 @@ class Lowered:
                     program.write_schedules(params, segments)
                     for step in program.steps:
                         found = traffic.of_step(step, self._env)
-                        segments.get(step.segment, step.segment).params = traffic.spelled(*found)
+                        segments.get(step.segment, step.segment).params = traffic.serialized(*found)
             except ScheduleError:
                 raise
             except (CompileError, UnsupportedError, Empty):
@@ -232,7 +232,7 @@ class _Part:
             (
                 self.segments.get(step.segment, step.segment),
                 step,
-                spelling.flat(schedule),
+                serialize.flat(schedule),
                 kernels_of(step, self.kernels),
             )
             for step, schedule in zip(self.program.steps, self.target.schedules(self.program, self.params))
@@ -256,7 +256,7 @@ class _Part:
             return self.heads + self.module.tiled()
         if level == "llvm":
             return llvm.to_llvm_ir(self.module.text())
-        chip = self.target.machine.chip
+        chip = self.target.properties.chip
         if level == "ptx":
             return load.code_of(self.module, chip) if self.kernels else "// no kernel: every result is a view\n"
         return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.module.tiled(), chip))
@@ -267,7 +267,7 @@ def _heads(program, params, kernels) -> str:
     lines = []
     for step, schedule in zip(program.steps, program.target.schedules(program, params)):
         segment: Segment = step.segment
-        given = ", ".join(f"{k} = {v}" for k, v in spelling.flat(schedule).items())
+        given = ", ".join(f"{k} = {v}" for k, v in serialize.flat(schedule).items())
         lines.append(
             f"// segment {segment.number}: {segment.scheduler}"
             + (f" {{{given}}}" if given else "")

@@ -30,8 +30,8 @@ class _Box:
     def __init__(self, kernel, ops: list[Op], picture: Picture):
         self.kernel, self.ops = kernel, ops
         inside = set(ops)
-        made = {v for op in ops for v in op.results}
-        self.ins = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made and picture.shown(v)))
+        created = {v for op in ops for v in op.results}
+        self.ins = list(dict.fromkeys(v for op in ops for v in op.operands if v not in created and picture.shown(v)))
         self.outs = [
             v
             for op in ops
@@ -48,7 +48,7 @@ class _Box:
             for v in dict.fromkeys(op.operands):
                 if v in self.entries:
                     self.edges.append(Edge(self.entries[v], self.nodes[op], value=v))
-                elif v in made and v.op in inside:
+                elif v in created and v.op in inside:
                     self.edges.append(Edge(self.nodes[v.op], self.nodes[op], value=v))
         for v in self.outs:
             assert v.op is not None  # outputs are made by these ops

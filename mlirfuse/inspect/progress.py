@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic):
         self._write, self._clock = write, clock
-        self._begun = self._heard = self._told = -float("inf")
+        self._begun = self._heard = self._reported = -float("inf")
         self._done = self._known = 0
 
     def advanced(self, event: events.Advanced) -> None:
@@ -35,9 +35,9 @@ class Progress:
             self._begun, self._done, self._known = now, 0, 0
         self._heard = now
         self._done, self._known = self._done + done, self._known + known
-        if now - self._begun < FIRST or now - self._told < AGAIN:
+        if now - self._begun < FIRST or now - self._reported < AGAIN:
             return
-        self._told = now
+        self._reported = now
         of = f" of {self._known}" if self._known > self._done else ""
         self._write(f"mlirfuse: compiling, {now - self._begun:.0f} s: {what}; {self._done}{of} programs of kernels\n")
 

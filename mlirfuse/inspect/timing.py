@@ -14,7 +14,7 @@ from typing import Any
 from mlirfuse import _native
 from mlirfuse.core import config, events
 from mlirfuse.runtime import load
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.program import CompiledProgram, Program
 
 _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
@@ -24,19 +24,29 @@ Times = list[tuple[str, float]]  # kernels' names, in the order of their launche
 
 class OneByOne:
     """Runs a variant's kernels one by one; ``address`` is that of its host function, for calls with the sizes ``env``.
-    It holds on to its variant, and not to the program. ``told`` gets the times of each call, by the CPU's clock or by
-    CUDA events, which the call waits for."""
+    It holds on to its variant, and not to the program. ``reported`` gets the times of each call, by the CPU's clock or
+    by CUDA events, which the call waits for."""
 
     def __init__(
-        self, program: Program, variant: Variant, env: dict[str, int], told: Callable[[Times], None] | None = None
+        self,
+        program: Program,
+        compiled_program: CompiledProgram,
+        env: dict[str, int],
+        reported: Callable[[Times], None] | None = None,
     ):
-        self.target, self.steps, self.variant, self.env, self.told = program.target, program.steps, variant, env, told
-        self.kernels = list(variant.module.kernels)
-        self.gpu = variant.module.on_gpu
+        self.target, self.steps, self.compiled_program, self.env, self.reported = (
+            program.target,
+            program.steps,
+            compiled_program,
+            env,
+            reported,
+        )
+        self.kernels = list(compiled_program.module.kernels)
+        self.gpu = compiled_program.module.on_gpu
         # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
         target: Any = program.target  # of the machine that these kernels are for
-        hosts = [target.host([k], variant.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
-        self.code = load.host_code(replace(variant.module, host="\n".join(hosts)).launching())
+        hosts = [target.host([k], compiled_program.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
+        self.code = load.host_code(replace(compiled_program.module, host="\n".join(hosts)).launching())
         self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(self.kernels))]
         events_needed = len(self.kernels) + 1 if self.gpu else 0
         self.events = [_native.event_create(target.device) for _ in range(events_needed)]
@@ -55,8 +65,8 @@ class OneByOne:
     def run(self, pointers, ints, stream) -> int:
         """One call; gives the launches' status."""
         status, times = self.timed(pointers, ints, stream)
-        if self.told is not None:
-            self.told(times)
+        if self.reported is not None:
+            self.reported(times)
         return status
 
     def timed(self, pointers, ints, stream) -> tuple[int, Times]:
@@ -91,7 +101,7 @@ def timed() -> Iterator[Times]:
     found: Times = []
 
     def launching(event: events.Launching) -> None:
-        event.keep = OneByOne(event.program, event.variant, event.env, found.extend)
+        event.keep = OneByOne(event.program, event.compiled_program, event.env, found.extend)
         event.launch = event.keep.address
 
     stop = events.observe(events.Launching, launching)

@@ -40,10 +40,10 @@ def equalities(op: Op) -> list[tuple[Size, Size]]:
     elif op.name == "reshape":
         pairs.append((op.operands[0].numel, op.result.numel))
     elif op.name in ("broadcast_to", "broadcast_in_dim"):
-        given, made = op.operands[0].shape, op.result.shape
+        given, created = op.operands[0].shape, op.result.shape
         dims = op.attrs.get("dims")
-        dims = range(len(made) - len(given), len(made)) if dims is None else dims
-        pairs += [(n, made[d]) for n, d in zip(given, dims) if n != 1]
+        dims = range(len(created) - len(given), len(created)) if dims is None else dims
+        pairs += [(n, created[d]) for n, d in zip(given, dims) if n != 1]
     elif op.name == "squeeze":
         pairs += [(op.operands[0].shape[axis], 1) for axis in op.attrs["axes"]]
     elif op.name in ("concatenate", "take_along_axis"):

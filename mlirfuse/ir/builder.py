@@ -44,9 +44,9 @@ class Builder:
             raise TypeError(f"{name}: unknown attribute '{next(iter(attrs))}'; it has {', '.join(row.attrs) or 'none'}")
         dtypes = ops.result_dtypes(row, [v.dtype for v in operands], full)
         shapes = ops.result_shapes(row, [v.shape for v in operands], full)
-        made = Op(name, operands, full, [Value(d, s) for d, s in zip(dtypes, shapes)], loc=self.loc())
-        self.block.ops.append(made)
-        return made.results if name == "split" or len(made.results) != 1 else made.result
+        created = Op(name, operands, full, [Value(d, s) for d, s in zip(dtypes, shapes)], loc=self.loc())
+        self.block.ops.append(created)
+        return created.results if name == "split" or len(created.results) != 1 else created.result
 
     def constant(self, value, dtype: DType) -> Value:
         """A 0-d constant; equal ones are one value."""

@@ -36,9 +36,9 @@ def flat(graph: Graph) -> Flat:
         return numbers[s]
 
     def op(o: Op) -> tuple:
-        made = [value(v) for v in o.results]
+        created = [value(v) for v in o.results]
         given = [value(v) for v in o.operands]
-        return o.name, given, o.attrs, made, [block(b) for b in o.blocks], o.loc, group(o.group), segment(o.segment)
+        return o.name, given, o.attrs, created, [block(b) for b in o.blocks], o.loc, group(o.group), segment(o.segment)
 
     def block(b: Block) -> tuple:
         return [value(v) for v in b.args], [op(o) for o in b.ops], [value(v) for v in b.returns], b.terminator
@@ -58,9 +58,9 @@ def graph_of(given: Flat) -> Graph:
     segments: list[Any] = [*(Segment(**{**fields, "group": groups[fields["group"]]}) for fields in cuts), None]
 
     def op(named, operands, attrs, results, blocks, loc, group, segment) -> Op:
-        made = Op(named, [values[k] for k in operands], attrs, [values[k] for k in results], map(block, blocks), loc)
-        made.group, made.segment = groups[group], segments[segment]
-        return made
+        created = Op(named, [values[k] for k in operands], attrs, [values[k] for k in results], map(block, blocks), loc)
+        created.group, created.segment = groups[group], segments[segment]
+        return created
 
     def block(flat: tuple) -> Block:
         args, ops, returns, terminator = flat

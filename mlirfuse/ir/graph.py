@@ -83,7 +83,7 @@ class Segment:
     ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut
     from the segment before it. ``number`` counts the segments of the function (:meth:`Graph.number`), in kernels'
     names and wherever people meet it. ``schedule`` is what has been decided about its kernels
-    (:mod:`mlirfuse.schedule.spelling`): some parameters or all; the model chooses the others for the sizes of each
+    (:mod:`mlirfuse.schedule.serialize`): some parameters or all; the model chooses the others for the sizes of each
     call.
     """
 
@@ -293,9 +293,9 @@ class Graph:
             return Block(map(value, b.args), map(op, b.ops), map(value, b.returns), b.terminator)
 
         def op(o: Op) -> Op:
-            made = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
-            made.group, made.segment = o.group and group(o.group), o.segment and segment(o.segment)
-            return made
+            created = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
+            created.group, created.segment = o.group and group(o.group), o.segment and segment(o.segment)
+            return created
 
         layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
         return Graph(

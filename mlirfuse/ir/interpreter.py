@@ -53,7 +53,7 @@ def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str,
                 f"argument {k} of {graph.name} has rank {array.ndim}, it was compiled for rank {len(value.shape)}"
             )
         for size, extent in zip(value.shape, array.shape):
-            name = sz.told_by(size)
+            name = sz.reported_by(size)
             if name is not None:
                 symbols.setdefault(name, extent)
     for k, (value, array) in enumerate(zip(graph.args, arrays)):

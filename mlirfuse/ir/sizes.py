@@ -1,7 +1,7 @@
 """Symbolic sizes: polynomials over the symbols that stand for the extents and strides of a function's arguments.
 
 A size is a Python int or an :class:`Expr`. Exprs are normalized, so that equal polynomials compare equal: `s0*s1 ==
-s1*s0`. They are spelled on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python
+s1*s0`. They are serialized on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python
 source by
 :func:`str` for the plan of a call.
 """
@@ -200,7 +200,7 @@ def known_multiple(difference: Size) -> tuple[str, Size] | None:
     return None
 
 
-def told_by(extent: Size) -> str | None:
+def reported_by(extent: Size) -> str | None:
     """The symbol that has the value of ``extent``: itself, or the n of ``k * (n // k)``, which is written for an n that
     is a multiple of k."""
     if isinstance(extent, int):
@@ -386,10 +386,10 @@ def _code_of(source: str) -> CodeType:
 def tuple_function(sizes):
     """A function of a dict with the symbols' values, that gives the values of these sizes as a tuple."""
     sizes = list(sizes)
-    return function(spelled(sizes), symbols_of(sizes))
+    return function(serialized(sizes), symbols_of(sizes))
 
 
-def spelled(sizes) -> str:
+def serialized(sizes) -> str:
     """The Python source of a tuple of sizes, for :func:`function`."""
     return f"({''.join(f'{n},' for n in sizes)})"
 

@@ -62,13 +62,13 @@ class GpuForeach(GpuKernel):
     def _loaded(self) -> list[str]:
         """Lines that find the member of a block, and make its parameters what the table says."""
         lines = ["    %launched_block = arith.index_cast %launched : index to i64"]
-        made = 0
+        created = 0
 
         def value(text: str) -> str:
-            nonlocal made
-            made += 1
-            lines.append(f"    %member_{made} = {text}")
-            return f"%member_{made}"
+            nonlocal created
+            created += 1
+            lines.append(f"    %member_{created} = {text}")
+            return f"%member_{created}"
 
         def word(at: str, type_: str = "i64") -> str:
             place = value(f"llvm.getelementptr %table[{at}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")

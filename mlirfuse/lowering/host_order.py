@@ -32,15 +32,15 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
         if followers and read <= arguments and given.isdisjoint(returned) and _bytes(given) > _bytes(read) * 9 / 8:
             place[group] = min(followers) - 0.5
             continue
-        made = {v for v in read if v.op in units.of}
-        readers = _readers_of_more(made, _bytes(given) - _bytes(made), units, users) - {group}
+        created = {v for v in read if v.op in units.of}
+        readers = _readers_of_more(created, _bytes(given) - _bytes(created), units, users) - {group}
         freed = max((place[unit] for unit in readers - units.behind(group)), default=0) if readers else 0
         if place[group] < freed < min(followers, default=math.inf):
             place[group] = freed + 0.5
-            place |= dict.fromkeys(_made_for(group, units), freed + 0.25)
+            place |= dict.fromkeys(_created_for(group, units), freed + 0.25)
     for unit, after in _waiting(units, users, place).items():
         place[unit] = place[after] + 0.25
-        place |= dict.fromkeys(_made_for(unit, units), place[after] + 0.125)
+        place |= dict.fromkeys(_created_for(unit, units), place[after] + 0.125)
     return units.ordered(lambda unit: (unit in last, place[unit]))
 
 
@@ -49,7 +49,7 @@ def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, flo
     which most is made alone, such as a padded weight, so that this does not lie beside the first one's result."""
     alone = {
         unit: sum(
-            _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _made_for(unit, units) if not _is_view(u)
+            _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _created_for(unit, units) if not _is_view(u)
         )
         for unit in units.members
         if isinstance(unit, Op) and unit.group is None and not _is_view(unit)
@@ -87,10 +87,10 @@ def _readers_of_more(read: set[Value], added: int, units: Units, users: dict[Val
     return readers - {units.of[op] for op in makers}
 
 
-def _made_for(unit: object, units: Units) -> list[object]:
+def _created_for(unit: object, units: Units) -> list[object]:
     """The units that make what one alone reads, and views of that."""
     found = units.only_before(unit)
-    return [*found, *(other for first in found if _is_view(first) for other in _made_for(first, units))]
+    return [*found, *(other for first in found if _is_view(first) for other in _created_for(first, units))]
 
 
 def _is_view(unit: object) -> bool:

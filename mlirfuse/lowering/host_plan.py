@@ -17,7 +17,7 @@ from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_order import in_order
-from mlirfuse.lowering.host_steps import Part, Sequence, Step
+from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 
 _MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
 
@@ -30,7 +30,7 @@ def plan(graph: Graph) -> Sequence:
     return _Plan(graph).sequence
 
 
-def parts_of(sequence: Sequence) -> list[Part]:
+def parts_of(sequence: Sequence) -> list[FusedRegion]:
     """The different programs of kernels that a host program launches, in order."""
     return list(dict.fromkeys(step.part for step in sequence.walk() if isinstance(step, st.Kernels)))
 
@@ -75,7 +75,7 @@ class _Plan:
         for k, value in enumerate(graph.args):
             layout = graph.layouts[k] if k < len(graph.layouts) else None
             self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
-        self.known: dict[tuple, Part] = {}
+        self.known: dict[tuple, FusedRegion] = {}
         self.own = {graph.args[k] for k in graph.donated}  # memory that may be written over once nobody reads it
         self.written: set[Value] = set()  # results that kernels write into their arguments
         self.in_place: set[Value] = set()  # of those what a foreach writes, which is never somewhere else
@@ -87,7 +87,7 @@ class _Plan:
     def _row_major(value: Value) -> Layout | None:
         return None if value.dtype is None else Layout(sz.contiguous_strides(value.shape), _MADE)
 
-    def _made(self, values: Iterable[Value], inside: frozenset[Value] = frozenset()) -> None:
+    def _created(self, values: Iterable[Value], inside: frozenset[Value] = frozenset()) -> None:
         for value in values:
             self.places[value] = _Place(self._row_major(value), inside or frozenset([value]))
 
@@ -155,9 +155,9 @@ class _Plan:
     ) -> list[Step]:
         """The step that launches ``ops``. ``targets``: arguments that its results are written into, see
         :meth:`_targets`."""
-        made = {v for op in ops for v in op.results}
+        created = {v for op in ops for v in op.results}
         inside = set(ops)
-        needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
+        needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in created))
         returned = set(block.returns)
         outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
         if not outs:
@@ -189,7 +189,7 @@ class _Plan:
         for value, argument in targets.items():
             self.places[value] = self.places[argument]
             self.written.add(value)
-        part = self.known.setdefault(key_of(graph), Part(graph, axes))
+        part = self.known.setdefault(key_of(graph), FusedRegion(graph, axes))
         return [*steps, st.Kernels(reads, outs, part, ops)]
 
     def _results(self, graph: Graph) -> dict[Value, _Place]:
@@ -238,14 +238,14 @@ class _Plan:
             for value in op.results:
                 source = viewed(value)
                 known = op.attrs.get("shares") is not None or not row.calls
-                self._made([value], may_share if not known else self._inside([source] if source else []))
+                self._created([value], may_share if not known else self._inside([source] if source else []))
                 if known and source is None:
                     self.own.add(value)
             for value, strides in zip(op.results, op.attrs.get("strides") or ()):
                 if strides is not None:
                     self.places[value].layout = Layout(tuple(strides), _MADE)
         else:
-            self._made(op.results)
+            self._created(op.results)
         return [self._call(op), *self._learn(op.results)]
 
     @staticmethod
@@ -283,9 +283,9 @@ class _Plan:
         layouts = [self._row_major(v) for v in block.args]
         graph = Graph(f"{self.graph.name}_{block.ops[-1].name}_each", block, layouts)
         graph.device = self.graph.device
-        self._made(op.results)
+        self._created(op.results)
         self.own.update(op.results)
-        return [*before, st.Foreach(reads, op.results, Part(graph, Axes(block.ops)), op)]
+        return [*before, st.Foreach(reads, op.results, FusedRegion(graph, Axes(block.ops)), op)]
 
     # ---- control flow: what it gives is row-major, whichever way it came
 
@@ -319,19 +319,19 @@ class _Plan:
         then = self._body(op.blocks[0], op.results)
         otherwise = self._body(op.blocks[1] if len(op.blocks) > 1 else Block(), op.results)
         given = [v for side in (then, otherwise) for step in side.steps[-1:] for v in step.reads]
-        self._made(op.results, self._inside(given))
+        self._created(op.results, self._inside(given))
         return [st.Branch(op.operands, op.results, then, otherwise), *self._learn(op.results)]
 
     def _for(self, op: Op) -> list[Step]:
         (block,) = op.blocks
         _, *carried = block.args
         before, initial = self._packed(op.operands[3:])
-        self._made(carried, self._inside(initial))
+        self._created(carried, self._inside(initial))
         if carried:
             before.append(st.Assign(initial, carried))
         body = self._body(block, carried)
         body.steps[:0] = self._learn(carried)
-        self._made(op.results, self._inside([*initial, *carried]))
+        self._created(op.results, self._inside([*initial, *carried]))
         after: list[Step] = [st.Assign(carried, op.results)] if carried else []
         loop = st.For(op.operands[:3], [], body)
         return [*before, loop, *after, *self._learn(op.results)]
@@ -339,7 +339,7 @@ class _Plan:
     def _while(self, op: Op) -> list[Step]:
         first, second = op.blocks
         before, initial = self._packed(op.operands)
-        self._made(first.args, self._inside(initial))
+        self._created(first.args, self._inside(initial))
         if first.args:
             before.append(st.Assign(initial, first.args))
         test = Sequence(list(first.args), *self._block(first))
@@ -349,10 +349,10 @@ class _Plan:
         if given:
             test.steps.append(st.Assign(given, second.args))
         test.returns = [condition, *second.args]
-        self._made(second.args, self._inside(given))
+        self._created(second.args, self._inside(given))
         after = self._body(second, first.args)
         after.steps[:0] = self._learn(second.args)
-        self._made(op.results, self._inside([*initial, *second.args]))
+        self._created(op.results, self._inside([*initial, *second.args]))
         loop = st.While([], [], test, condition, after)
         out: list[Step] = [*before, loop]
         if op.results:
@@ -413,17 +413,17 @@ class _Plan:
             for j, result in enumerate(graph.returns):
                 if result.rank < lines:  # every element of a line is computed of a number that would be written over
                     continue
-                made = step.makes[j::results]
-                targets = [wanted.get(v) for v in made]
+                created = step.makes[j::results]
+                targets = [wanted.get(v) for v in created]
                 for i, given in enumerate(graph.args):
                     alike = (given.dtype, given.shape) == (result.dtype, result.shape)
                     if not alike or i in graph.aliases.values() or step.reads[i::count] != targets:
                         continue
-                    alone = all(returned[v] == 1 for v in made)
+                    alone = all(returned[v] == 1 for v in created)
                     if alone and all(readers[t] == 1 and self._last_read(t, at, last, returned) for t in targets if t):
                         graph.aliases[j] = i
-                        self.written.update(made)
-                        self.in_place.update(made)
+                        self.written.update(created)
+                        self.in_place.update(created)
                         break
 
     def _last_read(self, argument: Value, at: int, last: dict[Value, int], returned: Counter[Value]) -> bool:
@@ -437,16 +437,16 @@ def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
     """Puts a :class:`Free` behind the last reader of each value, in the bodies of loops and branches too. ``keep``:
     what is read after the sequence."""
     keep = set(keep)
-    made = set(sequence.args)
+    created = set(sequence.args)
     for step in sequence.steps:
-        made.update(step.makes)
+        created.update(step.makes)
         for body in step.bodies:
             free_dead(body, keep=body.returns)
     steps: list[Step] = []
     alive = set(keep)
     for step in reversed(sequence.steps):
         used = set(_read(step))
-        dead = [v for v in dict.fromkeys([*_read(step), *step.makes]) if v not in alive and v in made]
+        dead = [v for v in dict.fromkeys([*_read(step), *step.makes]) if v not in alive and v in created]
         dead = [v for v in dead if not isinstance(step, st.Assign) or v not in step.makes]
         if dead:
             steps.append(st.Free(dead, []))
@@ -486,8 +486,16 @@ def key_of(graph: Graph) -> tuple:
             repr(op.segment.params),
             repr(op.segment.schedule),
         )
-        made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
-        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, decided
+        created = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
+        return (
+            op.name,
+            tuple(map(number, op.operands)),
+            attrs,
+            tuple(map(number, op.results)),
+            created,
+            segment,
+            decided,
+        )
 
     args = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in graph.args)
     layouts = tuple(layout and (tuple(layout.strides), layout.align) for layout in graph.layouts)

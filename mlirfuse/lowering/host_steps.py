@@ -43,7 +43,7 @@ class Sequence:
                 yield from body.walk()
 
 
-class Part:
+class FusedRegion:
     """Groups of a graph with no library op between them, as a graph of their own: the values they need, their ops, the
     values that others need. Layouts of its arguments are known. ``axes``: those of the whole block. What is compiled
     of a part serves all steps that have it."""
@@ -64,7 +64,7 @@ class Part:
 class Kernels(Step):
     """``part`` is launched: one program of kernels. Equal steps share a part; ``ops`` are this one's own."""
 
-    part: Part
+    part: FusedRegion
     ops: list[Op]
 
     @property
@@ -78,7 +78,7 @@ class Foreach(Step):
     """``part``, one member of the ``fusion.foreach`` ``op``, is launched once for all. Reads and makes are those of the
     first member, then those of the second …; results that ``part`` writes over an argument are that argument."""
 
-    part: Part
+    part: FusedRegion
     op: Op
 
     @property

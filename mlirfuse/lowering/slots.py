@@ -88,7 +88,7 @@ class CpuArguments:
     def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
         self.e, self.slots, self.index = e, slots, index
         self.passed: dict[int, int] = {}  # slot -> place
-        self._made: dict[object, str] = {}
+        self._created: dict[object, str] = {}
         e.entry += [
             "  %ptrs = llvm.load %ctx : !llvm.ptr -> !llvm.ptr",
             "  %ints_at = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
@@ -97,15 +97,15 @@ class CpuArguments:
 
     def _load(self, array: str, slot: int, type_: str) -> str:
         key = (array, slot, type_)
-        if key not in self._made:
+        if key not in self._created:
             if array == "ptrs":
                 slot = self.passed.setdefault(slot, len(self.passed))
-            name = self._made[key] = f"%{array}{slot}_{len(self._made)}"
+            name = self._created[key] = f"%{array}{slot}_{len(self._created)}"
             self.e.entry.append(
                 f"  {name}_at = llvm.getelementptr %{array}[{slot}] : (!llvm.ptr) -> !llvm.ptr, {type_}"
             )
             self.e.entry.append(f"  {name} = llvm.load {name}_at : !llvm.ptr -> {type_}")
-        return self._made[key]
+        return self._created[key]
 
     def place(self, value: Value) -> str:
         """The pointer to a tensor."""
@@ -118,30 +118,30 @@ class CpuArguments:
 
     def _inside(self, base: str, start: Size) -> str:
         """The pointer ``start`` bytes behind ``base``."""
-        name = f"%part{len(self._made)}"
+        name = f"%part{len(self._created)}"
         offset = self._load("ints", self.slots.size(start), "i64")
-        self._made[name] = name
+        self._created[name] = name
         self.e.entry.append(f"  {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         return name
 
     def temporary(self, key, nbytes: Size) -> str:
         """The pointer to a buffer in the workspace."""
-        made = ("temporary", key)
-        if made not in self._made:
+        created = ("temporary", key)
+        if created not in self._created:
             base = self._load("ptrs", self.slots.workspace, "!llvm.ptr")
             offset = self._load("ints", self.slots.temporary(key, nbytes), "i64")
-            name = self._made[made] = f"%temp{len(self._made)}"
+            name = self._created[created] = f"%temp{len(self._created)}"
             self.e.entry.append(f"  {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-        return self._made[made]
+        return self._created[created]
 
     def reports(self) -> str:
         """The pointer to ``mlirfuse_bad_index``."""
-        made = ("reports",)
-        if made not in self._made:
+        created = ("reports",)
+        if created not in self._created:
             bits = self._load("ints", self.slots.handle(BAD_INDEX), "i64")
-            self._made[made] = "%reports"
+            self._created[created] = "%reports"
             self.e.entry.append(f"  %reports = llvm.inttoptr {bits} : i64 to !llvm.ptr")
-        return self._made[made]
+        return self._created[created]
 
     def size(self, size: Size) -> Val:
         return Val(self._load("ints", self.slots.size(size), "i64"), dt.i64)

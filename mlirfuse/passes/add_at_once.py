@@ -33,13 +33,13 @@ class AddAtOnce(Pass):
 
     def _block(self, block: Block) -> None:
         for total in [op for op in block.ops if op.name == "add"]:
-            found = [_accumulation(value) for value in total.operands]
+            found = [_scatter_add(value) for value in total.operands]
             same = total.operands[0].shape == total.operands[1].shape
             if found[0] and found[1] and same and _read_alone(block, total):
                 _join(block, total, found[0], found[1])
 
 
-def _accumulation(value: Value) -> Op | None:
+def _scatter_add(value: Value) -> Op | None:
     """The accumulation of elements that ``value`` is, or is a view of."""
     op = value.op
     if op is not None and op.name == "reshape":
@@ -61,21 +61,21 @@ def _join(block: Block, total: Op, a: Op, b: Op) -> None:
     zeros = _zeros(a.operands[0]) and _zeros(b.operands[0])
     if not zeros or a.operands[1].shape != b.operands[1].shape or a.result.shape != b.result.shape:
         return
-    made = Op(
+    created = Op(
         "index_put_accumulate",
         [*a.operands, *b.operands[1:]],
         {},
         [Value(a.result.dtype, a.result.shape)],
         loc=total.loc,
     )
-    made.origin = total.origin
+    created.origin = total.origin
     at = block.ops.index(total)
-    if total.result.shape == made.result.shape:
-        block.replace(total.result, made.result)
-        block.ops[at : at + 1] = [made]
+    if total.result.shape == created.result.shape:
+        block.replace(total.result, created.result)
+        block.ops[at : at + 1] = [created]
         return
-    total.name, total.operands, total.attrs = "reshape", [made.result], {"shape": total.result.shape}
-    block.ops.insert(at, made)
+    total.name, total.operands, total.attrs = "reshape", [created.result], {"shape": total.result.shape}
+    block.ops.insert(at, created)
 
 
 def _zeros(value: Value) -> bool:

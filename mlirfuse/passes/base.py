@@ -166,7 +166,9 @@ class Pass:
 
     def __str__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        text = " ".join(f"{_dashed(key)}={_spell(value)}" for key, value in given if value != _default(type(self), key))
+        text = " ".join(
+            f"{_dashed(key)}={_serialize(value)}" for key, value in given if value != _default(type(self), key)
+        )
         return self.name + (f"{{{text}}}" if text else "")
 
 
@@ -176,9 +178,9 @@ P = typing.TypeVar("P", bound=Pass)
 @typing.dataclass_transform()
 def register(cls: type[P]) -> type[P]:
     """Makes ``cls`` a dataclass and known by its name."""
-    made = dataclass(cls)
-    PASSES[made.name] = made
-    return made
+    created = dataclass(cls)
+    PASSES[created.name] = created
+    return created
 
 
 @dataclass
@@ -255,7 +257,7 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _spell(value) -> str:
+def _serialize(value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)

@@ -31,7 +31,7 @@ class Choose(Pass):
     After::
 
         %1 = "fusion.segment"(%arg0) ({ … }) {scheduler = "normalization",
-          schedule = {scheduler = "rows", access = {lanes = 4, …}, tx = 256, ty = 1, chunks = 1, …}}
+          schedule = {scheduler = "rows", access = {lanes = 4, …}, tx = 256, ty = 1, vectors_per_thread = 1, …}}
     """
 
     name = "fusion-choose"
@@ -56,18 +56,20 @@ def programs_of(
     loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
     if loose is not None and (loose.group is not None or all(op.segment is None for op in ops)):
         raise PassError(f"{name}: {loose.name} is in no segment: run fusion-to-segments first", loose.loc)
-    env, machine = example_sizes(graph, parse_sizes(sizes)), targets.of(target)
+    env, properties = example_sizes(graph, parse_sizes(sizes)), targets.of(target)
     if all(op.segment is not None for op in graph.ops):
         for op in ops:
-            told_by_none = {s for v in op.results for n in v.shape for s in sz.symbols(n)} - env.keys()
-            if told_by_none:
-                raise PassError(f"{name}: no argument tells the size {min(told_by_none)} of {op.name}'s result", op.loc)
-        return [(SegmentedProgram(graph, machine, env), [{}], "")], env
+            reported_by_none = {s for v in op.results for n in v.shape for s in sz.symbols(n)} - env.keys()
+            if reported_by_none:
+                raise PassError(
+                    f"{name}: no argument tells the size {min(reported_by_none)} of {op.name}'s result", op.loc
+                )
+        return [(SegmentedProgram(graph, properties, env), [{}], "")], env
     found, sequence = [], plan(graph)
     for at, part in enumerate(parts_of(sequence)):
         for symbol in part.symbols:
             env.setdefault(symbol, 256)  # told by a value as the program runs
-        program = SegmentedProgram(part.graph, machine, {s: env[s] for s in part.symbols}, part.axes)
+        program = SegmentedProgram(part.graph, properties, {s: env[s] for s in part.symbols}, part.axes)
         launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.part is part]
         found.append((program, [step.segments for step in launches], str(at)))
     return found, env

@@ -86,9 +86,9 @@ def _other_rank(first: Op, op: Op) -> Op:
     axes, rank = op.attrs.get("axes", op.attrs.get("axis")), op.operands[0].rank
     axes = tuple(range(rank)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
     view = "expand_dims" if op.attrs.get("keepdims") else "squeeze"
-    made = Op(view, first.results, {"axes": axes}, op.results, loc=op.loc)
-    made.group, made.segment = op.group, op.segment
-    return made
+    created = Op(view, first.results, {"axes": axes}, op.results, loc=op.loc)
+    created.group, created.segment = op.group, op.segment
+    return created
 
 
 def _keep_results_apart(body: Block, before: list[Value]) -> None:
@@ -106,14 +106,14 @@ def _anew(value: Value, root: Value, body: Block) -> Value:
     source = viewed(value)
     op = value.op
     if source is None or value is root or op is None or op.row.view:
-        made = Op("copy", [value], {}, [Value(value.dtype, value.shape)], loc=op and op.loc)
+        created = Op("copy", [value], {}, [Value(value.dtype, value.shape)], loc=op and op.loc)
     else:
         operands = [_anew(source, root, body) if v is source else v for v in op.operands]
-        made = Op(
+        created = Op(
             op.name, operands, dict(op.attrs), [Value(v.dtype, v.shape, type=v.type) for v in op.results], loc=op.loc
         )
-    body.ops.append(made)
-    return made.results[0 if op is None or made.name == "copy" else op.results.index(value)]
+    body.ops.append(created)
+    return created.results[0 if op is None or created.name == "copy" else op.results.index(value)]
 
 
 def _frozen(value):

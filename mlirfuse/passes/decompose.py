@@ -58,14 +58,14 @@ class Decompose(Pass):
         block.returns = [new.get(v, v) for v in block.returns]
 
     def op(self, op: Op, builder: Builder, new: dict[Value, Value], out: list[Op]) -> None:
-        made = None if op.name in self.kept or "inplace" in op.attrs else expand(op, builder)
-        if made is None:
+        created = None if op.name in self.kept or "inplace" in op.attrs else expand(op, builder)
+        if created is None:
             out.append(op)
             return
-        ops, results = made
+        ops, results = created
         begin = len(out)
         # They may be composite in their turn, and share constants with what those become: constants go first.
-        for inner in sorted(ops, key=lambda made: made.name != "constant"):
+        for inner in sorted(ops, key=lambda created: created.name != "constant"):
             inner.operands = [new.get(v, v) for v in inner.operands]
             inner.group, inner.segment = op.group, op.segment
             self.op(inner, builder, new, out)

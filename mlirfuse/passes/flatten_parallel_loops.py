@@ -120,8 +120,8 @@ def _flatten(loop) -> None:
     low, high, step = ([_known(v) for v in list(loop.operands)[at * rank : (at + 1) * rank]] for at in range(3))
     if any(low) or any(n != 1 for n in step):
         raise PassError("flatten-parallel-loops: a loop does not go from 0 in steps of 1")
-    made = _loop(loop, math.prod(high))
-    target = made.regions[0].blocks[0]
+    created = _loop(loop, math.prod(high))
+    target = created.regions[0].blocks[0]
     end = target.operations[0]
     with ir.InsertionPoint(end), loop.location:
         left = target.arguments[0]

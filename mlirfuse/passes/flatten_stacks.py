@@ -54,7 +54,7 @@ def _flatten(block: Block, op: Op, rows: list[Value]) -> None:
     length = sz.mul(len(rows), rows[0].shape[at])
     joined = Op("concatenate", rows, {"axis": at}, [Value(result.dtype, (*rows[0].shape[:at], length))], loc=op.loc)
     view = Op("reshape", [joined.result], {"shape": result.shape}, [result], loc=op.loc)
-    for made in (joined, view):
-        made.group, made.segment, made.origin = op.group, op.segment, op.origin
+    for created in (joined, view):
+        created.group, created.segment, created.origin = op.group, op.segment, op.origin
     place = block.ops.index(op)
     block.ops[place : place + 1] = [joined, view]

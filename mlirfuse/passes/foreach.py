@@ -158,8 +158,8 @@ class ForeachPass(Pass):
             attrs = _attributes(op, shape, ("each",))
             if attrs is None or len(op.results) != 1:
                 return None
-            spelled = tuple((key, repr(value)) for key, value in attrs.items() if key != "note")
-            computed = (op.name, tuple(numbers[v] for v in op.operands), spelled, _type(op.result, shape))
+            serialized = tuple((key, repr(value)) for key, value in attrs.items() if key != "note")
+            computed = (op.name, tuple(numbers[v] for v in op.operands), serialized, _type(op.result, shape))
             same = kept.setdefault(computed, op)
             numbers[op.result] = numbers[same.result] if same is not op else len(ins) + len(kept)
         whole = size is not None and size % _VECTORS == 0
@@ -245,9 +245,9 @@ def _foreach(found: Iterable[tuple[Segment, _Body]]) -> Op:
     inner = Block([value(v) for v in body.ins])
     for op in body.ops:
         attrs = _attributes(op, shape, line)
-        made = Op(op.name, [value(v) for v in op.operands], attrs, [value(v) for v in op.results], loc=op.loc)
-        made.group, made.segment = group, one
-        inner.ops.append(made)
+        created = Op(op.name, [value(v) for v in op.operands], attrs, [value(v) for v in op.results], loc=op.loc)
+        created.group, created.segment = group, one
+        inner.ops.append(created)
     inner.returns = [value(v) for v in body.outs]
     attrs = {"members": len(members)} | ({"line": "each"} if line else {})
     operands, results = ([v for _, m in members for v in of(m)] for of in (lambda m: m.ins, lambda m: m.outs))

@@ -368,13 +368,13 @@ class _Grouping:
         self.block.ops = topological(self.block.ops, {op: op.group for op in self.block.ops if op.group is not None})
 
     def explain(self, groups: dict[_Node, Group]) -> None:
-        told: dict[tuple[_Node, _Node, bool], None] = {}
+        reported: dict[tuple[_Node, _Node, bool], None] = {}
         for a, b, reason in self.refused:
             first, second = self.node[a], self.node[b]
             key = (first, second, reason == "cycle")
-            if first is second or key in told:
+            if first is second or key in reported:
                 continue
-            told[key] = None
+            reported[key] = None
             if reason == "cycle":
                 reason = f"a cycle would arise through {self.between(first, second) or self.between(second, first)}"
             text = f"{a.name} was not merged with {b.name}: {reason}"

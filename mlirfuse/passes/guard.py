@@ -69,8 +69,8 @@ def _guard(block: Block, layouts) -> None:
 def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[Op]:
     """The guard and the branch that take the place of a group."""
     inside = set(members)
-    made = {v for op in members for v in op.results}
-    inputs = list(dict.fromkeys(v for op in members for v in uses(op) if v not in made and v.dtype is not None))
+    created = {v for op in members for v in op.results}
+    inputs = list(dict.fromkeys(v for op in members for v in uses(op) if v not in created and v.dtype is not None))
     if not inputs:
         return members
     outputs = [
@@ -135,14 +135,17 @@ def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
     if equal:
         out["equal"] = list(dict.fromkeys(equal))
     constants = [
-        f"{op.name} {k} = {_spelled(v)}" for op in members for k, v in op.attrs.items() if k in _TAKEN and v is not None
+        f"{op.name} {k} = {_serialized(v)}"
+        for op in members
+        for k, v in op.attrs.items()
+        if k in _TAKEN and v is not None
     ]
     if constants:
         out["constants"] = list(dict.fromkeys(constants))
     return out
 
 
-def _spelled(value) -> str:
+def _serialized(value) -> str:
     return (
         f"[{', '.join(map(str, value))}]"
         if isinstance(value, (list, tuple))

@@ -15,7 +15,7 @@ class InnerOuter(Pass):
     sums and a sum of those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read
     once. So the backward of layer norm becomes one pass over its inputs, and a small kernel for the gradients of weight
     and bias. Where sizes make that slower, the scheduler, which `fusion-segment` gives both halves, does without
-    (:mod:`mlirfuse.schedule.staged`). ``parts``: how many partial sums, one for each block of the kernel.
+    (:mod:`mlirfuse.schedule.multi_stage`). ``parts``: how many partial sums, one for each block of the kernel.
 
     Before::
 

@@ -52,7 +52,7 @@ class _Mover:
         self.new: dict[Value, Value] = {}
         self.gone: set[Op] = set()
         self.before: dict[Op, list[Op]] = {}  # what takes the place of a split
-        self.made: set[Op] = set()  # splits and broadcasts that were added
+        self.created: set[Op] = set()  # splits and broadcasts that were added
 
     def run(self) -> None:
         pending = [op for op in self.block.ops if op.name == "split"]
@@ -70,7 +70,7 @@ class _Mover:
                 continue
             key = op.name, op.operands[0], op.group, repr({k: v for k, v in op.attrs.items() if k != "note"})
             other = first.setdefault(key, op)
-            if other is not op and (op in self.made or other in self.made):
+            if other is not op and (op in self.created or other in self.created):
                 gone.add(op)
                 for old, new in zip(op.results, other.results):
                     self.block.replace(old, new)
@@ -112,7 +112,7 @@ class _Mover:
             or not all(_fusible(u) for v in split.results for u in self.users.get(v, ()))
         ):
             return []
-        made, splits, pieces = [], [], {}
+        created, splits, pieces = [], [], {}
         for value in dict.fromkeys(producer.operands):
             if value.shape == ():
                 pieces[value] = [value] * len(split.results)
@@ -120,13 +120,15 @@ class _Mover:
             source = value
             if value.shape != whole.shape:
                 attrs = {"shape": whole.shape, "dims": tuple(range(whole.rank))}
-                made.append(Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, whole.shape)], loc=producer.loc))
-                source = made[-1].result
+                created.append(
+                    Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, whole.shape)], loc=producer.loc)
+                )
+                source = created[-1].result
             splits.append(
                 Op("split", [source], split.attrs, [Value(value.dtype, r.shape) for r in split.results], loc=split.loc)
             )
             pieces[value] = splits[-1].results
-            made.append(splits[-1])
+            created.append(splits[-1])
         clones = []
         for k, piece in enumerate(split.results):
             clone = Op(
@@ -140,9 +142,9 @@ class _Mover:
             self.users[clone.result] = self.users.get(piece, [])
             self.belongs[clone] = consumer
             clones.append(clone)
-        self.before[split] = made + clones
-        self.made.update(made)
-        for op in made + clones:
+        self.before[split] = created + clones
+        self.created.update(created)
+        for op in created + clones:
             op.group, op.segment = producer.group, producer.segment
             for value in uses(op):
                 self.users.setdefault(value, []).append(op)

@@ -54,8 +54,8 @@ class NarrowFloats(Pass):
                 op.operands = operands
                 graph.body.ops.append(op)
                 continue
-            made = self.op(builder, op, operands)
-            new.update(zip(op.results, made if isinstance(made, list) else [made]))
+            created = self.op(builder, op, operands)
+            new.update(zip(op.results, created if isinstance(created, list) else [created]))
         for k, value in enumerate(graph.returns):
             if narrow(value):
                 graph.result_parts[k] = "bits"

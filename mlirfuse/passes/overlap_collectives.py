@@ -73,8 +73,8 @@ class OverlapCollectives(Pass):
 
 def _grows(op: Op) -> bool:
     """Whether a collective's results have a multiple of its operands' elements."""
-    given, made = (sum(sz.product(v.shape) for v in values) for values in (op.operands, op.results))
-    times = sz.quotient(made, given) if given != 0 else None
+    given, created = (sum(sz.product(v.shape) for v in values) for values in (op.operands, op.results))
+    times = sz.quotient(created, given) if given != 0 else None
     return isinstance(times, int) and times > 1
 
 

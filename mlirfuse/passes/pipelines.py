@@ -7,18 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph, Op
-from mlirfuse.lowering import llvm, machines, ptx
+from mlirfuse.lowering import devices, llvm, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.program import Schedules, decide
 
 
 def to_segments(
-    machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128, foreach: bool = False
+    properties: HostProperties | DeviceProperties,
+    single_op: bool = True,
+    horizontal: bool = True,
+    max_args: int = 128,
+    foreach: bool = False,
 ) -> str:
     """The tensor-level passes from a front end's graph to groups and segments: what `jit`, `FusionDefinition` and the
     torch back end run, and what `fusion-to-segments` stands for. ``foreach``: equal segments are launched together,
@@ -28,20 +32,20 @@ def to_segments(
         [
             "fusion-remove-inplace",
             "fusion-carry-in-place",
-            *(["fusion-write-windows"] if isinstance(machine, Host) else []),
+            *(["fusion-write-windows"] if isinstance(properties, HostProperties) else []),
             "fusion-decompose",
             "fusion-reverse-scans",
             "fusion-topk",
             "fusion-cse",
-            *([] if isinstance(machine, Host) else ["fusion-add-at-once"]),
+            *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",
-            *(["fusion-scale-products"] if isinstance(machine, Host) else []),
+            *(["fusion-scale-products"] if isinstance(properties, HostProperties) else []),
             _group(single_op, horizontal, max_args, foreach),
             "fusion-recompose",
             f"fusion-compute-again{{max-args={max_args}}}",
             "fusion-sigmoid",
-            *_of_machine(machine),
-            _segment(machine),
+            *_of_device(properties),
+            _segment(properties),
             "fusion-overlap-collectives",
             *(["fusion-foreach"] if foreach else []),
         ]
@@ -53,21 +57,21 @@ def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False
     return f"fusion-group{{{on} max-args={max_args}{' views=true' * views}}}"
 
 
-def _segment(machine: Host | Machine) -> str:
-    if isinstance(machine, Host):
-        return f"fusion-segment{{repeated={model_of(machine).tasks.repeated}}}"
+def _segment(properties: HostProperties | DeviceProperties) -> str:
+    if isinstance(properties, HostProperties):
+        return f"fusion-segment{{repeated={heuristics_of(properties).tasks.repeated}}}"
     return "fusion-segment"
 
 
-def _of_machine(machine: Host | Machine) -> list[str]:
+def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:
     """What a target's kernels need beside the common passes."""
-    if isinstance(machine, Host):
+    if isinstance(properties, HostProperties):
         return ["fusion-dce"]
     return [
         "fusion-one-pass-variance",
         "fusion-flatten-stacks",
         "fusion-dce",
-        f"fusion-inner-outer{{parts={2 * machine.sm_count}}}",
+        f"fusion-inner-outer{{parts={2 * properties.sm_count}}}",
     ]
 
 
@@ -79,21 +83,21 @@ def to_real_tensors() -> str:
 
 def lower_to_segments(
     graph: Graph,
-    machine: Host | Machine,
+    properties: HostProperties | DeviceProperties,
     after: Callable[[Any, Any, float], None] | None = None,
     schedules: Schedules = None,
     max_args: int | None = None,
     foreach: bool = False,
 ) -> Graph:
-    """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
+    """Runs the tensor-level passes for ``properties`` on a front end's graph, in place; ``after`` as for
     :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the
     switch, where it is given; ``foreach`` as for :func:`to_segments`. Raises :class:`UnsupportedError` where a kernel
     would have to compute with complex numbers."""
     _refuse_complex(graph)
-    passes = to_segments(machine, config.single_op, config.horizontal, max_args or config.max_args, foreach)
-    made = run_pipeline([graph], passes, after).graphs[0]
-    decide(made, schedules or {})
-    return made
+    passes = to_segments(properties, config.single_op, config.horizontal, max_args or config.max_args, foreach)
+    created = run_pipeline([graph], passes, after).graphs[0]
+    decide(created, schedules or {})
+    return created
 
 
 def complex_kernels(graph: Graph) -> list[Op]:
@@ -121,12 +125,12 @@ def users_of(name: str) -> list[str]:
     own."""
     found = []
     for pipeline in PIPELINES.values():
-        spelled = [pipeline.build()]
+        serialized = [pipeline.build()]
         if any(option.name == "target" for option in options(pipeline)):
-            spelled.append(pipeline.build(target="cuda:sm_90"))
+            serialized.append(pipeline.build(target="cuda:sm_90"))
         if any(option.name == "foreach" for option in options(pipeline)):
-            spelled.append(pipeline.build(foreach=True))
-        if any(item.name == name for text in spelled for item in items_of(text)):
+            serialized.append(pipeline.build(foreach=True))
+        if any(item.name == name for text in serialized for item in items_of(text)):
             found.append(pipeline.name)
     return sorted(found)
 
@@ -139,7 +143,7 @@ def fusion_to_segments(target: str = "cpu", foreach: bool = False) -> str:
     """The tensor-level passes that every front end runs for a target: a function's groups and segments. ``foreach``:
     equal segments are launched together, as in graphs of torch."""
     try:
-        return to_segments(machines.named(target), foreach=foreach)
+        return to_segments(devices.named(target), foreach=foreach)
     except MlirfuseError as error:
         raise PipelineError(str(error)) from error
 

@@ -44,9 +44,9 @@ def _put_back(block: Block, origin: Op, parts: list[Op]) -> None:
     groups = {op.group for op in parts if op.group is not None}
     if any(op.group in groups and op not in inside and not op.row.literal for op in block.ops):
         return
-    made = {v for op in parts for v in op.results}
-    needed = {v for op in parts for v in uses(op) if v not in made}
-    seen = [v for v in made if v in block.returns or any(u not in inside for u in users.get(v, ()))]
+    created = {v for op in parts for v in op.results}
+    needed = {v for op in parts for v in uses(op) if v not in created}
+    seen = [v for v in created if v in block.returns or any(u not in inside for u in users.get(v, ()))]
     if len(seen) != 1 or len(origin.results) != 1 or not needed <= set(origin.operands):
         return  # some part has become another op's, too
     library = next((op for op in parts if op.row.kind == "library"), None)

@@ -169,8 +169,8 @@ class _Functional:
 
 
 def _view(builder: Builder, view: Op, k: int, source: Value) -> Value:
-    made = builder.op(view.name, source, **{key: view.attrs[key] for key in table.TABLE[view.name].attrs})
-    return made[k] if isinstance(made, list) else made
+    created = builder.op(view.name, source, **{key: view.attrs[key] for key in table.TABLE[view.name].attrs})
+    return created[k] if isinstance(created, list) else created
 
 
 def _unview(builder: Builder, view: Op, k: int, source: Value, new: Value) -> Value:
@@ -191,6 +191,6 @@ def _unview(builder: Builder, view: Op, k: int, source: Value, new: Value) -> Va
     return _only(builder.op("set_slice", source, new, start=tuple(start), size=new.shape, step=(1,) * source.rank))
 
 
-def _only(made: Value | list[Value]) -> Value:
-    assert isinstance(made, Value)
-    return made
+def _only(created: Value | list[Value]) -> Value:
+    assert isinstance(created, Value)
+    return created

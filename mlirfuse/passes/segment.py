@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
+from mlirfuse.analysis.phases import is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
+from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
-from mlirfuse.passes.segmentation.parts import ASKED, Decision, Parts
 
 APART = "shares no tensor with the segments before it"
 
@@ -22,7 +22,7 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
         return "inner-outer"
     if any(is_scan(op) and axes.scanned(op) for op in members):
         return "scan"
-    if any(map(is_accumulation, members)):
+    if any(map(is_scatter_add, members)):
         return "accumulation"
     if not reductions:
         return "pointwise"
@@ -102,7 +102,7 @@ class SegmentPass(Pass):
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
             used = [op for op in members if op not in free]
-            parts = Parts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
+            parts = SegmentDrafts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
             segmenter = Segmenter(parts)
             for k, part in enumerate(segmenter.run()):
                 why = (part.why or APART) if k else part.why if part.why == ASKED else group.why
@@ -111,7 +111,7 @@ class SegmentPass(Pass):
                     op.segment = segment
             self.log += parts.log
             copied = self._copied(free, users)
-            small.update(op for made in copied.values() for op in made)
+            small.update(op for created in copied.values() for op in created)
             copies |= segmenter.copies.in_order() | copied
         block.ops = self._beside_their_segments([copy for op in block.ops for copy in copies.get(op, [op])], small)
 
@@ -139,15 +139,15 @@ class SegmentPass(Pass):
             for user in users[op.result]:
                 for reader in copies.get(user, [user]):
                     readers.setdefault(reader.segment, []).append(reader)
-            made = copies[op] = []
+            created = copies[op] = []
             for segment, members in readers.items():
                 copy = op
-                if made:
+                if created:
                     copy = Op(op.name, op.operands, op.attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
                     for member in members:
                         member.operands = [copy.result if v is op.result else v for v in member.operands]
                 copy.group, copy.segment = op.group, segment
-                made.append(copy)
+                created.append(copy)
         return copies
 
     @staticmethod

@@ -56,9 +56,9 @@ class Sigmoid(Pass):
         if op.name != "add" or not op.result.dtype.is_float:
             return None
         for one, other in (op.operands, op.operands[::-1]):
-            made = other.op
-            if _is_one(one) and made is not None and made.name == name and other.shape == op.result.shape:
-                return made if self._is_all_of(made, op) else None
+            created = other.op
+            if _is_one(one) and created is not None and created.name == name and other.shape == op.result.shape:
+                return created if self._is_all_of(created, op) else None
         return None
 
     def _is_all_of(self, op: Op, user: Op) -> bool:
@@ -75,16 +75,16 @@ class Sigmoid(Pass):
         others = op.result in self.returned or any(user.group is not op.group for user in users)
         if others or not sums or len(sums) + len(derivatives) < len(users):
             return
-        double = _made("add", op, *op.operands * 2)
-        share = _made("sigmoid", op, double.result)
+        double = _created("add", op, *op.operands * 2)
+        share = _created("sigmoid", op, double.result)
         _replace(block, op, [double, share])
         for user in sums:
-            _replace(block, user, [_made("add", user, share.result, share.result)])
+            _replace(block, user, [_created("add", user, share.result, share.result)])
         for square, user in zip(squares, derivatives):
-            rest = _made("sub", user, user.operands[0], share.result)
-            product = _made("mul", user, share.result, rest.result)
-            half = _made("add", user, product.result, product.result)
-            _replace(block, user, [rest, product, half, _made("add", user, half.result, half.result)])
+            rest = _created("sub", user, user.operands[0], share.result)
+            product = _created("mul", user, share.result, rest.result)
+            half = _created("add", user, product.result, product.result)
+            _replace(block, user, [rest, product, half, _created("add", user, half.result, half.result)])
             block.ops.remove(square)
 
     def _derivative(self, square: Op) -> Op | None:
@@ -95,30 +95,30 @@ class Sigmoid(Pass):
         return user if user.operands[1] is square.result and user.result.shape == square.result.shape else None
 
 
-def _made(name: str, like: Op, *operands: Value) -> Op:
-    made = Op(name, operands, {}, [Value(like.result.dtype, like.result.shape)], loc=like.loc)
-    made.group, made.segment = like.group, like.segment
-    return made
+def _created(name: str, like: Op, *operands: Value) -> Op:
+    created = Op(name, operands, {}, [Value(like.result.dtype, like.result.shape)], loc=like.loc)
+    created.group, created.segment = like.group, like.segment
+    return created
 
 
-def _replace(block: Block, op: Op, made: list[Op]) -> None:
-    """The ops ``made`` in place of ``op``, the last one's result for its own."""
+def _replace(block: Block, op: Op, created: list[Op]) -> None:
+    """The ops ``created`` in place of ``op``, the last one's result for its own."""
     at = block.ops.index(op)
-    block.ops[at : at + 1] = made
-    block.replace(op.result, made[-1].result)
+    block.ops[at : at + 1] = created
+    block.replace(op.result, created[-1].result)
 
 
 def _replace_quotient(block: Block, op: Op, total: Op, exponential: Op) -> None:
-    (power,), made = exponential.operands, []
+    (power,), created = exponential.operands, []
     if power.op is not None and power.op.name == "neg":
         (power,) = power.op.operands
     else:
-        made.append(_made("neg", op, power))
-        power = made[0].result
-    made.append(_made("sigmoid", op, power))
+        created.append(_created("neg", op, power))
+        power = created[0].result
+    created.append(_created("sigmoid", op, power))
     if op.name == "div" and not _is_one(op.operands[0]):
-        made.append(_made("mul", op, op.operands[0], made[-1].result))
-    _replace(block, op, made)
+        created.append(_created("mul", op, op.operands[0], created[-1].result))
+    _replace(block, op, created)
     block.ops.remove(total)
     block.ops.remove(exponential)
 

@@ -138,11 +138,11 @@ class _Split:
             results = function(self.r, *(self.pair(v) for v in op.operands))
         else:
             results = rule(op, *op.operands) if rule else self.each(op)
-        for old, made in zip(op.results, results if isinstance(results, list) else [results]):
-            if isinstance(made, tuple):
-                self.pairs[old] = made
+        for old, created in zip(op.results, results if isinstance(results, list) else [results]):
+            if isinstance(created, tuple):
+                self.pairs[old] = created
             else:
-                self.new[old] = made
+                self.new[old] = created
 
     def pair(self, value: Value) -> Pair:
         """The parts of a value; of a real one, itself and zeros."""
@@ -154,12 +154,12 @@ class _Split:
 
     def each(self, op: Op) -> list:
         """The op on the real and on the imaginary parts."""
-        made = []
+        created = []
         for n in range(2):
             operands = [self.pair(v)[n] if v.dtype.kind == "c" else self.new.get(v, v) for v in op.operands]
             out = self.b.op(op.name, *operands, **{k: op.attrs[k] for k in table.TABLE[op.name].attrs})
-            made.append(out if isinstance(out, list) else [out])
-        return list(zip(*made))
+            created.append(out if isinstance(out, list) else [out])
+        return list(zip(*created))
 
     def _call(self, op, *operands):
         """The call with each complex operand and result as two: the front end's function takes and gives them so."""
@@ -167,8 +167,8 @@ class _Split:
         types = [(d.real, d.real) if d.kind == "c" else (d,) for d in op.attrs["dtypes"]]
         shapes = [s for t, s in zip(types, op.attrs["shapes"]) for _ in t]
         attrs = op.attrs | {"dtypes": tuple(d for t in types for d in t), "shapes": tuple(shapes), "shares": None}
-        made = self.b.op("call", *given, **{key: attrs[key] for key in op.row.attrs})
-        parts = iter(made if isinstance(made, list) else [made])
+        created = self.b.op("call", *given, **{key: attrs[key] for key in op.row.attrs})
+        parts = iter(created if isinstance(created, list) else [created])
         return [tuple(next(parts) for _ in t) if len(t) == 2 else next(parts) for t in types]
 
     def _constant(self, op):

@@ -44,24 +44,24 @@ class TopK(Pass):
         ends = _cuts(block, op.result, _Cut(0, 1, extent), axis)
         if not ends or not all(cut.at_an_end(extent, self.most) for _, cut in ends):
             return
-        made: dict[tuple[int, bool], Op] = {}
+        created: dict[tuple[int, bool], Op] = {}
         for cut_by, cut in ends:
             assert isinstance(cut.size, int)
             count, largest = cut.size, cut.largest(extent)
-            if (count, largest) not in made:
-                made[count, largest] = self._topk(block, op, axis, count, largest)
-            result = made[count, largest].result
+            if (count, largest) not in created:
+                created[count, largest] = self._topk(block, op, axis, count, largest)
+            result = created[count, largest].result
             if largest == (cut.step > 0):
-                result = _reversed(block, made[count, largest], axis)
+                result = _reversed(block, created[count, largest], axis)
             block.replace(cut_by.result, result)
 
     @staticmethod
     def _topk(block: Block, op: Op, axis: int, count: int, largest: bool) -> Op:
         shape = (*op.result.shape[:axis], count, *op.result.shape[axis + 1 :])
         attrs = {"axis": axis, "count": count, "largest": largest}
-        made = Op("topk", op.operands, attrs, [Value(op.result.dtype, shape)], loc=op.loc)
-        block.ops.insert(block.ops.index(op), made)
-        return made
+        created = Op("topk", op.operands, attrs, [Value(op.result.dtype, shape)], loc=op.loc)
+        block.ops.insert(block.ops.index(op), created)
+        return created
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ def _is_along(op: Op, axis: int) -> bool:
     return all(k == axis or part == (0, 1, shape[k]) for k, part in parts)
 
 
-def _reversed(block: Block, made: Op, axis: int) -> Value:
-    shape = made.result.shape
+def _reversed(block: Block, created: Op, axis: int) -> Value:
+    shape = created.result.shape
     start, step = [0] * len(shape), [1] * len(shape)
     start[axis], step[axis] = shape[axis] - 1, -1
     attrs = {"start": tuple(start), "size": tuple(shape), "step": tuple(step)}
-    op = Op("slice", [made.result], attrs, [Value(made.result.dtype, shape)], loc=made.loc)
-    block.ops.insert(block.ops.index(made) + 1, op)
+    op = Op("slice", [created.result], attrs, [Value(created.result.dtype, shape)], loc=created.loc)
+    block.ops.insert(block.ops.index(created) + 1, op)
     return op.result

@@ -18,7 +18,7 @@ from typing import Any
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
 from mlirfuse.runtime import tuned
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
@@ -30,10 +30,11 @@ def _given(record, leaves):
 
 @dataclass
 class Tuned:
-    """One segment's result: times in milliseconds, by parameters; ``model`` is what the scheduler chose by itself."""
+    """One segment's result: times in milliseconds, by parameters; ``heuristics`` is what the scheduler chose by
+    itself."""
 
     segment: str
-    model: object
+    heuristics: object
     times: dict[object, float]
     schedulers: Schedulers
 
@@ -44,14 +45,14 @@ class Tuned:
     @property
     def model_loss(self) -> float:
         """How much longer the model's choice takes than the best, as a share."""
-        return self.times[self.model] / self.times[self.best] - 1
+        return self.times[self.heuristics] / self.times[self.best] - 1
 
     def __str__(self) -> str:
         rows = sorted(self.times.items(), key=lambda item: item[1])
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
         for params, ms in rows[:6]:
-            mark = "   <- model" if params == self.model else ""
-            lines.append(f"  {ms:.4f} ms  {spelling.spelled(self.schedulers.attributes(params))}{mark}")
+            mark = "   <- model" if params == self.heuristics else ""
+            lines.append(f"  {ms:.4f} ms  {serialize.serialized(self.schedulers.attributes(params))}{mark}")
         return "\n".join(lines)
 
 
@@ -75,7 +76,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     try:
         for at, step in enumerate(program.steps):
             result = Tuned(step.segment.scheduler, chosen[at], {}, executor.target.schedulers)
-            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.machine)
+            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.properties)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])

@@ -13,8 +13,8 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Segment, Value
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import Form
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.runtime.launch_template import LaunchTemplate
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.program import Program
 
@@ -37,7 +37,7 @@ class Executor:
         # One of the two is there.
         self.host = None if fused else HostProgram(graph, target, failed)
         self.program = Program(graph, target, hint) if fused else None
-        self._forms: dict[tuple, Form] = {}
+        self._launch_templates: dict[tuple, LaunchTemplate] = {}
 
     @property
     def fuses(self) -> bool:
@@ -58,10 +58,10 @@ class Executor:
             if extent == 0 and self.host is None:
                 raise Empty
 
-    def variant(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
+    def compiled_program(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
         """The compiled variant for these arguments, compiled now if it is new; for a graph without library ops."""
         assert self.program is not None
-        return self.program.variant(env, self.alignments(leaves, leaf_of_arg))
+        return self.program.compiled_program(env, self.alignments(leaves, leaf_of_arg))
 
     def alignments(self, leaves, leaf_of_arg: list[int]) -> dict[Value, int]:
         """The alignment in bytes of each array argument's address."""
@@ -77,10 +77,13 @@ class Executor:
         result itself."""
         if self.host is not None:
             return self.host.record(leaves, leaf_of_arg, env, result or _only, own)
-        return self.form(leaf_of_arg, own).record(self.variant(leaves, leaf_of_arg, env), leaves, env, result)
+        return self.launch_template(leaf_of_arg, own).record(
+            self.compiled_program(leaves, leaf_of_arg, env), leaves, env, result
+        )
 
-    def known_variant(self, env: dict[str, int], alignments: dict[Value, int]):
-        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: as
+    def known_program(self, env: dict[str, int], alignments: dict[Value, int]):
+        """As :meth:`compiled_program`, but None where it is not compiled yet or a tensor has no elements.
+        ``alignments``: as
         :meth:`alignments` gives them."""
         if self.empty or self.program is None or not self._has_elements(env):
             return None
@@ -98,13 +101,13 @@ class Executor:
         assert self.host is not None
         return [(self.host.launches[step.part].program(env), step.segments) for step in self.host.kernels]
 
-    def form(self, leaf_of_arg: list[int], own=()) -> Form:
+    def launch_template(self, leaf_of_arg: list[int], own=()) -> LaunchTemplate:
         """What is the same in all records of calls that bring the graph's arguments at these leaves."""
         key = tuple(leaf_of_arg), tuple(own)
-        found = self._forms.get(key)
+        found = self._launch_templates.get(key)
         if found is None:
             assert self.program is not None
-            found = self._forms[key] = Form(self.graph, self.program, leaf_of_arg, own)
+            found = self._launch_templates[key] = LaunchTemplate(self.graph, self.program, leaf_of_arg, own)
         return found
 
 

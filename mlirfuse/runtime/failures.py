@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.core.errors import located
-from mlirfuse.core.machine import Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.passes.base import Pass
@@ -45,7 +45,7 @@ def about(error: BaseException) -> str:
     message = f"{type(error).__name__}: {error}"
     steps = [step] if step is not None else program.steps if program is not None else []
     if steps:
-        message += f"\n  in {'; '.join(map(_spelled, steps))}"
+        message += f"\n  in {'; '.join(map(_serialized, steps))}"
     elif done is not None:
         message += f"\n  in the pass {done.name}"
     place = getattr(error, "loc", None)
@@ -54,7 +54,7 @@ def about(error: BaseException) -> str:
     return located(message, place or next((o.loc for s in steps for o in s.analysis.ops if o.loc), None))
 
 
-def _spelled(step: Step) -> str:
+def _serialized(step: Step) -> str:
     ops = ", ".join(dict.fromkeys(op.name for op in step.analysis.ops if not op.row.literal))
     return f"segment {step.segment.number} ({step.segment.scheduler}: {ops})"
 
@@ -79,7 +79,9 @@ def to_send(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
 
 
 def _passes(target: Target, env: Mapping[str, int]) -> str:
-    code, chip = ("ptx", f"chip={target.machine.chip} ") if isinstance(target.machine, Machine) else ("llvm", "")
+    code, chip = (
+        ("ptx", f"chip={target.properties.chip} ") if isinstance(target.properties, DeviceProperties) else ("llvm", "")
+    )
     if hasattr(target, "levels_below"):  # the way by linalg
         return f"fusion-to-linalg,linalg-to-{code}{{{chip.strip()}}}"
     sizes = ",".join(f"{name}:{n}" for name, n in env.items() if name.startswith(("s", "t")) and n > 0)

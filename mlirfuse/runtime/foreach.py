@@ -17,12 +17,12 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.foreach import GpuForeach, Table, of_many, place
 from mlirfuse.lowering.host_steps import Foreach as Step
 from mlirfuse.lowering.module import CpuKernel
-from mlirfuse.runtime import arrays, library, load
-from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime import arrays, extern_ops, load
 from mlirfuse.runtime.host_calls import copy_into
+from mlirfuse.runtime.kernel_artifacts import KernelArtifact
+from mlirfuse.runtime.launch_template import place_of
 from mlirfuse.runtime.launches import ALIGNED, Failed, Launches, restrided
-from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.runtime.written import Written
+from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule.targets import Target
 
 
@@ -33,18 +33,18 @@ class MemberProgram(Program):
         super().__init__(graph, target, hint, axes)
         self.members = members
 
-    def _written(self, params: tuple) -> Written:
+    def _written(self, params: tuple) -> KernelArtifact:
         written = super()._written(params)
         if len(written.module.kernels) != 1 or written.slots.temporaries:
             raise CompileError("a member of a foreach is no single kernel")
         (kernel,) = written.module.kernels
         if isinstance(kernel, CpuKernel):
             return written
-        chip = self.target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+        chip = self.target.properties.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
         many = of_many([kernel], Table.of(kernel, self.members, chip))
         return written._replace(module=replace(written.module, kernels=(many,)))
 
-    def _loading(self, text: Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
+    def _loading(self, text: KernelArtifact, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
         return load.kernel_begun(self.target, text.module, elsewhere)
 
 
@@ -85,7 +85,7 @@ class Foreach(Launches):
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = library.like(leaves)
+        beside = extern_ops.like(leaves)
         fitted = [self._given(k, leaf, beside) for k, leaf in enumerate(leaves)]
         record = self._record(fitted)
         if all(a is b for a, b in zip(fitted, leaves)) or not isinstance(record, _native.Record):
@@ -117,14 +117,14 @@ class Foreach(Launches):
                 value: min(arrays.spec_of(leaf).align for leaf in leaves[at :: self.count])
                 for at, value in enumerate(self.graph.args)
             }
-            variant = program.variant(self._whole(), aligned)
+            compiled_program = program.compiled_program(self._whole(), aligned)
         except Exception as error:
             if self.failed is None:
                 raise
             self._problem = CompileError(str(error))
             self.failed(self.graph, error)
             return self._one_by_one(leaves)
-        ints = self._ints(program, variant)
+        ints = self._ints(program, compiled_program)
         outputs: list[tuple] = []
         aliases = self.graph.aliases
         for at, value in enumerate(self.makes):
@@ -134,28 +134,30 @@ class Foreach(Launches):
             else:
                 outputs.append(("new", value.shape, None, value.dtype.numpy))
         device, proto = place_of(leaves, 0)
-        launch = _native.symbols()["mlirfuse_foreach_gpu" if variant.module.on_gpu else "mlirfuse_foreach_cpu"]
-        return _native.Record(launch, ints, list(range(len(leaves))), [], outputs, 0, device, list, variant, proto)
+        launch = _native.symbols()["mlirfuse_foreach_gpu" if compiled_program.module.on_gpu else "mlirfuse_foreach_cpu"]
+        return _native.Record(
+            launch, ints, list(range(len(leaves))), [], outputs, 0, device, list, compiled_program, proto
+        )
 
-    def _ints(self, program: Program, variant: Variant) -> list[int]:
+    def _ints(self, program: Program, compiled_program: CompiledProgram) -> list[int]:
         """What ``runtime/native/foreach.h`` says."""
         assert isinstance(program, MemberProgram)
-        (kernel,) = variant.module.kernels
-        plans = [program.plan(variant, env).ints for env in self.sizes]
-        made = len(self.graph.returns) - len(self.graph.aliases)
+        (kernel,) = compiled_program.module.kernels
+        plans = [program.plan(compiled_program, env).ints for env in self.sizes]
+        created = len(self.graph.returns) - len(self.graph.aliases)
 
         def pointer(member: int, slot: int) -> int:
             """Where a member's pointer ``slot`` stands among those of the call."""
             if slot < self.count:
                 return member * self.count + slot
-            return self.members * self.count + member * made + slot - self.count
+            return self.members * self.count + member * created + slot - self.count
 
         members = range(self.members)
         if isinstance(kernel, CpuKernel):
             first = [0, *accumulate(sz.known(kernel.tasks, env) for env in self.sizes)]
             slots = [pointer(m, slot) for m in members for slot in kernel.passed]
             grain = max(sz.known(kernel.grain, env) for env in self.sizes)
-            head = [variant.launch, self.members, len(kernel.passed), len(plans[0]), grain]
+            head = [compiled_program.launch, self.members, len(kernel.passed), len(plans[0]), grain]
             return [*head, *first, *slots, *(n for plan in plans for n in plan)]
         assert isinstance(kernel, GpuForeach)
         (one,) = kernel.members
@@ -176,7 +178,7 @@ class Foreach(Launches):
             ]
             for m, env, plan in zip(members, self.sizes, plans)
         ]
-        return [variant.launch, *kernel.described(places), *numbers]
+        return [compiled_program.launch, *kernel.described(places), *numbers]
 
     def _one_by_one(self, leaves) -> list:
         """The results of one call, op by op."""
@@ -186,9 +188,9 @@ class Foreach(Launches):
             given = [arrays.to_numpy(a).reshape(-1 if v.shape else ()) for a, v in zip(own, self.graph.args)]
             with np.errstate(all="ignore"):
                 results = interpreter.run(self.graph, given, env)
-            for result, made in enumerate(results):
+            for result, created in enumerate(results):
                 shape = [sz.known(n, {}) for n in self.makes[len(out)].shape]
-                array = arrays.from_numpy(np.array(made, copy=True, order="C").reshape(shape), own[0])
+                array = arrays.from_numpy(np.array(created, copy=True, order="C").reshape(shape), own[0])
                 if result in self.graph.aliases:
                     target = own[self.graph.aliases[result]]
                     copy_into(target, array)

@@ -14,9 +14,9 @@ from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.ops import sizes_in
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime import arrays, extern_ops
 
-like = library.like
+like = extern_ops.like
 
 
 def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
@@ -54,17 +54,17 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
         called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
-        view = library.view(op, env)
-        return lambda x: view(x) if hasattr(x, "__getitem__") else library.function(op, env)(x, x)
+        view = extern_ops.view(op, env)
+        return lambda x: view(x) if hasattr(x, "__getitem__") else extern_ops.function(op, env)(x, x)
     if op.row.kind == "update":
-        return library.update(op, env)
-    compute = library.function(op, env)
+        return extern_ops.update(op, env)
+    compute = extern_ops.function(op, env)
     if not writes_in_place(op):
         return compute
 
     def in_place(like, target, *others):
-        (made,) = compute(like, target, *others)
-        copy_into(target, made)
+        (created,) = compute(like, target, *others)
+        copy_into(target, created)
         return [target]
 
     return in_place

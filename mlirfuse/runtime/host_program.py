@@ -7,7 +7,8 @@ fallbacks, and arguments that are written (``graph.aliases``). It is a list of t
 
 - Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
   so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when
-  it first runs with its sizes; on a GPU those of the first sizes are begun before (:mod:`mlirfuse.runtime.ahead`).
+  it first runs with its sizes; on a GPU those of the first sizes are begun before
+  (:mod:`mlirfuse.runtime.async_compile`).
 - Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
   ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
   stated, the program that reads it gets a copy.
@@ -39,10 +40,10 @@ from mlirfuse.core import config
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
-from mlirfuse.runtime import ahead, load
+from mlirfuse.runtime import async_compile, load
 from mlirfuse.runtime.foreach import Foreach
-from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.host_python import Watch, Written
+from mlirfuse.runtime.host_python import HostFunction, Watch
+from mlirfuse.runtime.launch_template import place_of
 from mlirfuse.runtime.launches import Failed, Launches
 
 _KEPT = 4096  # sets of sizes
@@ -59,7 +60,7 @@ class HostProgram:
     def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
         self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
-        self.launches: dict[st.Part, Launches] = {}
+        self.launches: dict[st.FusedRegion, Launches] = {}
         kernels: load.Known = {}  # programs that are not equal have equal kernels, as a model's layers have
         for step in self.sequence.walk():
             if isinstance(step, st.Kernels):
@@ -90,8 +91,8 @@ class HostProgram:
         self.__dict__.pop("_written", None)
 
     @functools.cached_property
-    def _written(self) -> Written:
-        return Written(self.graph, self.sequence, self.launches, self._watch, self._beside)
+    def _written(self) -> HostFunction:
+        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._beside)
 
     @property
     def source(self) -> str:
@@ -118,7 +119,7 @@ class HostProgram:
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
             if self.target.name == "cuda" and self.target.device is not None and not self._begun:
-                ahead.begin(self.launches.values(), env)
+                async_compile.begin(self.launches.values(), env)
                 self._begun = True
             found = self._functions[key] = self._written.bound(env)
             self._newest = key

@@ -1,8 +1,8 @@
 """A host program written as one Python function: each step a statement, values freed where they are read last.
 
 The text is the same for all sizes. What a step calls (a dispatcher of kernels, a library's function with its
-attributes) belongs to the sizes of a call: :class:`Written` binds them anew for each set. What depends on sizes that
-only values tell is looked up as the function runs.
+attributes) belongs to the sizes of a call: :class:`HostFunction` binds them anew for each set. What depends on sizes
+that only values tell is looked up as the function runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.lowering.host_steps import Part, Sequence, Step
+from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
 from mlirfuse.runtime.launches import Launches
 
@@ -37,7 +37,7 @@ class Watch(Protocol):
         """The step has run: on a GPU its work is queued."""
 
 
-class Written:
+class HostFunction:
     """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``; it tells ``watch``.
     ``beside``: an array that results are made beside; None: one of a call's arguments is looked for.
 
@@ -45,8 +45,8 @@ class Written:
     caller does not hold it, and gives the list of results.
     """
 
-    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches], watch: Watch | None = None,
-                 beside: Any = None):  # fmt: skip
+    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[FusedRegion, Launches],
+                 watch: Watch | None = None, beside: Any = None):  # fmt: skip
         self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
@@ -141,12 +141,12 @@ class Written:
     _start = _wait = _call
 
     def _compute(self, step: st.Compute, indent: str) -> list[str]:
-        (made,) = step.makes
+        (created,) = step.makes
         if step.op.name == "arith.constant":
-            return [f"{self._name(made)} = {scalars.constant(step.op)!r}"]
+            return [f"{self._name(created)} = {scalars.constant(step.op)!r}"]
         function = f"c{len(self._fixed)}"
         self._fixed[function] = scalars.function(step.op)
-        return [f"{self._name(made)} = {function}({self._listed(step.reads)})"]
+        return [f"{self._name(created)} = {function}({self._listed(step.reads)})"]
 
     def _guard(self, step: st.Guard, indent: str) -> list[str]:
         symbols = calls.guard_symbols(step.op)
@@ -204,5 +204,5 @@ class _Late:
 
 
 def _all_values(graph: Graph, sequence: Sequence) -> Iterable[Value]:
-    made = itertools.chain.from_iterable((*step.reads, *step.makes) for step in sequence.walk())
-    return itertools.chain(graph.args, made)
+    created = itertools.chain.from_iterable((*step.reads, *step.makes) for step in sequence.walk())
+    return itertools.chain(graph.args, created)

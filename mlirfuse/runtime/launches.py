@@ -12,9 +12,9 @@ from mlirfuse.core.errors import CompileError, ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
-from mlirfuse.lowering.host_steps import Part
-from mlirfuse.runtime import arrays, library, load, written
-from mlirfuse.runtime.form import Form, place_of
+from mlirfuse.lowering.host_steps import FusedRegion
+from mlirfuse.runtime import arrays, extern_ops, kernel_artifacts, load
+from mlirfuse.runtime.launch_template import LaunchTemplate, place_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
@@ -30,14 +30,16 @@ class Launches:
     op. Without it the error is raised. ``known``: the kernels that it shares with other programs.
     """
 
-    def __init__(self, part: Part, target: Target, failed: Failed | None = None, known: load.Known | None = None):
+    def __init__(
+        self, part: FusedRegion, target: Target, failed: Failed | None = None, known: load.Known | None = None
+    ):
         self.part, self.target, self.failed, self._known = part, target, failed, known
         self._problem: Exception | None = None
         self.before: Callable[[], None] | None = None  # finishes what :meth:`begun` has begun
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
-        self._form: Form | None = None
+        self._launch_template: LaunchTemplate | None = None
         self._by_sizes: dict[tuple[int, ...], _native.Dispatcher] = {}
 
     def program(self, hint: dict[str, int]) -> Program:
@@ -65,7 +67,7 @@ class Launches:
         known = set(self.part.symbols) <= env.keys()
         if not known or any(sz.known(n, env) == 0 for n in self._extents):
             return None
-        name = written.name(self.part, self.target, env, ALIGNED)
+        name = kernel_artifacts.name(self.part, self.target, env, ALIGNED)
         program = self.program(env)
         aligned = {program.graph.args[k]: ALIGNED for k in program.pointer_args}
         return program.begun(env, aligned, elsewhere, name)
@@ -85,7 +87,7 @@ class Launches:
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = library.like(leaves)
+        beside = extern_ops.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)
             for k, leaf in enumerate(leaves[: len(self.graph.args)])
@@ -129,17 +131,17 @@ class Launches:
                 raise self._problem
             program = self.program(env)
             alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
-            variant = program.variant(env, alignments)
+            compiled_program = program.compiled_program(env, alignments)
         except Exception as error:
             if self.failed is None:
                 raise
             self._problem = CompileError(str(error))  # without its traceback, which holds arrays
             self.failed(self.graph, error)
             return self._by_reference(leaves, env)
-        if self._form is None:
-            self._form = Form(self.graph, program, list(range(len(self.graph.args))), ())
+        if self._launch_template is None:
+            self._launch_template = LaunchTemplate(self.graph, program, list(range(len(self.graph.args))), ())
         result = None if len(self.graph.returns) == 1 else list
-        return self._form.record(variant, leaves, env, result)
+        return self._launch_template.record(compiled_program, leaves, env, result)
 
     def _empty(self, leaves, env):
         """Where some tensor has no elements nothing is launched."""
@@ -159,8 +161,8 @@ class Launches:
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)
         like = leaves[proto] if proto >= 0 else np.empty(0)
-        made = [arrays.from_numpy(np.array(r, copy=True, order="C"), like) for r in results]
-        return made[0] if len(made) == 1 else made
+        created = [arrays.from_numpy(np.array(r, copy=True, order="C"), like) for r in results]
+        return created[0] if len(created) == 1 else created
 
 
 def restrided(array, shape: tuple[int, ...], strides: list[int]):
@@ -195,11 +197,11 @@ def _with_gaps(array, shape: tuple[int, ...], strides: list[int]):
             raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
         reach += stride * (extent - 1)
     if arrays.framework(array) == "torch":
-        made = array.new_empty(reach).as_strided(shape, strides)
-        return made.copy_(array)
+        created = array.new_empty(reach).as_strided(shape, strides)
+        return created.copy_(array)
     if not isinstance(array, np.ndarray):
         raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
     places = np.empty(reach, array.dtype)
-    made = np.lib.stride_tricks.as_strided(places, shape, [n * array.itemsize for n in strides])
-    made[...] = array
-    return made
+    created = np.lib.stride_tricks.as_strided(places, shape, [n * array.itemsize for n in strides])
+    created[...] = array
+    return created

@@ -1,8 +1,8 @@
 """Programs that go down by MLIR's own passes: from ``convert-fusion-to-linalg``'s form to code, by a pipeline.
 
-:class:`WayDown` gives a target that compiles so, for any other one. It is slow: loops over elements, one after another
-on a CPU, an element a thread on a GPU. What it computes is written by other code than the schedulers' kernels, down to
-the loops and addresses of single elements, and so checks them.
+:class:`LoweringPath` gives a target that compiles so, for any other one. It is slow: loops over elements, one after
+another on a CPU, an element a thread on a GPU. What it computes is written by other code than the schedulers' kernels,
+down to the loops and addresses of single elements, and so checks them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirfuse.core import mlir
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import ptx
@@ -28,7 +28,7 @@ from mlirfuse.schedule.targets import CpuTarget, GpuTarget, Target
 
 
 @dataclass(frozen=True)
-class WayDown:
+class LoweringPath:
     """How segments become code without our schedulers: from linalg on by ``pipeline``, or by ours where that is
     None."""
 
@@ -53,9 +53,9 @@ class _ByLinalg:
     early_launch = one_launch = False
 
     @property
-    def machine(self) -> Host | Machine:
+    def properties(self) -> HostProperties | DeviceProperties:
         """The processor."""
-        return self.base.machine
+        return self.base.properties
 
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment what decides its code: the sizes."""
@@ -80,15 +80,15 @@ class CpuByLinalg(_ByLinalg):
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The functions of ``program`` for these sizes in the LLVM dialect, and one that calls the entry. Raises
         :class:`UnsupportedError` for what has no linalg form, :class:`CompileError` where the pipeline fails."""
-        made = _entry(program, params, slots, on_device=False)
-        if made is None:
+        created = _entry(program, params, slots, on_device=False)
+        if created is None:
             return KernelModule((), False)
-        module = lowered(made, self.pipeline or pipelines.linalg_to_llvm())
-        attributes = checked_entry(module, made.parameters).attributes
+        module = lowered(created, self.pipeline or pipelines.linalg_to_llvm())
+        attributes = checked_entry(module, created.parameters).attributes
         nbytes = attributes[BYTES_NEEDED].value if BYTES_NEEDED in attributes else 0
         slots.temporary_bytes[WORKSPACE] = nbytes
         text = "\n".join(str(op) for op in module.body.operations)
-        return KernelModule((CpuKernel(ENTRY, text, 1, 1),), False, cpu_launch(made.parameters, slots, nbytes))
+        return KernelModule((CpuKernel(ENTRY, text, 1, 1),), False, cpu_launch(created.parameters, slots, nbytes))
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,23 @@ class GpuByLinalg(_ByLinalg):
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these sizes as PTX, and the function that launches them. Raises as
         :meth:`CpuByLinalg.write`."""
-        made = _entry(program, params, slots, on_device=True)
-        if made is None:
+        created = _entry(program, params, slots, on_device=True)
+        if created is None:
             return KernelModule((), True)
-        module = lowered(made, self.pipeline or pipelines.linalg_to_ptx(self.base.machine.chip))
-        kernels = gpu_kernels(module, made.parameters, slots)
+        module = lowered(created, self.pipeline or pipelines.linalg_to_ptx(self.base.properties.chip))
+        kernels = gpu_kernels(module, created.parameters, slots)
         return AssembledModule(tuple(kernels), True, gpu_host(kernels, slots), ptx.binary_of(module))
 
 
 def _entry(program: SegmentedProgram, params: tuple[Sizes, ...], slots: Slots, on_device: bool) -> Entry | None:
     """The program's entry; None where there is nothing to compute."""
-    made = entry_of(program.graph, dict(params[0].values), slots, on_device) if params else None
-    return made if made is not None and made.writes else None
+    created = entry_of(program.graph, dict(params[0].values), slots, on_device) if params else None
+    return created if created is not None and created.writes else None
 
 
-def lowered(made: Entry, pipeline: str):
+def lowered(created: Entry, pipeline: str):
     """The module after ``pipeline``. Raises :class:`CompileError` where a pass fails."""
     try:
-        return run_pipeline(fusion.parse(made.text), pipeline).module
+        return run_pipeline(fusion.parse(created.text), pipeline).module
     except mlir.MLIRError as error:
         raise CompileError(f"the way down from linalg failed: {error}") from error

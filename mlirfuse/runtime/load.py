@@ -85,20 +85,20 @@ def begun(
     keys = {kernel.name: _key(kernel) for kernel in module.kernels}
     shared = {name: known[key] for name, key in keys.items() if key in known and (known[key].address or elsewhere)}
     new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in shared))
-    made = {kernel.name: LoadedKernel(0, None) for kernel in new.kernels}
-    known.update((keys[name], kernel) for name, kernel in made.items())
+    created = {kernel.name: LoadedKernel(0, None) for kernel in new.kernels}
+    known.update((keys[name], kernel) for name, kernel in created.items())
     code = None
-    if elsewhere is not None and module.on_gpu and made:
+    if elsewhere is not None and module.on_gpu and created:
         code = elsewhere(lambda: machine_code(new, _chip(target)))
 
     def finish() -> Loaded:
         try:
-            host = _load_on_gpu(target, new, slots, made, code) if module.on_gpu else _load_on_cpu(new, made)
+            host = _load_on_gpu(target, new, slots, created, code) if module.on_gpu else _load_on_cpu(new, created)
         except BaseException:
-            for name in made:
+            for name in created:
                 known.pop(keys[name], None)
             raise
-        kernels = shared | made
+        kernels = shared | created
         for name, kernel in kernels.items():
             if not kernel.address:
                 raise CompileError(f"{name}, which another program has too, did not compile there")
@@ -119,18 +119,18 @@ def machine_code(module: KernelModule, chip: str) -> bytes | None:
     return cubin.of(code_of(module, chip), chip)
 
 
-def _load_on_cpu(module: KernelModule, made: dict[str, LoadedKernel]) -> llvm.HostCode:
-    """The host function of ``module``; its kernels go into ``made``."""
+def _load_on_cpu(module: KernelModule, created: dict[str, LoadedKernel]) -> llvm.HostCode:
+    """The host function of ``module``; its kernels go into ``created``."""
     code = host_code(module.text())
-    for name, kernel in made.items():
+    for name, kernel in created.items():
         kernel.address, kernel.home = code.address(name), code
     return code
 
 
 def _load_on_gpu(
-    target: Target, module: KernelModule, slots: Slots, made: dict[str, LoadedKernel], code: Task | None
+    target: Target, module: KernelModule, slots: Slots, created: dict[str, LoadedKernel], code: Task | None
 ) -> llvm.HostCode:
-    """The host function of ``module``; its kernels go into ``made``, on the target's device. ``code``: what compiles
+    """The host function of ``module``; its kernels go into ``created``, on the target's device. ``code``: what compiles
     them."""
     device = _device(target)
     if BAD_INDEX in slots.functions:
@@ -149,13 +149,13 @@ def _load_on_gpu(
             home = loading.result()
     for kernel in module.kernels:
         assert isinstance(kernel, GpuKernel)
-        one = made[kernel.name]
+        one = created[kernel.name]
         one.address, one.home = home.function(kernel.name, 0, kernel.cluster > 8), home
     return host
 
 
 def _chip(target: Target) -> str:
-    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's
+    chip: str = target.properties.chip  # type: ignore[union-attr]  # a GPU's
     return chip
 
 

@@ -21,7 +21,7 @@ def target_of(leaves: Sequence) -> Target:
     return targets.cpu()
 
 
-def check_place(target: Target, leaves: Sequence) -> None:
+def check_placement(target: Target, leaves: Sequence) -> None:
     """Raises :class:`UnsupportedError` where the arguments do not lie where ``target`` computes."""
     for position, leaf in enumerate(leaves):
         device = arrays.device_of(leaf)

@@ -1,6 +1,6 @@
 """A segmented graph made executable: what is compiled of it, and the plan of a call.
 
-One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedules,
+One :class:`Program` stands for a kind of call; each :class:`CompiledProgram` of it is one choice of schedules,
 compiled once. The plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import events, garbage, threads
+from mlirfuse.core import events, gc_control, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.runtime import load, tuned, written
+from mlirfuse.runtime import kernel_artifacts, load, tuned
 from mlirfuse.schedule.program import SegmentedProgram
 
 
@@ -30,7 +30,7 @@ class Plan:
 
 
 @dataclass(eq=False)
-class Variant:
+class CompiledProgram:
     """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from
     ``evaluate(env)``."""
 
@@ -64,7 +64,7 @@ class Program(SegmentedProgram):
     ):
         super().__init__(graph, target, hint, axes)
         self.known_kernels = known
-        self.variants: dict[tuple, Variant] = {}  # by _key
+        self.compiled_programs: dict[tuple, CompiledProgram] = {}  # by _key
         self.chosen: dict[tuple, tuple] = {}  # by call_key: parameters that an earlier process chose
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
@@ -72,27 +72,27 @@ class Program(SegmentedProgram):
 
     # ---- variants
 
-    def variant(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant:
+    def compiled_program(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram:
         """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's
         address."""
         params = self.parameters(env, alignments)
         key = _key(params)
-        found = self.variants.get(key)
+        found = self.compiled_programs.get(key)
         if found is None:
             with self._lock:
-                found = self.variants.get(key)
+                found = self.compiled_programs.get(key)
                 if found is None:
                     events.report(events.Scheduled(self, params, env))
                     start = time.perf_counter()
-                    with garbage.uncollected():
+                    with gc_control.gc_disabled():
                         found = self._compile(params, env)
                     events.report(events.Compiled(self, found, env, time.perf_counter() - start))
-                    self.variants[key] = found
+                    self.compiled_programs[key] = found
         return found
 
-    def known(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant | None:
+    def known(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram | None:
         """The variant for these sizes where it is compiled already."""
-        return self.variants.get(_key(self.parameters(env, alignments)))
+        return self.compiled_programs.get(_key(self.parameters(env, alignments)))
 
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
@@ -119,81 +119,86 @@ class Program(SegmentedProgram):
     def begun(
         self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere, entry: str | None = None
     ) -> Callable[[], None] | None:
-        """As :meth:`variant`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there.
-        ``entry``: where on disk (:mod:`mlirfuse.runtime.written`) an earlier process may have left what it wrote."""
+        """As :meth:`compiled_program`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there.
+        ``entry``: where on disk (:mod:`mlirfuse.runtime.kernel_artifacts`) an earlier process may have left what it
+        wrote."""
         entry = None if self.tuned or tuned.any_kept() else entry
-        found = written.load(entry, self.graph) if entry is not None else None
+        found = kernel_artifacts.load(entry, self.graph) if entry is not None else None
         if found is not None:
             self.chosen[self.call_key(env, alignments)] = found.params
         params = self.parameters(env, alignments)
         key = _key(params)
-        if key in self.variants:
+        if key in self.compiled_programs:
             return None
         events.report(events.Scheduled(self, params, env))
         start = time.perf_counter()
         if found is None:
             found = self._written(params)
             if entry is not None:
-                written.store(entry, self.graph, found)
+                kernel_artifacts.store(entry, self.graph, found)
         finish = self._begun(found, elsewhere)
         spent = time.perf_counter() - start
 
         def finished() -> None:
             start = time.perf_counter()
-            found = self.variants.setdefault(key, finish())
+            found = self.compiled_programs.setdefault(key, finish())
             events.report(events.Compiled(self, found, env, spent + time.perf_counter() - start))
 
         return finished
 
-    def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
+    def _compile(self, params: tuple, env: dict[str, int]) -> CompiledProgram:
         return self._begun(self._written(params))()
 
-    def _written(self, params: tuple) -> written.Written:
+    def _written(self, params: tuple) -> kernel_artifacts.KernelArtifact:
         slots = self.slots()
-        return written.Written(params, self.target.write(self, params, slots), slots)
+        return kernel_artifacts.KernelArtifact(params, self.target.write(self, params, slots), slots)
 
-    def _loading(self, text: written.Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
+    def _loading(
+        self, text: kernel_artifacts.KernelArtifact, elsewhere: load.Elsewhere | None
+    ) -> Callable[[], load.Loaded]:
         return load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
 
-    def _begun(self, text: written.Written, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
+    def _begun(
+        self, text: kernel_artifacts.KernelArtifact, elsewhere: load.Elsewhere | None = None
+    ) -> Callable[[], CompiledProgram]:
         loaded = self._loading(text, elsewhere)
 
-        def finish() -> Variant:
-            variant = Variant(*text, *loaded())
-            self.add_plan(variant)
-            return variant
+        def finish() -> CompiledProgram:
+            compiled_program = CompiledProgram(*text, *loaded())
+            self.add_plan(compiled_program)
+            return compiled_program
 
         return finish
 
-    def add_plan(self, variant: Variant) -> None:
+    def add_plan(self, compiled_program: CompiledProgram) -> None:
         """Compiles the expressions of the plan to one Python function of the sizes."""
-        slots = variant.slots
+        slots = compiled_program.slots
         exprs: list[str] = []
         for kind, what in slots.ints:
             if kind in ("handle", "number"):
                 what = slots.functions.get(what, 0) if kind == "handle" else what[-1]
-            told = kind in ("size", "handle", "number")
-            exprs.append(str(what) if told else f"_inverse_of({what})" if kind == "inverse" else "0")
+            reported = kind in ("size", "handle", "number")
+            exprs.append(str(what) if reported else f"_inverse_of({what})" if kind == "inverse" else "0")
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [
             slots.temporary_bytes[k] for k in slots.temporaries
         ]
         symbols = sz.symbols_of(sizes)
-        variant.evaluate = sz.function(
+        compiled_program.evaluate = sz.function(
             f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of
         )
         spans = self.lifetimes(slots)
-        variant.offsets = [
+        compiled_program.offsets = [
             (slot, at, *spans.get(key, (0, len(self.steps))))
             for at, (key, slot) in enumerate(slots.temporaries.items())
         ]
 
-    def plan(self, variant: Variant, env: dict[str, int]) -> Plan:
+    def plan(self, compiled_program: CompiledProgram, env: dict[str, int]) -> Plan:
         """What a call with these sizes needs."""
-        ints, nbytes = variant.evaluate(env)
+        ints, nbytes = compiled_program.evaluate(env)
         workspace = 0
         placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)
-        for slot, at, first, last in variant.offsets:
+        for slot, at, first, last in compiled_program.offsets:
             size = (nbytes[at] + 255) // 256 * 256
             offset = 0
             for start, end, f, l in sorted(placed):

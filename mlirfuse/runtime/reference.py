@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.ir import interpreter
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime import arrays, extern_ops
 
 
 def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, int]) -> list:
@@ -30,7 +30,7 @@ def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, i
             if window is None:
                 arrays.write_into(leaves[leaf_of_arg[target]], value)
             else:
-                library.update(window.update(graph.args[target], graph.returns[k]), env)(
+                extern_ops.update(window.update(graph.args[target], graph.returns[k]), env)(
                     leaves[leaf_of_arg[target]], value
                 )
         out.append(arrays.from_numpy(np.array(value, copy=True), like))

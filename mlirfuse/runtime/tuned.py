@@ -11,20 +11,20 @@ from typing import Any
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import cache
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 from mlirfuse.schedule.program import SegmentedProgram
 
 
 def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
-    machine: Any = program.target.machine  # a GPU's: only these are tuned
-    text = json.dumps([program.text, machine.chip, sorted(env.items())])
+    properties: Any = program.target.properties  # a GPU's: only these are tuned
+    text = json.dumps([program.text, properties.chip, sorted(env.items())])
     return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
     """Keeps the schedules of a GPU's program for these sizes."""
-    spelled = spelling.text(program.target.schedules(program, schedules))
-    cache.store(_name(program, env), spelled.encode())
+    serialized = serialize.text(program.target.schedules(program, schedules))
+    cache.store(_name(program, env), serialized.encode())
 
 
 @functools.cache
@@ -39,6 +39,6 @@ def load(program: SegmentedProgram, env: dict[str, int], alignments: dict[Value,
     if found is None:
         return None
     try:
-        return program.target.read(program, spelling.parse(found.decode()), env, alignments)
+        return program.target.read(program, serialize.parse(found.decode()), env, alignments)
     except ScheduleError:
         return None

@@ -23,7 +23,7 @@ from mlirfuse.ir.order import topological
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import spelling
+from mlirfuse.schedule import serialize
 
 if TYPE_CHECKING:
     from mlirfuse.schedule.targets import Target
@@ -43,11 +43,11 @@ class Step:
 def _reductions_first(steps: list[Step]) -> list[Step]:
     """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
     kernel."""
-    made_by = {v: step for step in steps for v in step.analysis.outputs}
+    created_by = {v: step for step in steps for v in step.analysis.outputs}
     left = list(steps)
     out: list[Step] = []
     while left:
-        ready = [s for s in left if all(made_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
+        ready = [s for s in left if all(created_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
         step = next((s for s in ready if s.analysis.phases), ready[0])
         left.remove(step)
         out.append(step)
@@ -81,7 +81,7 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
         if len(found) != 1:
             kinds = ", ".join(f"{s.number}: {s.scheduler}" for s in segments)
             raise ScheduleError(f"schedule: {len(found)} segments are {which!r}; there are {kinds or 'none'}")
-        attributes = spelling.parse(schedule) if isinstance(schedule, str) else dict(schedule)
+        attributes = serialize.parse(schedule) if isinstance(schedule, str) else dict(schedule)
         if not isinstance(attributes, dict):
             raise ScheduleError(f"schedule: {schedule!r} is no dictionary of parameters")
         found[0].schedule = attributes
@@ -324,10 +324,10 @@ class SegmentedProgram:
                 SegmentedProgram._overwrites(stage, value, argument) for stage in parts if argument in stage.inputs
             )
         axes = analysis.axes
-        if analysis.accumulation is not None:  # rows that nothing is added to stay what they are
+        if analysis.scatter_add is not None:  # rows that nothing is added to stay what they are
             readers = [op for op in analysis.ops if argument in op.operands]
-            initial, *others = analysis.accumulation.operands
-            return readers == [analysis.accumulation] and initial is argument and argument not in others
+            initial, *others = analysis.scatter_add.operands
+            return readers == [analysis.scatter_add] and initial is argument and argument not in others
         if (
             value not in analysis.outputs
             or analysis.pinned
@@ -392,10 +392,10 @@ class SegmentedProgram:
                 start = zip(self.graph.windows[k].start, self._strides_of(argument))
                 slots.starts[value] = sz.mul(sum((sz.mul(n, s) for n, s in start), 0), value.dtype.bytes)
         passed = slots.pointers.keys() | set(self.graph.args)  # arguments by value may be results too
-        made = [v for v in self.outputs if v not in passed and v not in self.views]
-        for k, value in enumerate(made):
+        created = [v for v in self.outputs if v not in passed and v not in self.views]
+        for k, value in enumerate(created):
             slots.pointers[value] = len(self.pointer_args) + k
-        slots.workspace = len(self.pointer_args) + len(made)
+        slots.workspace = len(self.pointer_args) + len(created)
         return slots
 
     def lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:

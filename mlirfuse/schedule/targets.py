@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Host, Machine
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering import machines
+from mlirfuse.lowering import devices
 from mlirfuse.lowering.foreach import LEAST, Table, of_many
 from mlirfuse.lowering.host import cpu_host, gpu_host
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule, nameless
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import Schedulers
-from mlirfuse.schedule.spelling import Attributes
+from mlirfuse.schedule.serialize import Attributes
 
 STATIC_SHARED = 48 << 10  # bytes of a block whose size is not given at launch
 
@@ -28,7 +28,7 @@ class Scheduled(ABC):
     """A target whose kernels schedulers write."""
 
     name: str
-    machine: Any
+    properties: Any
     early_launch: bool
     one_launch: bool  # runs kernels of one code together, see SegmentedProgram.launches
     device: int | None
@@ -52,9 +52,9 @@ class Scheduled(ABC):
         for numbers in program.launches:
             analyses = [program.steps[at].analysis for at in numbers]
             if len(analyses) == 1:
-                out.append(self.schedulers.choose(analyses[0], env, aligned, self.machine))
+                out.append(self.schedulers.choose(analyses[0], env, aligned, self.properties))
             else:
-                out += self.schedulers.choose_together(analyses, env, aligned, self.machine)
+                out += self.schedulers.choose_together(analyses, env, aligned, self.properties)
         return tuple(out)
 
     def read(
@@ -72,9 +72,9 @@ class Scheduled(ABC):
         for step, attributes in zip(program.steps, given):
             try:
                 if attributes:
-                    out.append(self.schedulers.read(attributes, step.analysis, env, alignments, self.machine))
+                    out.append(self.schedulers.read(attributes, step.analysis, env, alignments, self.properties))
                 else:
-                    out.append(self.schedulers.choose(step.analysis, env, alignments, self.machine))
+                    out.append(self.schedulers.choose(step.analysis, env, alignments, self.properties))
             except ScheduleError as error:
                 raise ScheduleError(f"{step.name}: {error}") from error
         return tuple(out)
@@ -92,23 +92,23 @@ class CpuTarget(Scheduled):
     device = None
 
     @functools.cached_property
-    def schedulers(self) -> Schedulers[Host]:
+    def schedulers(self) -> Schedulers[HostProperties]:
         """Those of ``schedule/cpu/choice.py``."""
         from mlirfuse.schedule.cpu.choice import SCHEDULERS
 
         return SCHEDULERS
 
     @functools.cached_property
-    def machine(self) -> Host:
+    def properties(self) -> HostProperties:
         """The processor."""
-        return machines.host()
+        return devices.host()
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
         kernels: list[CpuKernel] = []
         for step, choice in zip(program.steps, params):
-            for _, made in self.schedulers.emit(step.name, step.analysis, slots, choice, self.machine):
-                kernels += made
+            for _, created in self.schedulers.emit(step.name, step.analysis, slots, choice, self.properties):
+                kernels += created
         return KernelModule(tuple(kernels), False, self.host(kernels, slots))
 
     def host(self, kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -> str:
@@ -122,11 +122,11 @@ class GpuTarget(Scheduled):
     name = "cuda"
     one_launch = True
 
-    def __init__(self, machine: Machine, device: int | None):
-        self.machine, self.device, self.early_launch = machine, device, machine.early_launch
+    def __init__(self, properties: DeviceProperties, device: int | None):
+        self.properties, self.device, self.early_launch = properties, device, properties.early_launch
 
     @functools.cached_property
-    def schedulers(self) -> Schedulers[Machine]:
+    def schedulers(self) -> Schedulers[DeviceProperties]:
         """Those of ``schedule/gpu/choice.py``."""
         from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
@@ -143,8 +143,8 @@ class GpuTarget(Scheduled):
             slots.written = frozenset(written)
             stages: list[tuple[Analysis, list[GpuKernel]]] = []
             for step, choice in zip(program.steps[numbers.start : numbers.stop], params[numbers.start : numbers.stop]):
-                stages += self.schedulers.emit(step.name, step.analysis, slots, choice, self.machine)
-            for parts, made in _together(stages) if len(numbers) > 1 else _apart(stages):
+                stages += self.schedulers.emit(step.name, step.analysis, slots, choice, self.properties)
+            for parts, created in _together(stages) if len(numbers) > 1 else _apart(stages):
                 reads = {slots.place(v) for part in parts for v in part.inputs if v not in part.passed_on}
                 writes = {
                     slots.place(v)
@@ -154,16 +154,16 @@ class GpuTarget(Scheduled):
                 }
                 # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it
                 # does.
-                used = {slot for one in made for k in one for kind, slot in k.passed if kind == "temporary"}
+                used = {slot for one in created for k in one for kind, slot in k.passed if kind == "temporary"}
                 apart = not used or (fresh and used.isdisjoint(buffers))
                 waits = (
                     "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
                 )
-                for several in made:
+                for several in created:
                     kernel = several[0]
                     if len(several) > 1:
-                        kernel = of_many(several, Table.of(kernel, len(several), self.machine.chip))
-                    _check_limits(kernel, self.machine)
+                        kernel = of_many(several, Table.of(kernel, len(several), self.properties.chip))
+                    _check_limits(kernel, self.properties)
                     if kernels and self.early_launch:
                         kernels[-1].lets, kernel.waits = True, waits
                     kernels.append(kernel)
@@ -202,10 +202,10 @@ def _together(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
             yield [stage for stage, _ in found], [[kernel for _, (kernel,) in found]]
 
 
-def _check_limits(kernel: GpuKernel, machine: Machine) -> None:
+def _check_limits(kernel: GpuKernel, properties: DeviceProperties) -> None:
     """Raises :class:`ScheduleError` where no block of a kernel can run."""
     static, nbytes = kernel.static_shared, kernel.static_shared + kernel.dynamic_shared
-    for what, used, room in (("static", static, STATIC_SHARED), ("", nbytes, machine.shared_per_block)):
+    for what, used, room in (("static", static, STATIC_SHARED), ("", nbytes, properties.shared_per_block)):
         if used > room:
             raise ScheduleError(
                 f"{kernel.name}: {used} bytes of {what} shared memory, a block has {room}".replace("  ", " ")
@@ -224,7 +224,7 @@ def cpu() -> CpuTarget:
 @functools.cache
 def gpu(device: int) -> GpuTarget:
     """The GPU ``device``. Raises :class:`UnsupportedError` where there is none."""
-    return GpuTarget(machines.device(device), device)
+    return GpuTarget(devices.device(device), device)
 
 
 def of(name: str) -> Target:
@@ -234,6 +234,6 @@ def of(name: str) -> Target:
         return cpu()
     if name == "cuda":
         return gpu(0)
-    machine = machines.named(name)
-    assert isinstance(machine, Machine)
-    return GpuTarget(machine, None)
+    properties = devices.named(name)
+    assert isinstance(properties, DeviceProperties)
+    return GpuTarget(properties, None)

@@ -13,7 +13,7 @@ from mlirfuse import _native
 from mlirfuse.core import mlir, settings
 from mlirfuse.core.version import TORCH_TESTED, __version__
 from mlirfuse.inspect import listing
-from mlirfuse.lowering import llvm, machines
+from mlirfuse.lowering import devices, llvm
 from mlirfuse.runtime import cache
 
 
@@ -46,17 +46,17 @@ def _processor() -> str:
 
 
 def _devices() -> Iterator[tuple[str, str]]:
-    host = machines.host()
+    host = devices.host()
     chip = llvm.processor()[0]
     yield "CPU", f"{_processor()} ({chip}), {host.threads} threads, vectors of {host.vector_bytes} bytes"
     if not _native.cuda_available():
         yield "GPU", f"none: {_native.cuda_error()}"
         return
     for index in range(_native.cuda_device_count()):
-        found, machine = _native.cuda_device_attributes(index), machines.device(index)
+        found, machine = _native.cuda_device_attributes(index), devices.device(index)
         driver = f"driver for CUDA {found['driver_version'] // 1000}.{found['driver_version'] % 1000 // 10}"
-        told = f"{machine.chip}, {machine.sm_count} multiprocessors, {driver}"
-        yield f"GPU {index}", f"{found['name']}: {told}"
+        reported = f"{machine.chip}, {machine.sm_count} multiprocessors, {driver}"
+        yield f"GPU {index}", f"{found['name']}: {reported}"
 
 
 def _cache() -> str:
@@ -70,7 +70,7 @@ def _cache() -> str:
     return f"{cache.folder()}: {len(found)} entries, {listing.bytes_text(nbytes)}"
 
 
-def told() -> list[tuple[str, str]]:
+def reported() -> list[tuple[str, str]]:
     """What is to be known of this machine and process, by name."""
     rows = [("mlirfuse", f"{__version__}, in {Path(__file__).parent.parent}")]
     rows.append(("Python", f"{platform.python_version()}, {platform.platform()}"))
@@ -88,5 +88,5 @@ def main(argv: list[str]) -> int:
         prog="python -m mlirfuse info", description="Versions, devices, the cache and the settings that are set."
     )
     parser.parse_args(argv)
-    print(listing.table(told()), end="")
+    print(listing.table(reported()), end="")
     return 0

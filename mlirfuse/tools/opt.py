@@ -258,7 +258,7 @@ def list_passes(out) -> None:
             out.write(f"  {name}\n{textwrap.fill(doc, 110, initial_indent='      ', subsequent_indent='      ')}\n")
             for option in base.options(items[name]):
                 kind = getattr(option.type, "__name__", str(option.type))
-                default = "must be given" if option.default is ... else f"default {base._spell(option.default)}"
+                default = "must be given" if option.default is ... else f"default {base._serialize(option.default)}"
                 out.write(f"      {option.name}: {kind}, {default}\n")
     out.write("MLIR's own passes can be named as well: canonicalize, cse, …\n")
 

@@ -25,10 +25,10 @@ class Loaded:
     each number; it gives the list of results. Arguments with ``fusion.alias`` are written."""
 
     def __init__(self, graph: Graph, target: str = "cpu", passes: str | None = None):
-        made = targets.of(target)
+        created = targets.of(target)
         passes = f"fusion-to-segments{{target={target}}}" if passes is None else passes
         (self.graph,) = run_pipeline([graph], passes).graphs if passes else [graph]
-        self.host = HostProgram(self.graph, made)
+        self.host = HostProgram(self.graph, created)
 
     def __call__(self, *args: Any) -> list:
         if len(args) != len(self.graph.args):
@@ -51,7 +51,7 @@ class Loaded:
             for what, stated, found in pairs:
                 checked.append((k, what, stated, tuple(found)))
                 for size, extent in zip(stated, found):
-                    name = sz.told_by(size)
+                    name = sz.reported_by(size)
                     if name is not None:
                         env.setdefault(name, extent)
         for k, what, stated, found in checked:

@@ -1,5 +1,5 @@
-"""What generators of NumPy programs share: a program is run by NumPy and compiled, and all that a caller sees of the two
-runs is compared.
+"""What generators of NumPy programs share: a program is run by NumPy and compiled, and all that a caller sees of the
+two runs is compared.
 
 A generator is a function from a seed to a :class:`Case`. :func:`main` runs a range of seeds by hand and prints the
 programs that differ.
@@ -24,14 +24,14 @@ import mlirfuse
 class Case:
     """``source`` defines ``f``; ``make()`` gives its arguments, new at each call. ``reference``: what NumPy runs in its
     place. ``ulps``: how far floats may lie apart, in units of the result's last place; ``strides``: whether results
-    must lie in memory as NumPy's; ``sharing``: whether results and arguments must share memory as NumPy's; ``kinds``:
-    whether a call that NumPy refuses must be refused with the same kind of error."""
+    must lie in memory as NumPy's; ``sharing``: whether results and arguments must share memory as NumPy's;
+    ``specializations``: whether a call that NumPy refuses must be refused with the same kind of error."""
 
     source: str
     make: Callable[[], tuple]
     ulps: int = 0
     strides: bool = True
-    kinds: bool = True
+    specializations: bool = True
     sharing: bool = True
     reference: str = ""
 
@@ -77,7 +77,7 @@ def differs(case: Case, calls: int = 1) -> str | None:
         if (ours[0] is None) != (error is None):
             return f"NumPy: {error!r}, compiled: {ours[0]!r} {ours[1] if ours[0] is None else ''}"
         if error is not None:
-            if case.kinds and not isinstance(ours[0], _raised(error)):
+            if case.specializations and not isinstance(ours[0], _raised(error)):
                 return f"NumPy: {error!r}, compiled: {ours[0]!r}"
             continue
         if len(ours[1]) != len(result):

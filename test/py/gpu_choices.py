@@ -17,7 +17,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.spelling import text
+from mlirfuse.schedule.serialize import text
 
 FILE = pathlib.Path(__file__).parent / "golden" / "gpu_choices.txt"
 
@@ -70,9 +70,9 @@ def chosen() -> str:
                 args = [np.empty(shape, dtype)] + [np.empty(shape[1:], dtype)] * rows
                 lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
                 program = Program(lowered.segmented(), target, lowered.env)
-                made = target.schedules(program, program.parameters(lowered.env, {}))
+                created = target.schedules(program, program.parameters(lowered.env, {}))
                 of = f"{name}, {'×'.join(map(str, shape))} {np.dtype(dtype).name}"
-                lines += [f"{of}: {text(schedule)}" for schedule in made]
+                lines += [f"{of}: {text(schedule)}" for schedule in created]
     return "\n".join(lines) + "\n"
 
 

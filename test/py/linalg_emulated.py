@@ -9,8 +9,8 @@ from ptx_emulator import Launch, Memory, parse, room_for
 
 import mlirfuse
 from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime.linalg_program import WayDown
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.linalg_program import LoweringPath
+from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
 
 
@@ -18,15 +18,15 @@ def run(fn, *args, pipeline: str | None = None) -> list[np.ndarray | None]:
     """The graph's results for these arrays and numbers, None for those that are views; what no kernel writes stays
     0xFF."""
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
-    target = WayDown(pipeline).target(targets.of("cuda:sm_90"))
+    target = LoweringPath(pipeline).target(targets.of("cuda:sm_90"))
     program = Program(lowered.segmented(), target, lowered.env)
     env, slots = lowered.env, program.slots()
     params = program.parameters(env, {})
     module = target.write(program, params, slots)
     slots.functions = {k.name: 0 for k in module.kernels}
-    variant = Variant(params, module, slots, 0, None)
-    program.add_plan(variant)
-    plan = program.plan(variant, env)
+    compiled_program = CompiledProgram(params, module, slots, 0, None)
+    program.add_plan(compiled_program)
+    plan = program.plan(compiled_program, env)
     given = [np.asarray(argument) for argument in lowered.arguments]
     for key, slot in slots.ints.items():
         if key[0] == "scalar":

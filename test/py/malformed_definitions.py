@@ -37,8 +37,8 @@ SHAPES = [(), (1,), (4,), (0,), (3, 4), (4, 3), (3, 1), (2, 3, 4), (2, 4, 3, 3)]
 def array(r: random.Random) -> torch.Tensor:
     """A tensor of a random type and shape."""
     shape, dtype = r.choice(SHAPES), r.choice(DTYPES[:1] * 5 + DTYPES)
-    made = torch.arange(max(1, torch.Size(shape).numel())).remainder(3)[: torch.Size(shape).numel()].view(shape)
-    return made.to(dtype)
+    created = torch.arange(max(1, torch.Size(shape).numel())).remainder(3)[: torch.Size(shape).numel()].view(shape)
+    return created.to(dtype)
 
 
 class Definition:
@@ -153,13 +153,13 @@ class Definition:
         r = self.r
         with FusionDefinition() as fd:
             self.declare(fd)
-            made = []
+            created = []
             for _ in range(r.randint(1, 3)):
                 out = self.statement(fd)
                 flat = list(out) if isinstance(out, (tuple, list)) else [out]
-                made += flat
+                created += flat
                 self.tensors += [t for t in flat if hasattr(t, "is_tensor") and t.is_tensor()]
-            for t in made:
+            for t in created:
                 if t is not None:
                     fd.add_output(
                         t if not hasattr(t, "is_tensor") or t.is_tensor() else fd.ops.full([], t, t.data_type)

@@ -88,14 +88,14 @@ class CpuKernel:
         self.inputs, self.outputs, self.lanes = tuple(inputs), tuple(outputs), lanes
         self.mlir = cpu_text(function, self.inputs, self.outputs, lanes, features)
         self.ir = llvm_ir(self.mlir)
-        machine = _target_machine()
+        properties = _target_machine()
         module = llvm.parse_assembly(self.ir)
         module.verify()
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_unrolling = False
-        builder = llvm.create_pass_builder(machine, options)
+        builder = llvm.create_pass_builder(properties, options)
         builder.getModulePassManager().run(module, builder)
-        self.assembly = machine.emit_assembly(module)
+        self.assembly = properties.emit_assembly(module)
         called = set(re.findall(r"movabsq\s+\$([a-zA-Z_]\w*)", self.assembly)) - {"memset", "memcpy", "memmove"}
         assert not called, f"a kernel that calls a library: {called}"
         self._engine = llvm.create_mcjit_compiler(module, _new_machine())

@@ -73,15 +73,15 @@ class _Program:
         shape, rank = self.shape, len(self.shape)
 
         def filled(extents) -> np.ndarray:
-            made = rng.integers(0, 9, extents)
-            return (made + 1j * rng.integers(0, 9, extents) if self.dtype == "c16" else made).astype(self.dtype)
+            created = rng.integers(0, 9, extents)
+            return (created + 1j * rng.integers(0, 9, extents) if self.dtype == "c16" else created).astype(self.dtype)
 
         if self.layout == "F":
             return np.asfortranarray(filled(shape))
         if self.layout == "permuted":
             order = [*range(1, rank), 0] if rank > 2 else [1, 0]
-            made = filled([shape[d] for d in order])
-            return made.transpose(np.argsort(order))
+            created = filled([shape[d] for d in order])
+            return created.transpose(np.argsort(order))
         if self.layout == "strided":
             return filled([n * 2 for n in shape])[tuple(slice(None, None, 2) for _ in shape)]
         if self.layout == "strided F":

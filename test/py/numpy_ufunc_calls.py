@@ -1,5 +1,5 @@
-"""Random calls of NumPy's ufuncs and functions over types, special values and keyword arguments. Types, shapes, integers
-and booleans are NumPy's, floats within :data:`ULPS` of their last place, and what NumPy refuses is refused.
+"""Random calls of NumPy's ufuncs and functions over types, special values and keyword arguments. Types, shapes,
+integers and booleans are NumPy's, floats within :data:`ULPS` of their last place, and what NumPy refuses is refused.
 
 By hand, thousands: ``PYTHONPATH=test/py python -m numpy_ufunc_calls FIRST LAST``.
 """
@@ -75,7 +75,12 @@ def generate(seed: int) -> Case:
     tame = ".astype(" in text  # of floats beyond a type's range a cast gives anything
     source = f"def f(a, b, o, w, i):\n    r = {text}\n    return (r,), o, a + a\n"
     return Case(
-        source, lambda: _arguments(seed, kinds, words["d"], tame), ulps=ULPS, strides=False, sharing=False, kinds=False
+        source,
+        lambda: _arguments(seed, kinds, words["d"], tame),
+        ulps=ULPS,
+        strides=False,
+        sharing=False,
+        specializations=False,
     )
 
 

@@ -63,15 +63,15 @@ def _emulate(fn, inputs, only, most) -> int:
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*given)
     target, env = targets.of("cuda:sm_90"), lowered.env
     program = Program(lowered.segmented(), target, env)
-    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps]
     count = 0
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.machine)))
+        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.properties)))
         for params in itertools.islice(found, most):
             everything = (*chosen[:at], params, *chosen[at + 1 :])
             kernels = target.write(program, everything, program.slots()).kernels
             shared = [k.static_shared + k.dynamic_shared for k in kernels]
-            if max(shared, default=0) > target.machine.shared_per_block:
+            if max(shared, default=0) > target.properties.shared_per_block:
                 continue  # more than the machine has
             if any(shared):
                 run(program, env, everything, [x for x in given if isinstance(x, np.ndarray) and x.ndim])

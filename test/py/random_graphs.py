@@ -72,10 +72,10 @@ class _Maker:
                 values.append(self.branch(block, values, depth))
                 continue
             try:
-                made = self.op(b, values)
+                created = self.op(b, values)
             except (ValueError, TypeError, IndexError):  # a draw that does not fit
                 continue
-            values += made if isinstance(made, list) else [made]
+            values += created if isinstance(created, list) else [created]
         return values
 
     def pick(self, values, least=0):

@@ -4,8 +4,8 @@ differ.
 A program is a list of Python statements, so that what fails can be read and run. The same statements run
 
 - plainly, in NumPy: what results and changed arguments must look like;
-- in float64, with every result of a statement changed at random by a few roundings of its type (and the operands of reductions, too):
-  how far these runs scatter says how far apart two right answers may be.
+- in float64, with every result of a statement changed at random by a few roundings of its type (and the operands of
+  reductions, too): how far these runs scatter says how far apart two right answers may be.
 
 The bound of an element is ``SCATTER`` times the largest distance of the scattered runs, plus twice NumPy's own distance
 from float64, plus four roundings of the result. An integer or a bool must be NumPy's wherever the scattered runs all
@@ -337,10 +337,10 @@ class Maker:
     def step(self) -> None:
         rng = self.rng
         template = rng.choices(_TEMPLATES, _WEIGHTS)[0]
-        made = template(self)
-        if not made:
+        created = template(self)
+        if not created:
             return
-        text, kind = made
+        text, kind = created
         new = f"v{len(self.statements)}"
         target = text.split("#")[0].split("[")[0].split(" ")[0] if kind == "write" else new
         statement = Statement(text if kind == "write" else f"{new} = {text}", target, kind)
@@ -374,8 +374,8 @@ class Maker:
             return True
         env = self.env | {n: self.env[n].astype(np.float16) for n, t in types.items() if t == "bf16"}
         exec(statement.code, env)
-        made, half = (type_name(found[statement.target]) for found in (self.env, env))
-        return made == ("bf16" if half == "f16" else half)
+        created, half = (type_name(found[statement.target]) for found in (self.env, env))
+        return created == ("bf16" if half == "f16" else half)
 
     def acceptable(self, x, kind) -> bool:
         if (
@@ -752,7 +752,7 @@ def takes(m):
 
 
 @template(3)
-def made(m):
+def created(m):
     x = m.any()
     if not x:
         return None

@@ -12,7 +12,7 @@ import mlirfuse
 from mlirfuse import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.pieces import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks import program as pieces
 from mlirfuse.frontend.numpy.registry import HANDLED
 from mlirfuse.ir import interpreter
 from mlirfuse.runtime.signature import ArgSpec
@@ -291,9 +291,9 @@ RESULTS_OF_ONE_MEMORY = [
 @pytest.mark.parametrize("k", range(len(RESULTS_OF_ONE_MEMORY)))
 def test_results_that_share_memory_in_numpy_share_it(k):
     def results(x):
-        made, parts = RESULTS_OF_ONE_MEMORY[k](x)
-        made[1:, 1] = 7
-        return parts(made)
+        created, parts = RESULTS_OF_ONE_MEMORY[k](x)
+        created[1:, 1] = 7
+        return parts(created)
 
     jitted = mlirfuse.jit(results)
     for size in (3, 60):

@@ -8,7 +8,7 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.frontend.numpy.pieces import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks import program as pieces
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(0.1, 0.9, (4, 6))

@@ -116,7 +116,13 @@ _VALUES = [
 @pytest.mark.parametrize("expression, first, second", _VALUES)
 def test_values_types_and_refusals(expression, first, second):
     check(
-        Case(f"def f(a, b):\n    return {expression},\n", _numbers(first, second), ulps=4, sharing=False, kinds=False)
+        Case(
+            f"def f(a, b):\n    return {expression},\n",
+            _numbers(first, second),
+            ulps=4,
+            sharing=False,
+            specializations=False,
+        )
     )
 
 

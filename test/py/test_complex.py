@@ -15,7 +15,7 @@ from ptx_emulator import Launch, Memory, parse, room_for
 import mlirfuse
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import load
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
@@ -178,11 +178,11 @@ def test_programs(name):
 def test_an_array_whose_extents_change_compiles_once():
     compiled = mlirfuse.jit(dft, fallback=False)
     compiled(np.ones(7))
-    before = mlirfuse.counters.kinds
+    before = mlirfuse.counters.specializations
     for n in (8, 9, 30):
         x = np.sin(np.arange(float(n)))
         agree(compiled(x), dft(x))
-    assert mlirfuse.counters.kinds == before
+    assert mlirfuse.counters.specializations == before
 
 
 # ---- functions
@@ -268,15 +268,15 @@ def emulated(fn, *inputs) -> list[np.ndarray]:
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
     target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._kind.split
     program = Program(lowered.segmented(), target, env)
-    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps)
+    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
     slots = program.slots()
     module = target.write(program, params, slots)
-    code = parse(load.ptx_of(module.tiled(), target.machine.chip))
-    variant = Variant(params, module, slots, 0, None)
-    program.add_plan(variant)
-    plan = program.plan(variant, env)
-    made = [np.zeros([sz.substitute(n, env) for n in v.shape], v.dtype.numpy) for v in split.made]
-    whole = {"argument": list(inputs), "made": made}
+    code = parse(load.ptx_of(module.tiled(), target.properties.chip))
+    compiled_program = CompiledProgram(params, module, slots, 0, None)
+    program.add_plan(compiled_program)
+    plan = program.plan(compiled_program, env)
+    created = [np.zeros([sz.substitute(n, env) for n in v.shape], v.dtype.numpy) for v in split.created]
+    whole = {"argument": list(inputs), "made": created}
     memory = Memory(room_for([a.nbytes for some in whole.values() for a in some] + [1 << 16, plan.workspace]))
     at = {what: [memory.allocate(a, writable=what == "made") for a in some] for what, some in whole.items()}
     addresses = {}
@@ -298,7 +298,7 @@ def emulated(fn, *inputs) -> list[np.ndarray]:
         ]  # fmt: skip
         grid = plan.ints[slots.size(kernel.grid)]
         Launch(code[kernel.name], memory, passed, grid, kernel.threads, kernel.dynamic_shared, kernel.cluster).run()
-    complex_ = [memory.fetch(at["made"][k], a.shape, a.dtype) for k, a in enumerate(made)]
+    complex_ = [memory.fetch(at["made"][k], a.shape, a.dtype) for k, a in enumerate(created)]
     return complex_ + [memory.fetch(*result) for result in results.values()]
 
 

@@ -20,9 +20,9 @@ from mlirfuse.passes import pipelines
 
 
 def test_override_sets_for_a_while():
-    with config.override(horizontal=False, max_kinds=3):
-        assert (config.horizontal, config.max_kinds) == (False, 3)
-    assert (config.horizontal, config.max_kinds) == (True, 256)
+    with config.override(horizontal=False, max_specializations=3):
+        assert (config.horizontal, config.max_specializations) == (False, 3)
+    assert (config.horizontal, config.max_specializations) == (True, 256)
     with (
         pytest.raises(TypeError, match="no switch 'fuse_tpu': did you mean 'fuse_gpu'"),
         config.override(fuse_tpu=True),
@@ -37,8 +37,8 @@ def test_override_comes_back_after_an_error():
 
 
 def test_switches_from_the_environment():
-    script = "from mlirfuse import config; print(config.fuse_cpu, config.guards, config.max_kinds)"
-    environment = {**os.environ, "MLIRFUSE_FUSE_CPU": "off", "MLIRFUSE_MAX_KINDS": "7"}
+    script = "from mlirfuse import config; print(config.fuse_cpu, config.guards, config.max_specializations)"
+    environment = {**os.environ, "MLIRFUSE_FUSE_CPU": "off", "MLIRFUSE_MAX_SPECIALIZATIONS": "7"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True", "7"]
 
@@ -92,7 +92,7 @@ def test_switches_take_what_variables_take(name, value, kept):
     "name, values",
     [
         ("fuse_cpu", ["maybe", 2, None, 1.0, np.zeros(3)]), ("max_args", ["many", 0, True, 1.5, None]),
-        ("max_kinds", [0, -1]), ("compile_seconds", [-1, "soon"]), ("dump", ["segmnted"]), ("dump_dir", [3]),
+        ("max_specializations", [0, -1]), ("compile_seconds", [-1, "soon"]), ("dump", ["segmnted"]), ("dump_dir", [3]),
     ],
 )  # fmt: skip
 def test_switches_refuse_other_values(name, values):
@@ -162,7 +162,7 @@ def test_public_names():
 
 
 @pytest.mark.parametrize(
-    "name", ["NUM_THREADS", "MAX_KINDS", "PROGRESS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"]
+    "name", ["NUM_THREADS", "MAX_SPECIALIZATIONS", "PROGRESS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"]
 )
 def test_each_setting_is_checked_at_import(name):
     done = _import_with(**{f"MLIRFUSE_{name}": "-1"})
@@ -202,26 +202,26 @@ def test_fuse_cpu():
         return np.exp(x) + (2 if current() is not None else 1)  # 2 in what is compiled
 
     x = np.ones(4)
-    kinds = counters.kinds
+    kinds = counters.specializations
     assert np.allclose(function(x), np.exp(x) + 2)
     with config.override(fuse_cpu=False):
         for _ in range(2):
             assert np.allclose(function(x), np.exp(x) + 1)  # the function itself
     assert np.allclose(function(x), np.exp(x) + 2)  # what was compiled is still there
-    assert counters.kinds == kinds + 1
+    assert counters.specializations == kinds + 1
 
 
 def test_fuse_cpu_for_definitions():
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float)
         fd.add_output(fd.ops.cosh(fd.ops.exp(x)))
-    variants = counters.variants
+    compiled_programs = counters.compiled_programs
     with config.override(fuse_cpu=False):
         (result,) = fd.execute([np.ones(3, np.float32)])
-    assert counters.variants == variants
+    assert counters.compiled_programs == compiled_programs
     np.testing.assert_allclose(result, np.cosh(np.exp(np.ones(3))), rtol=1e-6)
     fd.execute([np.ones(3, np.float32)])
-    assert counters.variants == variants + 1
+    assert counters.compiled_programs == compiled_programs + 1
 
 
 def test_fuse_gpu():
@@ -236,11 +236,11 @@ def test_fuse_gpu_runs_op_by_op():
         pytest.skip("no CUDA device")
     compiled = mlirfuse.jit(lambda x: np.exp(x) + 1, fallback=False)
     x = torch.ones(5, device="cuda")
-    variants, fallbacks = counters.variants, counters.fallbacks
+    compiled_programs, fallbacks = counters.compiled_programs, counters.fallbacks
     with config.override(fuse_gpu=False):
         result = compiled(x)
     assert result.is_cuda and torch.allclose(result, torch.exp(x) + 1)
-    assert (counters.variants, counters.fallbacks) == (variants, fallbacks + 1)
+    assert (counters.compiled_programs, counters.fallbacks) == (compiled_programs, fallbacks + 1)
 
 
 def test_single_op():
@@ -260,10 +260,10 @@ def test_horizontal():
     assert compiled.explain(x).launches == 1
     with config.override(horizontal=False):
         assert compiled.explain(x).launches == 2
-        kinds = counters.kinds
+        kinds = counters.specializations
         a, b = compiled(x)
         assert np.allclose(a, np.exp(x)) and np.array_equal(b, 2 * x)
-        assert counters.kinds == kinds + 1
+        assert counters.specializations == kinds + 1
     compiled(x)
 
 
@@ -322,16 +322,16 @@ def test_fallback(monkeypatch):
 def test_max_kinds(caplog):
     compiled = mlirfuse.jit(lambda x: np.sqrt(x) + 1)
     arrays = [np.ones((2,) * rank, dtype) for rank in (1, 2) for dtype in (np.float32, np.float64)]
-    with config.override(max_kinds=2), caplog.at_level(logging.WARNING, "mlirfuse"):
-        kinds, fallbacks = counters.kinds, counters.fallbacks
+    with config.override(max_specializations=2), caplog.at_level(logging.WARNING, "mlirfuse"):
+        kinds, fallbacks = counters.specializations, counters.fallbacks
         for x in arrays * 2:
             assert np.array_equal(compiled(x), np.sqrt(x) + 1)
-        assert counters.kinds == kinds + 2 and counters.fallbacks == fallbacks + 4
-        assert len(caplog.records) == 1 and "as many as config.max_kinds admits" in caplog.text
+        assert counters.specializations == kinds + 2 and counters.fallbacks == fallbacks + 4
+        assert len(caplog.records) == 1 and "the limit max_specializations" in caplog.text
         with config.override(fallback=False), pytest.raises(CompileError, match="2 kinds of arguments"):
             compiled(arrays[-1])
     compiled(arrays[-1])  # now there is room
-    assert counters.kinds == kinds + 3
+    assert counters.specializations == kinds + 3
 
 
 def test_max_args():

@@ -389,14 +389,14 @@ def test_vectors_run_across_short_rows(fn, x, across):
     (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
     assert isinstance(params, cpu_columns.Params if across else cpu_rows.Params)
     if across and params.split == 0:  # picked out of whole vectors
-        assert params.apart == x.shape[-1]
+        assert params.row_stride == x.shape[-1]
 
 
 def test_rows_are_not_said_to_be_where_they_are_not():
     """Steps that are constants of a kernel are those of its arguments."""
     for x, n in ((np.ones((5000, 2), np.float32), 3), (np.ones((5000, 4), np.float32)[:, :2], 2)):
-        given = {0: {"scheduler": "columns", "split": 0, "apart": n}}
-        with pytest.raises(ScheduleError, match="apart"):
+        given = {0: {"scheduler": "columns", "split": 0, "row_stride": n}}
+        with pytest.raises(ScheduleError, match="row_stride"):
             mlirfuse.jit(lambda x: x.max(-1), schedule=given)(x)
 
 

@@ -39,11 +39,14 @@ def test_short_rows_of_several_layouts(columns, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8], ids=str)
 def test_rows_of_up_to_two_vectors(dtype):
     """They share vectors where outputs are in no core's own cache, and nothing is gathered."""
-    lanes, machine = targets.of("cpu").machine.vector_bytes // np.dtype(dtype).itemsize, targets.of("cpu").machine
+    lanes, properties = (
+        targets.of("cpu").properties.vector_bytes // np.dtype(dtype).itemsize,
+        targets.of("cpu").properties,
+    )
     fn = lambda x, row, column: x * row + column  # noqa: E731
     f = mlirfuse.jit(fn)
     for columns in (lanes - 1, lanes, lanes + 1, 2 * lanes - 1):
-        many = machine.own_cache * machine.threads // columns // np.dtype(dtype).itemsize + 100
+        many = properties.own_cache * properties.threads // columns // np.dtype(dtype).itemsize + 100
         for rows in (2, 67, many):
             x, row, column = data((rows, columns + 1), dtype), data(columns, dtype, 1), data((rows, 1), dtype, 2)
             given = x[:, :-1], row, column
@@ -74,11 +77,11 @@ def test_short_rows_in_place():
 @pytest.mark.parametrize("columns", [2, 3, 4])
 def test_neighbours_that_share_lines_of_the_cache(columns, dtype):
     """Where what is packed lies a power of two apart, neighbours along the loop around are taken together."""
-    machine = targets.of("cpu").machine
+    properties = targets.of("cpu").properties
     fn = lambda x, row, column: np.add(np.transpose(x, (1, 0, 2)) * row, column, order="C")  # noqa: E731
     f = mlirfuse.jit(fn)
     rows, size = 66, np.dtype(dtype).itemsize * columns
-    far = 1 << (machine.own_cache // 32).bit_length()  # bytes of a row of all neighbours, which are then 64 lines
+    far = 1 << (properties.own_cache // 32).bit_length()  # bytes of a row of all neighbours, which are then 64 lines
     for third in (far // size, far // size + 1):
         x = data((rows, third, columns), dtype)[:, : third - 3]  # a last group of fewer
         given = x, data(columns, dtype, 1), data((rows, 1), dtype, 2)

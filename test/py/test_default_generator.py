@@ -16,9 +16,9 @@ def drop(x):
 def test_another_mask_at_each_call():
     f, x = mlirfuse.jit(drop), np.ones(4000, np.float32)
     masks = [f(x) != 0 for _ in range(3)]
-    before = counters.variants
+    before = counters.compiled_programs
     masks.append(f(x) != 0)
-    assert counters.variants == before
+    assert counters.compiled_programs == before
     assert all((a != b).mean() > 0.3 for k, a in enumerate(masks) for b in masks[:k])
     assert all(abs(m.mean() - 0.5) < 0.05 for m in masks)
 

@@ -50,8 +50,8 @@ def test_tensor_view():
 def test_fusion(capsys):
     x = torch.randn(3, 4)
     fd = define(lambda fd, x: fd.ops.relu(x), x)
-    (given,), (made,) = fd.fusion.inputs(), fd.fusion.outputs()
-    assert (given.ndim, given.dtype, made.dtype) == (2, DataType.Float, DataType.Float) and given is not made
+    (given,), (created,) = fd.fusion.inputs(), fd.fusion.outputs()
+    assert (given.ndim, given.dtype, created.dtype) == (2, DataType.Float, DataType.Float) and given is not created
     assert "fusion.relu" in fd.fusion.print_math() and "fusion.relu" in capsys.readouterr().out
     assert "vector" in fd.fusion.print_kernel([x]) and "vector" in capsys.readouterr().out
     assert ".visible .entry" in fd.fusion.print_kernel([x], target="cuda:sm_90")
@@ -201,8 +201,8 @@ def rotary(fd, x, w, c):
 def experts(fd, x, w, v):
     o = fd.ops
     gate, up = o.linear(x, w), o.linear(x, v)
-    made = o.cast(o.mul(o.silu(gate), up), x.dtype)
-    return [o.cast(o.linear(made, w), DataType.Float)]
+    created = o.cast(o.mul(o.silu(gate), up), x.dtype)
+    return [o.cast(o.linear(created, w), DataType.Float)]
 
 
 PROGRAMS = {

@@ -916,14 +916,25 @@ def test_complex_numbers_that_an_operation_does_not_take(name):
 # kernels
 
 
-def _made(*shape):
+def _created(*shape):
     return torch.zeros(shape)
 
 
 def _kernel_cases():
     """Operation, arguments, launches on an sm_90 GPU, library ops."""
-    x, i, j, c = _made(64, 512), torch.zeros(32, dtype=torch.int64), torch.zeros(32, 512, dtype=torch.int64), _made(512)
-    images, channel, row, sample, group = _made(8, 16, 14, 14), _made(16), _made(64, 1), _made(8, 16), _made(8, 4)
+    x, i, j, c = (
+        _created(64, 512),
+        torch.zeros(32, dtype=torch.int64),
+        torch.zeros(32, 512, dtype=torch.int64),
+        _created(512),
+    )
+    images, channel, row, sample, group = (
+        _created(8, 16, 14, 14),
+        _created(16),
+        _created(64, 1),
+        _created(8, 16),
+        _created(8, 4),
+    )
     fused = {
         "index_select": (lambda o, x, i: o.neg(o.index_select(o.exp(x), i, 0)), (x, i)),
         "select": (lambda o, x: o.exp(o.select(x, 3, 0)), (x,)),
@@ -973,7 +984,7 @@ def _kernel_cases():
     yield (
         "index_put_accumulate",
         lambda o, x, i, v: o.neg(o.index_put_accumulate(x, i, v)),
-        (x, i, _made(32, 512)),
+        (x, i, _created(32, 512)),
         3,
         [],
     )

@@ -87,8 +87,8 @@ def gelu(x):
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     """Launches on the CPU depend on how many threads share the work, and on caches."""
-    host = dataclasses.replace(targets.cpu().machine, threads=2, own_cache=1 << 20, last_cache=32 << 20)
-    monkeypatch.setitem(vars(targets.cpu()), "machine", host)
+    host = dataclasses.replace(targets.cpu().properties, threads=2, own_cache=1 << 20, last_cache=32 << 20)
+    monkeypatch.setitem(vars(targets.cpu()), "properties", host)
 
 
 def launched(fd, inputs) -> dict[str, int]:
@@ -108,8 +108,12 @@ SUM_AND_POINTWISE = {"cpu": 3, "sm_90": 2, "segments": 2}
 
 def ran(fd) -> list[int]:
     """The launches of what has been compiled for a definition."""
-    kinds = fd._finished().runner().kinds.all()
-    return [variant.kernels for kind in kinds for variant in kind.executor.program.variants.values()]
+    kinds = fd._finished().runner().specializations.all()
+    return [
+        compiled_program.kernels
+        for kind in kinds
+        for compiled_program in kind.executor.program.compiled_programs.values()
+    ]
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 64), (16, 512, 4096)])

@@ -13,7 +13,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.dialects import fusion
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import Form
+from mlirfuse.runtime.launch_template import LaunchTemplate
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 
@@ -62,7 +62,7 @@ def test_every_scheduler(name):
         if m > 1:
             assert graph.aliases == places
         for step in steps:
-            for params in itertools.islice(target.schedulers.candidates(step.analysis, env, {}, target.machine), 4):
+            for params in itertools.islice(target.schedulers.candidates(step.analysis, env, {}, target.properties), 4):
                 step.segment.schedule = target.schedulers.attributes(params)
                 for a, b in zip(results(graph.copy(), env, [x.copy() for x in given]), wanted, strict=True):
                     assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max()), (n, m, params)
@@ -73,8 +73,8 @@ def results(graph, env, args):
     """What the kernels give, each result in the argument that it has to be in."""
     program = Program(graph, targets.cpu(), env)
     alignments = {graph.args[k]: arrays.spec_of(args[k]).align for k in program.pointer_args}
-    form = Form(graph, program, list(range(len(args))), ())
-    record = form.record(program.variant(env, alignments), args, env, list)
+    form = LaunchTemplate(graph, program, list(range(len(args))), ())
+    record = form.record(program.compiled_program(env, alignments), args, env, list)
     found = _native.Dispatcher(lambda _: record)(*args)
     assert all(np.shares_memory(found[k], args[place]) for k, place in graph.aliases.items())
     return found

@@ -45,7 +45,7 @@ def headers(text):
     return re.findall(r"===---- mlirfuse (\S+): (.*) ----===", text)
 
 
-LABEL = r"sums_and_products(-\d+)?, kind 0"
+LABEL = r"sums_and_products(-\d+)?, specialization 0"
 
 
 def test_every_name_is_documented():
@@ -77,8 +77,8 @@ def test_from_the_environment(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == [
-        "f.kind0.math.txt",
-        "f.kind0.variant0.segment0.launch-params.txt",
+        "f.specialization0.math.txt",
+        "f.specialization0.program0.segment0.launch-params.txt",
     ]
 
 
@@ -100,7 +100,7 @@ def test_tensor_levels(capfd, level):
 @pytest.mark.parametrize("level", ["tiled", "llvm"])
 def test_segments_do_not_mix(capfd, level):
     found = headers(dumped(capfd, level))
-    text = [f"part {p}, variant 0, segment {s}" for p, s in ((0, 0), (0, 1))]
+    text = [f"region {p}, program 0, segment {s}" for p, s in ((0, 0), (0, 1))]
     assert [re.sub(r" \(.*", "", h.split(", ", 2)[2]) for _, h in found[:2]] == text
     pieces = dumped(capfd, level).split("===---- ")[1:]
     for k, piece in enumerate(pieces[:2]):
@@ -114,8 +114,8 @@ def test_host(capfd):
 
 def test_levels_that_a_cpu_has_not(capfd):
     lines = dumped(capfd, "gpu,nvvm,ptx,sass").splitlines()
-    assert [line for line in lines if "part 0" in line] == [
-        f"mlirfuse {level}: {re.search('sums_and_products(-[0-9]+)?', lines[0]).group()}, kind 0, part 0: "
+    assert [line for line in lines if "region 0" in line] == [
+        f"mlirfuse {level}: {re.search('sums_and_products(-[0-9]+)?', lines[0]).group()}, specialization 0, region 0: "
         "code for the CPU has no such level"
         for level in ("gpu", "nvvm", "ptx", "sass")
     ]
@@ -147,7 +147,7 @@ def test_guards(capfd):
     text = dumped(capfd, "guards", lambda: (function(*arrays()), function(*(a.astype(np.float64) for a in arrays()))))
     first, second = text.split("===---- mlirfuse guards")[1:]
     assert "x  f32[s0, s1]  strides (s1, 1)" in first and "s1 is x.shape[1]" in first and "before it" not in first
-    assert "kind 0: x: dtype f32, now f64; w: dtype f32, now f64" in second
+    assert "specialization 0: x: dtype f32, now f64; w: dtype f32, now f64" in second
 
 
 def test_guards_say_which_values_are_constants(capfd):
@@ -161,8 +161,11 @@ def test_guards_say_which_condition_failed_and_its_values(capfd):
     x = np.ones((3, 4))
     text = dumped(capfd, "guards", lambda: (compiled(x, 1), compiled(x, 0), compiled(np.ones((7, 4)), 0)))
     _, second, third = text.split("===---- mlirfuse guards")[1:]
-    assert "  kind 0: n is 1: n is 0\n" in second
-    assert "  kind 0: s0 <= 5: s0 is 7; n is 1: n is 0\n" in third and "  kind 1: s0 <= 5: s0 is 7\n" in third
+    assert "  specialization 0: n is 1: n is 0\n" in second
+    assert (
+        "  specialization 0: s0 <= 5: s0 is 7; n is 1: n is 0\n" in third
+        and "  specialization 1: s0 <= 5: s0 is 7\n" in third
+    )
 
     def write(x, y):
         x += y
@@ -170,13 +173,13 @@ def test_guards_say_which_condition_failed_and_its_values(capfd):
 
     written = mlirfuse.jit(write, fallback=False)
     text = dumped(capfd, "guards", lambda: (written(x, np.ones((3, 4))), written(x, x)))
-    assert "  kind 0: other arguments share memory, and one is written\n" in text
+    assert "  specialization 0: other arguments share memory, and one is written\n" in text
     with FusionDefinition() as fd:
         t = fd.define_tensor(shape=[-1, -1])
         fd.add_output(fd.ops.relu(t))
     narrow = np.ones((3, 1), np.float32)
     text = dumped(capfd, "guards", lambda: (fd.execute([np.ones((3, 4), np.float32)]), fd.execute([narrow])))
-    assert "  kind 0: tv0: f32[s0, s1], now f32[s0, 1]\n" in text
+    assert "  specialization 0: tv0: f32[s0, s1], now f32[s0, 1]\n" in text
 
 
 def test_a_guard_in_the_program_says_what_it_did_not_meet(capfd):
@@ -210,7 +213,7 @@ def test_cache(capfd, tmp_path, monkeypatch):
     assert "found," in text and "stored," not in text
     compiled = mlirfuse.jit(np.exp)
     text = dumped(capfd, "cache", lambda: [compiled(np.ones(n)) for n in (4, 5)])
-    assert "new signature, of a known kind" in text
+    assert "new signature, of a known specialization" in text
 
 
 def test_kernel_arguments_and_bandwidth_at_each_call(capfd):
@@ -268,7 +271,7 @@ def test_calls_are_as_fast_as_without(capfd):
 
 def test_functions_of_one_name_get_numbers(capfd):
     where = re.findall(
-        r"math: ([^,\s]+), kind",
+        r"math: ([^,\s]+), specialization",
         dumped(capfd, "math", lambda: [f(np.ones(3)) for f in [mlirfuse.jit(lambda x: x + 1) for _ in range(2)]]),
     )
     assert len(set(where)) == 2 and all(w.startswith("<lambda>") for w in where), where
@@ -292,14 +295,14 @@ def test_a_folder_gets_a_file_each(tmp_path):
         re.sub(r"sums_and_products(-\d+)?", "f", p.name): p.read_text() for p in (tmp_path / "new" / "folder").iterdir()
     }
     expected = {
-        "f.kind0.segmented.mlir",
-        "f.kind0.part0.variant0.segment0.tiled.mlir",
-        "f.kind0.part0.variant0.segment1.tiled.mlir",
+        "f.specialization0.segmented.mlir",
+        "f.specialization0.region0.program0.segment0.tiled.mlir",
+        "f.specialization0.region0.program0.segment1.tiled.mlir",
         "f.cache.txt",
     }
     assert expected <= files.keys()
-    assert files["f.kind0.part0.variant0.segment0.tiled.mlir"].startswith("module {")
-    assert files["f.kind0.part0.variant0.segment0.kernel-args.txt"].count("mlirfuse_reduction0: ") == 2
+    assert files["f.specialization0.region0.program0.segment0.tiled.mlir"].startswith("module {")
+    assert files["f.specialization0.region0.program0.segment0.kernel-args.txt"].count("mlirfuse_reduction0: ") == 2
 
 
 def test_groups_run_by_themselves(tmp_path):
@@ -431,12 +434,12 @@ def test_every_channel_of_torchs_graphs(capfd, form, dynamic):
     def scores(x, y):
         return torch.softmax(x * y + 1.0, -1).relu().sum(0)
 
-    made = torch.jit.script(scores) if form == "script" else scores
+    created = torch.jit.script(scores) if form == "script" else scores
     torch._dynamo.reset()
 
     def call():
         x = torch.randn(8, 16, requires_grad=True)
-        torch.compile(made, backend="mlirfuse", dynamic=dynamic)(x, torch.randn(8, 16)).sum().backward()
+        torch.compile(created, backend="mlirfuse", dynamic=dynamic)(x, torch.randn(8, 16)).sum().backward()
 
     text = dumped(capfd, ",".join([*_OF_GRAPHS, "launch-params"]), call)
     found = [(channel, re.sub(r"-\d+|,.*", "", where)) for channel, where in headers(text)]

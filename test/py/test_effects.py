@@ -32,7 +32,7 @@ names: set = set()
 
 
 class Model:
-    made = 0
+    created = 0
 
     def __init__(self):
         self.calls = 0
@@ -67,7 +67,7 @@ def writes_an_attribute(x):
 
 
 def writes_a_class(x):
-    Model.made += 1
+    Model.created += 1
     return x * 2
 
 
@@ -105,7 +105,7 @@ def state():
         total,
         counter.tolist(),
         model.calls,
-        Model.made,
+        Model.created,
         list(model.losses),
         list(queue),
         set(names),
@@ -115,7 +115,7 @@ def state():
 
 def reset():
     global total
-    total = model.calls = Model.made = 0
+    total = model.calls = Model.created = 0
     counter[:] = 0
     for held in (history, records, model.losses, queue, names):
         held.clear()
@@ -400,11 +400,11 @@ def test_a_cache_that_fills_at_the_first_call_does_not_keep_a_function_from_comp
         return x * tables["scale"]
 
     compiled = mlirfuse.jit(cached, fallback=True)
-    before = mlirfuse.counters.kinds
+    before = mlirfuse.counters.specializations
     with pytest.warns(UserWarning, match="tables"):
         compiled(X)
     compiled(X)
-    assert mlirfuse.counters.kinds == before + 1
+    assert mlirfuse.counters.specializations == before + 1
 
 
 TABLE = np.arange(4.0)

@@ -36,7 +36,7 @@ def test_a_first_call_a_new_size_and_a_call_again(heard):
     passes = [event.step.name for event in heard if isinstance(event, events.PassRan)]
     assert passes[0] == "fusion-remove-inplace" and passes[-2:] == ["fusion-segment", "fusion-overlap-collectives"]
     (traced,) = (event for event in heard if isinstance(event, events.Traced))
-    assert traced.source.owner is compiled and traced.kind.graph.args[0].rank == 2
+    assert traced.source.owner is compiled and traced.specialization.graph.args[0].rank == 2
     heard.clear()
     compiled(np.ones((5, 8)))
     assert names(heard) == ["Launching", "Found"]
@@ -102,5 +102,8 @@ def test_counters_count():
     for n in (3, 4, 5):
         compiled(np.ones(n))
     after = counters.snapshot()
-    assert after["kinds"] == before["kinds"] + 1 and after["variants"] > before["variants"]
+    assert (
+        after["specializations"] == before["specializations"] + 1
+        and after["compiled_programs"] > before["compiled_programs"]
+    )
     assert after["fallbacks"] == before["fallbacks"]

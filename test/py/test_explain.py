@@ -121,10 +121,10 @@ def test_kernels_stand_in_the_order_of_what_they_do():
         return z.max(1) * 2, z
 
     explained = mlirfuse.jit(function).explain(np.ones((64, 48)))
-    made = set()
+    created = set()
     for kernel in explained.kernels:
-        assert not {name for name in kernel.reads if name.startswith("t")} - made
-        made.update(kernel.writes)
+        assert not {name for name in kernel.reads if name.startswith("t")} - created
+        created.update(kernel.writes)
     assert len(explained.kernels) == 3
 
 
@@ -362,7 +362,7 @@ X = np.random.default_rng(0).random(5000)
     [
         (layer_norm, arguments(), "1 kernel", 1),
         (smoothed, (X,), "1 of 1 natively", 1),
-        (above_mean, (X,), "compiled pieces", 2),
+        (above_mean, (X,), "subgraphs", 2),
         (prints, (X,), "prints runs op by op: prints cannot be compiled: it uses print", 0),
         (lambda v: v * 2, (np.ma.masked_less(X, 2),), "is a MaskedArray, an array with rules of its own", 0),
         (lambda v: np.char.upper(v), (np.array(["a"]),), "runs op by op", 0),

@@ -1,5 +1,5 @@
 """`fusion.foreach`: one kernel and one launch for many tensors. Its GPU kernel is run by the emulator and assembled by
-NVIDIA's assembler; ``test_torch_write_back.py`` has what optimizers make of it on the CPU."""
+NVIDIA's assembler; ``test_torch_input_mutations.py`` has what optimizers make of it on the CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def descent(shapes, dtype, target, in_place=False) -> st.Foreach:
     graph = Graph("step", block)
     if in_place:
         graph.aliases = {k: 1 + 2 * k for k in range(len(shapes))}
-    pipelines.lower_to_segments(graph, target.machine, foreach=True)
+    pipelines.lower_to_segments(graph, target.properties, foreach=True)
     (step,) = [step for step in plan(graph).steps if isinstance(step, st.Foreach)]
     return step
 
@@ -43,9 +43,9 @@ def compiled(step: st.Foreach, target, monkeypatch) -> tuple[str, list[int]]:
     monkeypatch.setattr(load, "kernel_begun", lambda target, module, elsewhere: lambda: (1, None))
     run = Foreach(step, target)
     program = run.program({})
-    variant = program.variant(run._whole(), dict.fromkeys(run.graph.args, 16))
-    text = load.ptx_of(variant.module.tiled(), target.machine.chip)
-    return text, run._ints(program, variant)
+    compiled_program = program.compiled_program(run._whole(), dict.fromkeys(run.graph.args, 16))
+    text = load.ptx_of(compiled_program.module.tiled(), target.properties.chip)
+    return text, run._ints(program, compiled_program)
 
 
 SHAPES = {

@@ -1,6 +1,6 @@
-"""Arguments that are neither arrays of NumPy's own class nor numbers: subclasses with rules of their own, containers that
-are not Python's own, other libraries' arrays and tables. They run by NumPy with one warning, or are an error that names
-the argument and the remedy."""
+"""Arguments that are neither arrays of NumPy's own class nor numbers: subclasses with rules of their own, containers
+that are not Python's own, other libraries' arrays and tables. They run by NumPy with one warning, or are an error that
+names the argument and the remedy."""
 
 import collections
 import functools
@@ -71,9 +71,9 @@ class OfDlpack:
 
 
 def metres(factor):
-    made = np.ones(5000).view(Metres)
-    made.factor = factor
-    return made
+    created = np.ones(5000).view(Metres)
+    created.factor = factor
+    return created
 
 
 def recorded(function, *args):
@@ -141,9 +141,9 @@ def test_host_arrays_that_speak_dlpack():
     for n in (1000, 1000, 3000):
         got = compiled(OfDlpack(np.arange(n, dtype="f4")))
         assert type(got) is np.ndarray and np.array_equal(got, np.arange(n, dtype="f4") ** 2)
-    in_pieces = mlirfuse.jit(lambda v: np.unique(v) if v.sum() > 0 else v.T)
-    assert in_pieces(OfDlpack(np.ones(4000))).tolist() == [1.0]
-    assert in_pieces(OfDlpack(np.zeros(4000))).shape == (4000,)
+    with_graph_breaks = mlirfuse.jit(lambda v: np.unique(v) if v.sum() > 0 else v.T)
+    assert with_graph_breaks(OfDlpack(np.ones(4000))).tolist() == [1.0]
+    assert with_graph_breaks(OfDlpack(np.zeros(4000))).shape == (4000,)
 
 
 class Methods:
@@ -180,13 +180,13 @@ class Methods:
 
 def test_above_descriptors():
     x = np.ones(3)
-    made = Methods(x)
+    created = Methods(x)
     for got, want in (
-        (Methods.of_class(x), x * 2), (made.of_class(x), x * 2), (Methods.of_none(x), x + 1), (made.of_none(x), x + 1),
-        (made.tripled, x * 3), (made.kept, x * 4), (made.below(x), x - 2),
+        (Methods.of_class(x), x * 2), (created.of_class(x), x * 2), (Methods.of_none(x), x + 1), (created.of_none(x), x + 1),
+        (created.tripled, x * 3), (created.kept, x * 4), (created.below(x), x - 2),
     ):  # fmt: skip
         assert np.array_equal(got, want)
-    assert made.kept is made.kept
+    assert created.kept is created.kept
 
 
 def test_with_fusion_switched_off_each_line_runs():

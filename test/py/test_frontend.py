@@ -685,7 +685,7 @@ def test_masks_have_the_leading_extents():
 
 
 def test_positions_along_an_axis_that_are_known():
-    """Are checked when traced, as in np.take; those that are arguments by the call (test_positions.py)."""
+    """Are checked when traced, as in np.take; those that are arguments by the call (test_indices.py)."""
     x, i = array((3, 4)), np.array([[2], [-3], [1]])
     check(lambda x: np.take_along_axis(x, i, 1), x)
     check(lambda x: np.put_along_axis(x, i, 9, 1), x)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from fitted import fit
+from heuristics_override import fit
 
 import mlirfuse
 import mlirfuse.numpy as mnp
@@ -251,7 +251,7 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
         found = dict.fromkeys(
-            filter(only, SCHEDULERS.candidates(step.analysis, env, alignments, executor.target.machine))
+            filter(only, SCHEDULERS.candidates(step.analysis, env, alignments, executor.target.properties))
         )
         for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
@@ -542,7 +542,7 @@ def test_rows_that_begin_at_any_element(shape, dtype):
         torch.randint(-50, 50, shape[-1:], device="cuda").to(torch.float32 if dtype is torch.int8 else dtype)
         for _ in range(2)
     )
-    shifted = lambda params: getattr(params, "shifted", False)  # noqa: E731
+    shifted = lambda params: getattr(params, "unaligned", False)  # noqa: E731
     check_candidates(lambda x: (x.sum(-1), x.argmax(-1)), x, only=shifted, fewest=1)
     if dtype is not torch.int8:
         x, g, w, b = (v / 16 for v in (x, g, w, b))
@@ -587,7 +587,9 @@ def test_columns_of_odd_rows(shape, dtype):
 @pytest.mark.parametrize("shape", [(1024, 512), (4096, 2048), (3, 5000, 264)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_columns_whose_parts_meet_in_a_cluster(shape, dtype):
-    clusters = lambda params: isinstance(params, gpu_columns.Params) and params.cluster > 1 and not params.chunks  # noqa: E731
+    clusters = lambda params: (  # noqa: E731
+        isinstance(params, gpu_columns.Params) and params.cluster > 1 and not params.vectors_per_thread
+    )
     x, along = torch.randn(shape, device="cuda").to(dtype), len(shape) - 2
     check_candidates(lambda x: (x.max(along), x.var(along)), x, only=clusters, fewest=1)
     check_candidates(lambda x: (x * 2, abs(x).sum(along)), x, only=clusters, fewest=1)
@@ -596,7 +598,7 @@ def test_columns_whose_parts_meet_in_a_cluster(shape, dtype):
 @pytest.mark.parametrize("shape", [(700, 264), (4096, 1000), (3, 5000, 40), (30_000, 64)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_columns_in_shared_memory(shape, dtype):
-    staged = lambda params: isinstance(params, gpu_columns.Params) and params.chunks  # noqa: E731
+    staged = lambda params: isinstance(params, gpu_columns.Params) and params.vectors_per_thread  # noqa: E731
     x = torch.randn(shape, device="cuda").to(dtype)
     w = torch.randn(shape[-1], device="cuda").to(dtype)
     along = len(shape) - 2
@@ -614,7 +616,7 @@ def test_columns_in_shared_memory(shape, dtype):
 @pytest.mark.parametrize("shape", [(256, 50_257), (16, 50_257), (4096, 8191), (640, 999), (16, 1, 1978)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_columns_of_odd_rows_that_meet_in_a_block(shape, dtype):
-    gathered = lambda params: getattr(params, "gathered", False)  # noqa: E731
+    gathered = lambda params: getattr(params, "unaligned", False)  # noqa: E731
     x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
     check_candidates(lambda x: (x.sum(0), x.max(0)), x, only=gathered, fewest=1)
     if dtype is not torch.int8:

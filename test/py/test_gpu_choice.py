@@ -16,9 +16,9 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule import staged, targets
+from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import access as gpu_access
-from mlirfuse.schedule.gpu import column_choice, models, row_choice
+from mlirfuse.schedule.gpu import column_choice, heuristics, row_choice
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -68,8 +68,8 @@ def test_measured_parameters_are_for_these_alignments():
     """What was measured on aligned arrays is not used for arrays of the same sizes that are not."""
     lowered = mlirfuse.jit(lambda x: x + 1, target="cuda:sm_90").lower(np.ones(4096, np.float32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
-    (step,), (x,), machine = program.steps, program.graph.args, program.target.machine
-    measured = list(SCHEDULERS.candidates(step.analysis, lowered.env, {x: 16}, machine))[1]
+    (step,), (x,), properties = program.steps, program.graph.args, program.target.properties
+    measured = list(SCHEDULERS.candidates(step.analysis, lowered.env, {x: 16}, properties))[1]
     program.tuned[program.call_key(lowered.env, {x: 16})] = (measured,)
     assert program.parameters(lowered.env, {x: 16}) == (measured,)
     (other,) = program.parameters(lowered.env, {x: 4})
@@ -181,7 +181,7 @@ def test_long_rows_of_half_types_leave_room_for_other_blocks():
     multiprocessor."""
     lowered = mlirfuse.jit(mnp.softmax, target="cuda:sm_90").lower(np.empty((4096, 32768), np.float16))
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    assert params.staged
+    assert params.in_shared
 
 
 def first_choice(fn, *shapes, dtype=np.float32):
@@ -202,9 +202,9 @@ def test_long_rows_beside_weights_are_in_registers(length, dtype):
     have less than others, shared memory takes less time."""
     rows, bias = (1024, length), (length,)
     params = first_choice(layer_norm, rows, bias, bias, dtype=dtype)
-    assert not params.staged and params.cluster > 1 and params.whole == params.chunks
-    assert first_choice(mnp.softmax, rows, dtype=dtype).staged
-    assert first_choice(layer_norm, (1024, 100_000), (100_000,), (100_000,), dtype=dtype).staged
+    assert not params.in_shared and params.cluster > 1 and params.unmasked == params.vectors_per_thread
+    assert first_choice(mnp.softmax, rows, dtype=dtype).in_shared
+    assert first_choice(layer_norm, (1024, 100_000), (100_000,), (100_000,), dtype=dtype).in_shared
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -213,9 +213,9 @@ def test_half_types_beside_weights_hide_each_others_waiting(length, dtype):
     """Two rows a multiprocessor, each in a block of its own, if they find room; else blocks of larger clusters than
     two, which wait for each other most."""
     params = first_choice(layer_norm, (1500, length), (length,), (length,), dtype=dtype)
-    nbytes = params.chunks * params.tx * 16
+    nbytes = params.vectors_per_thread * params.tx * 16
     blocks = (227 << 10) // nbytes
-    assert params.staged and blocks * params.tx >= 1024
+    assert params.in_shared and blocks * params.tx >= 1024
     assert (blocks >= 2 and params.cluster == 1) if length < 56_000 else (blocks >= 3 and params.cluster == 4)
 
 
@@ -224,8 +224,8 @@ def test_half_types_beside_weights_hide_each_others_waiting(length, dtype):
 def test_half_types_odd_rows_beside_weights_have_many_threads(length, dtype):
     """A block each, of which a multiprocessor holds two, or one of 1024 threads, unless rows are few."""
     params = first_choice(layer_norm, (1500, length), (length,), (length,), dtype=dtype)
-    blocks = (227 << 10) // (params.chunks * params.tx * 16)
-    assert params.shifted and params.cluster == 1 and blocks * params.tx == 1024
+    blocks = (227 << 10) // (params.vectors_per_thread * params.tx * 16)
+    assert params.unaligned and params.cluster == 1 and blocks * params.tx == 1024
     if blocks == 1:
         assert first_choice(layer_norm, (140, length), (length,), (length,), dtype=dtype).cluster == 4
 
@@ -247,8 +247,8 @@ def test_odd_rows_of_several_inputs_have_no_1024_threads():
 def test_rows_that_threads_cannot_share_evenly_leave_room_for_other_blocks(length, dtype):
     """In shared memory, of which a block takes at most half of a multiprocessor's."""
     params = first_choice(mnp.softmax, (512, length), dtype=dtype)
-    assert params.staged and params.cluster <= 8
-    assert params.chunks * params.tx * 16 <= 113 << 10
+    assert params.in_shared and params.cluster <= 8
+    assert params.vectors_per_thread * params.tx * 16 <= 113 << 10
 
 
 def rows_of_half_types(columns, w=np.float16):
@@ -274,10 +274,10 @@ def test_vectors_begin_before_long_rows_that_they_do_not_divide(fn, inputs, shif
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (params,) = program.parameters(lowered.env, {})
-    assert params.shifted == shifted
+    assert params.unaligned == shifted
     (step,) = program.steps
     (params,) = program.parameters(lowered.env, dict.fromkeys(step.analysis.inputs, 2))
-    assert not params.shifted  # where arrays are not aligned
+    assert not params.unaligned  # where arrays are not aligned
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_vectors_begin_before_long_rows_that_they_do_not_divide(fn, inputs, shif
 )
 def test_odd_rows_that_are_only_reduced_are_loaded_at_once(length, looped):
     """Elements one by one keep too little of memory busy in a loop of some turns."""
-    assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).chunks == 0) == looped
+    assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).vectors_per_thread == 0) == looped
 
 
 def sum_of_columns(*shape, dtype=np.float16):
@@ -299,14 +299,16 @@ def test_odd_rows_meet_in_a_block(shape, dtype):
     longer."""
     params = sum_of_columns(*shape, dtype=dtype)
     assert (
-        params.gathered and params.split == 1 and params.fold == params.access.lanes == 16 // np.dtype(dtype).itemsize
+        params.unaligned
+        and params.split == 1
+        and params.coalesced_rows == params.access.lanes == 16 // np.dtype(dtype).itemsize
     )
 
 
 @pytest.mark.parametrize("shape", [(4096, 8191), (512, 1001), (255, 8191), (131_072, 257)])
 def test_odd_rows_of_few_columns_have_a_second_kernel(shape):
     """Blocks that gather columns would be too few."""
-    assert not sum_of_columns(*shape).gathered
+    assert not sum_of_columns(*shape).unaligned
 
 
 @pytest.mark.parametrize("shape, dtype, gathered", [
@@ -318,7 +320,7 @@ def test_odd_rows_of_few_columns_have_a_second_kernel(shape):
     ((10, 1000, 333), np.float32, False),  # too few blocks
 ])  # fmt: skip
 def test_odd_rows_of_columns_above_each_other_meet_in_a_block(shape, dtype, gathered):
-    assert first_choice(lambda x: x.sum(1), shape, dtype=dtype).gathered == gathered
+    assert first_choice(lambda x: x.sum(1), shape, dtype=dtype).unaligned == gathered
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -337,9 +339,9 @@ def test_few_rows_of_narrow_vectors_are_loaded_at_once(shape, dtype):
 )
 def test_parts_of_few_columns_meet_in_a_cluster(rows, columns, dtype):
     """For most multiprocessors, whose blocks are all there at once; a thread has a row at least."""
-    params, sm_count = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").machine.sm_count
+    params, sm_count = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").properties.sm_count
     blocks = -(-columns // (params.tx * params.access.lanes)) * params.cluster
-    assert params.cluster > 1 and params.split == params.fold == 1
+    assert params.cluster > 1 and params.split == params.coalesced_rows == 1
     assert 0.7 * sm_count <= blocks <= 3 * sm_count
     assert params.ty * params.unroll * params.cluster <= rows
 
@@ -381,8 +383,8 @@ def test_columns_are_kept_in_shared_memory(fn, dtype, shapes):
     """They are read once, by two blocks a multiprocessor at least."""
     for shape in shapes:
         params = first_choice(fn, shape, dtype=dtype)
-        assert params.chunks and params.chunks * params.ty * params.cluster >= shape[0]
-        assert 2 * params.chunks * params.tx * params.ty * 16 < 228 << 10
+        assert params.vectors_per_thread and params.vectors_per_thread * params.ty * params.cluster >= shape[0]
+        assert 2 * params.vectors_per_thread * params.tx * params.ty * 16 < 228 << 10
 
 
 @pytest.mark.parametrize(
@@ -396,12 +398,12 @@ def test_columns_are_kept_in_shared_memory(fn, dtype, shapes):
 )
 def test_columns_are_read_once_more_where_that_is_faster(fn, dtype, shape):
     """Large clusters wait too long for each other, and half types' exponentials take longer than a second read."""
-    assert isinstance(first_choice(fn, shape, dtype=dtype), staged.Params)
+    assert isinstance(first_choice(fn, shape, dtype=dtype), multi_stage.Params)
 
 
 @pytest.mark.parametrize("fn", [softmax_of_columns, standardized_columns])
 def test_few_rows_of_columns_are_held_in_registers(fn):
-    assert first_choice(fn, (512, 1024)).held and first_choice(fn, (128, 65_536), dtype=np.float16).held
+    assert first_choice(fn, (512, 1024)).in_registers and first_choice(fn, (128, 65_536), dtype=np.float16).in_registers
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -410,7 +412,9 @@ def test_few_threads_share_a_column_of_many(shape, dtype):
     """There are threads enough without; 16 to a column and one row each took 1.3 times as long."""
     params = sum_of_columns(*shape, dtype=dtype)
     assert (
-        params.ty <= (8 if params.access.lanes > 1 else 16) and params.unroll >= 4 and params.split == params.fold == 1
+        params.ty <= (8 if params.access.lanes > 1 else 16)
+        and params.unroll >= 4
+        and params.split == params.coalesced_rows == 1
     )
 
 
@@ -420,10 +424,10 @@ def test_few_threads_share_a_column_of_many(shape, dtype):
 )
 def test_parts_of_columns_run_at_once(rows, columns, dtype):
     """A part that waits for another's end takes as long again; and the fewer parts, the sooner they are combined."""
-    params, machine = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").machine
-    blocks = -(-columns * params.fold // (params.tx * params.access.lanes)) * params.split
-    assert machine.sm_count * 3 // 4 <= blocks <= machine.sm_count * 3
-    assert machine.sm_count * 256 <= blocks * params.tx * params.ty <= machine.sm_count * 768
+    params, properties = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").properties
+    blocks = -(-columns * params.coalesced_rows // (params.tx * params.access.lanes)) * params.split
+    assert properties.sm_count * 3 // 4 <= blocks <= properties.sm_count * 3
+    assert properties.sm_count * 256 <= blocks * params.tx * params.ty <= properties.sm_count * 768
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -431,12 +435,12 @@ def test_parts_of_columns_run_at_once(rows, columns, dtype):
 def test_parts_of_odd_rows_run_at_once(shape, dtype):
     """Too many made the kernel that combines them take as long as the other, too few (16384×4099) left most threads of
     the machine without work."""
-    sm_count = targets.of("cuda:sm_90").machine.sm_count
+    sm_count = targets.of("cuda:sm_90").properties.sm_count
     for fn in (lambda x: x.sum(0), lambda x: x.var(0)):
         params = first_choice(fn, shape, dtype=dtype)
-        blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split
+        blocks = -(-shape[1] * params.coalesced_rows // (params.tx * params.access.lanes)) * params.split
         assert (
-            params.fold > 1
+            params.coalesced_rows > 1
             and 0.5 * sm_count <= blocks
             and sm_count * 256 <= blocks * params.tx * params.ty <= sm_count * 580
         )
@@ -454,9 +458,9 @@ def test_several_rows_share_what_is_read_by_elements(dtype, parts):
         return ((x - mean) * scale).astype(x.dtype)
 
     columns = (8191,)
-    assert first_choice(standardized, (4096, *columns), columns, columns, dtype=dtype).parts == parts
-    assert first_choice(lambda x, b: x + b, (4096, *columns), columns, dtype=dtype).parts == 1
-    assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).parts == 0
+    assert first_choice(standardized, (4096, *columns), columns, columns, dtype=dtype).row_segments == parts
+    assert first_choice(lambda x, b: x + b, (4096, *columns), columns, dtype=dtype).row_segments == 1
+    assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).row_segments == 0
 
 
 def normalized(x, mean, var, weight, bias):
@@ -474,8 +478,8 @@ def normalized(x, mean, var, weight, bias):
 )
 def test_rows_share_what_depends_on_the_column_alone(fn, rows):
     columns = [(256,)] * 4
-    assert first_choice(fn, (131_072, 256), *columns).unroll_rows == rows
-    assert first_choice(fn, (512, 256), *columns).unroll_rows == 1  # threads enough come first
+    assert first_choice(fn, (131_072, 256), *columns).rows_per_thread == rows
+    assert first_choice(fn, (512, 256), *columns).rows_per_thread == 1  # threads enough come first
 
 
 @pytest.mark.parametrize(
@@ -500,7 +504,8 @@ def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     for n in range(1, 1100):
         for m in (24, 2344, 4096, 80_000):
             for params in itertools.islice(
-                SCHEDULERS.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4
+                SCHEDULERS.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.properties),
+                4,
             ):
                 if isinstance(params, gpu_columns.Params):
                     assert (
@@ -517,8 +522,8 @@ def test_parts_of_long_columns_for_all_multiprocessors(shape, chip):
     target = targets.of(f"cuda:{chip}")
     lowered = mlirfuse.jit(lambda x: x.sum(0), target=f"cuda:{chip}").lower(np.empty(shape, np.float32))
     (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
-    blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split * params.cluster
-    assert blocks >= target.machine.sm_count / 2
+    blocks = -(-shape[1] * params.coalesced_rows // (params.tx * params.access.lanes)) * params.split * params.cluster
+    assert blocks >= target.properties.sm_count / 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -530,21 +535,23 @@ def test_weights_are_under_way_before_reductions_where_registers_hold_them(dtype
 
     for rows, columns in itertools.product((16, 64, 4096, 65_536), (128, 257, 770, 1024, 4096, 8191, 8192, 10_240)):
         params = first_choice(norm, (rows, columns), (columns,), (columns,), dtype=dtype)
-        if not params.chunks or params.staged:
-            assert not params.ahead
+        if not params.vectors_per_thread or params.in_shared:
+            assert not params.prefetch
             continue
-        registers = 3 * params.chunks * max(1, params.access.lanes * np.dtype(dtype).itemsize // 4)
-        if params.ahead:
-            assert params.resident == 1 and registers <= (96 if rows * params.tx * params.cluster <= 132 * 256 else 64)
+        registers = 3 * params.vectors_per_thread * max(1, params.access.lanes * np.dtype(dtype).itemsize // 4)
+        if params.prefetch:
+            assert params.min_blocks_per_sm == 1 and registers <= (
+                96 if rows * params.tx * params.cluster <= 132 * 256 else 64
+            )
         else:
-            assert params.resident > 1 or registers > 48
-    assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).ahead
+            assert params.min_blocks_per_sm > 1 or registers > 48
+    assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).prefetch
     long = 8192 if dtype == np.float32 else 8191
-    assert not first_choice(norm, (65_536, long), (long,), (long,), dtype=dtype).ahead
+    assert not first_choice(norm, (65_536, long), (long,), (long,), dtype=dtype).prefetch
     bounded = first_choice(
         lambda x, weight: mnp.rms_norm(x, weight), (4, 36_093), (36_093,), dtype=dtype
     )  # few rows, but the registers of 2 or 3 blocks
-    assert bounded.resident > 1 and not bounded.ahead
+    assert bounded.min_blocks_per_sm > 1 and not bounded.prefetch
 
 
 def test_loading_first_is_tried_both_ways():
@@ -554,11 +561,11 @@ def test_loading_first_is_tried_both_ways():
         lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
         program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
         (step,) = program.steps
-        found = list(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine))
+        found = list(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties))
         return {
-            p.ahead
+            p.prefetch
             for p in found
-            if isinstance(p, type(found[0])) and p._replace(ahead=False) == found[0]._replace(ahead=False)
+            if isinstance(p, type(found[0])) and p._replace(prefetch=False) == found[0]._replace(prefetch=False)
         }
 
     assert ways(lambda x, w: mnp.rms_norm(x, w), (64, 1024), (1024,)) == {True, False}
@@ -614,21 +621,28 @@ def test_rows_are_loaded_once_though_they_end_within_a_vector(columns, dtype):
         .split(".entry mlirfuse_inner_outer0_0(")[1]
         .split(".entry")[0]
     )
-    assert p.whole == p.chunks - 1 and not p.stages
-    assert kernel.count("ld.global") == p.chunks * (1 + 2 * 2)
+    assert p.unmasked == p.vectors_per_thread - 1 and not p.stages
+    assert kernel.count("ld.global") == p.vectors_per_thread * (1 + 2 * 2)
 
 
 @pytest.mark.parametrize("columns", [257, 770, 5120])
 def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
     for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
         p = params.stages[0]
-        assert params.form == "together" and p.tx * p.chunks * p.access.lanes < 1.65 * columns and not p.stages
+        assert (
+            params.form == "together" and p.tx * p.vectors_per_thread * p.access.lanes < 1.65 * columns and not p.stages
+        )
 
 
 def test_what_threads_have_no_registers_for_is_copied_ahead():
     """Though it is not as much for each: the next row of 1024 threads, of vectors of which a copy is not too little."""
     wide, narrow = backward_choice(16_384, 12_000).stages[0], backward_choice(16_384, 10_001).stages[0]
-    assert wide.tx == narrow.tx == 1024 and wide.whole < wide.chunks and wide.stages == 2 and not narrow.stages
+    assert (
+        wide.tx == narrow.tx == 1024
+        and wide.unmasked < wide.vectors_per_thread
+        and wide.stages == 2
+        and not narrow.stages
+    )
 
 
 def test_the_shortest_rows_are_not_copied_ahead():
@@ -667,7 +681,7 @@ def test_variants_do_not_differ_by_loads_that_there_are_not():
 def test_group_norm_reads_its_input_once(shape, dtype):
     """In one kernel, which keeps a group of channels; weights of channels do not count as rows."""
     params = first_choice(lambda x, w, b: mnp.group_norm(x, 32, w, b), shape, shape[1:2], shape[1:2], dtype=dtype)
-    assert params.chunks
+    assert params.vectors_per_thread
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -675,8 +689,8 @@ def test_group_norm_reads_its_input_once(shape, dtype):
 def test_short_odd_rows_have_few_threads(columns, dtype):
     """Each with several elements: lines that a warp's access has a part of are all read soon."""
     params = first_choice(lambda x: x.sum(-1), (262_144, columns), dtype=dtype)
-    assert params.tx <= 32 and params.chunks >= 2
-    assert params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
+    assert params.tx <= 32 and params.vectors_per_thread >= 2
+    assert params.tx * params.vectors_per_thread * params.access.lanes < columns + 8 * params.tx * params.access.lanes
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -706,7 +720,7 @@ def test_columns_are_written_without_a_branch():
 
 def test_vectors_of_what_is_concatenated_are_several_under_way():
     params = first_choice(lambda a, b: np.concatenate([a, b], 1) * 2, (8192, 1000), (8192, 2001))
-    assert params.access.lanes * params.unroll_columns == 8  # vectors run across the ends of the odd rows
+    assert params.access.lanes * params.vectors_per_thread == 8  # vectors run across the ends of the odd rows
 
 
 def test_a_gradient_is_added_to_its_weight_in_place():
@@ -746,8 +760,10 @@ def test_numbers_of_rows_that_differ_little_share_a_choice(fn, shapes, monkeypat
         (column_choice.ColumnsOfSize, "choice"),
         (gpu_inner_outer, "_ordered"),
     ):
-        made = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, made=made, name=name: worked_out.append(name) or made(*given))
+        created = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *given, created=created, name=name: worked_out.append(name) or created(*given)
+        )
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
 
@@ -778,8 +794,10 @@ def test_another_gpu_is_fitted_by_filling_in_fields(monkeypatch):
         return params.tx
 
     before = threads("cuda:sm_90"), threads("cuda:sm_80")
-    rows = replace(models.SM_90.rows, registers=replace(models.SM_90.rows.registers, usual=8))  # 8 of 512 threads
-    monkeypatch.setitem(models.MODELS, 80, replace(models.SM_90, rows=rows))
+    rows = replace(
+        heuristics.SM_90.rows, registers=replace(heuristics.SM_90.rows.registers, usual=8)
+    )  # 8 of 512 threads
+    monkeypatch.setitem(heuristics.HEURISTICS, 80, replace(heuristics.SM_90, rows=rows))
     assert (threads("cuda:sm_90"), threads("cuda:sm_80")) == (before[0], 2 * before[1])
 
 
@@ -789,4 +807,4 @@ def test_threads_of_a_row_beside_a_batchs_scale_have_vectors_of_it(dtype, width)
     params = first_choice(
         lambda x, s: (x - x.mean(-1, keepdims=True)) * s[:, None], (64, 1024, width), (64, width), dtype=dtype
     )
-    assert params.tx * params.chunks * params.access.lanes <= 1.25 * width
+    assert params.tx * params.vectors_per_thread * params.access.lanes <= 1.25 * width

@@ -11,19 +11,19 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from fitted import fit
+from heuristics_override import fit
 from math_harness import ulp_error
 from ptx_emulator import EmulationError, Launch, Memory, launch_members, parse, room_for
 
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.analysis import joint, stages
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
-from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule import staged, targets
+from mlirfuse.runtime.program import CompiledProgram, Program
+from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -59,10 +59,10 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     target, slots = program.target, program.slots()
     module = target.write(program, params, slots)
     kernels = module.kernels
-    code = parse(load.ptx_of(module.tiled(), target.machine.chip))
-    variant = Variant(params, module, slots, 0, None)
-    program.add_plan(variant)
-    plan = program.plan(variant, env)
+    code = parse(load.ptx_of(module.tiled(), target.properties.chip))
+    compiled_program = CompiledProgram(params, module, slots, 0, None)
+    program.add_plan(compiled_program)
+    plan = program.plan(compiled_program, env)
 
     shapes = [tuple(sz.substitute(n, env) for n in value.shape) for value in program.outputs]
     outputs_bytes = [math.prod(shape) * value.dtype.bytes for shape, value in zip(shapes, program.outputs)]
@@ -80,7 +80,7 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
 
     pointers = [addresses.get(slot, workspace) for slot in range(slots.workspace + 1)]
     for kernel in kernels:
-        assert kernel.static_shared + kernel.dynamic_shared <= target.machine.shared_per_block
+        assert kernel.static_shared + kernel.dynamic_shared <= target.properties.shared_per_block
         if isinstance(kernel, GpuForeach):
             begin = next(slot for key, slot in slots.ints.items() if key[0] == "number" and key[1][0] == kernel.name)
             launch_members(code[kernel.name], memory, plan.ints[begin:], pointers, plan.ints)
@@ -119,9 +119,9 @@ def check(
     assert bool(graph.aliases) >= donated
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
-    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps]
     for at, step in enumerate(program.steps):
-        given = SCHEDULERS.candidates(step.analysis, env, {}, target.machine)
+        given = SCHEDULERS.candidates(step.analysis, env, {}, target.properties)
         found = dict.fromkeys(map(changed, filter(only, given)))
         several = list(itertools.islice(found, candidates))
         assert several, "no such candidate"
@@ -205,7 +205,7 @@ def test_long_rows(fn, inputs):
 
 
 def shifted(params):
-    return getattr(params, "shifted", False)
+    return getattr(params, "unaligned", False)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
@@ -231,7 +231,7 @@ def test_rows_that_begin_at_any_element_of_1024_threads():
     x, w = normal(3, 40_009, dtype=np.float16), normal(40_009, dtype=np.float16)
 
     def large(p):
-        return p._replace(tx=1024, cluster=1, chunks=5, whole=(40_009 - 8) // (1024 * 8))
+        return p._replace(tx=1024, cluster=1, vectors_per_thread=5, unmasked=(40_009 - 8) // (1024 * 8))
 
     check(layer_norm, x, w, w, only=shifted, changed=large, candidates=1)
 
@@ -268,7 +268,7 @@ def test_variances_of_large_numbers(columns):
     lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine), 6):
+    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 6):
         (variance,) = run(program, lowered.env, (params,), [x])
         assert np.isposinf(variance).all(), params
 
@@ -401,10 +401,10 @@ def test_every_element_is_one_threads(shape):
     check(lambda x, b: x + b, normal(*shape), normal(*shape[-1:]), candidates=8)
 
 
-@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("prefetch", [True, False])
 @pytest.mark.parametrize("columns", [64, 70, 71])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
-def test_what_is_read_after_the_reductions(dtype, columns, ahead):
+def test_what_is_read_after_the_reductions(dtype, columns, prefetch):
     """Loaded before them or not: weights of all sizes of vectors, and another tensor of rows."""
 
     def scaled(x, y, weight, small, mask):
@@ -418,7 +418,7 @@ def test_what_is_read_after_the_reductions(dtype, columns, ahead):
         small,
         small > 0,
     )
-    check(scaled, *inputs, candidates=3, only=lambda params: getattr(params, "ahead", None) is ahead)
+    check(scaled, *inputs, candidates=3, only=lambda params: getattr(params, "prefetch", None) is prefetch)
 
 
 def whole_means(x):
@@ -448,7 +448,7 @@ def test_equal_elements_have_no_variance(columns):
     lowered = mlirfuse.jit(moments, target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine), 3):
+    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 3):
         variance, normalized = run(program, lowered.env, (params,), [x])
         assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
 
@@ -530,16 +530,18 @@ def test_softplus_of_all_floats():
     ],
 )
 def test_vectors_across_rows(fn, inputs):
-    check(fn, *inputs, only=lambda p: p.parts and p.access.lanes > 1, candidates=4)
+    check(fn, *inputs, only=lambda p: p.row_segments and p.access.lanes > 1, candidates=4)
 
 
 @pytest.mark.parametrize("shape", [(512, 6), (1024, 33), (2048, 70)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_that_are_folded_and_written(shape, dtype, monkeypatch):
     """What a row's elements become is written by the vectors of folded rows."""
-    fit(monkeypatch, "columns", folded_many=0)
+    fit(monkeypatch, "columns", coalesced_many=0)
     x = normal(*shape, dtype=dtype)
-    check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), x[::-1].copy(), x, only=lambda p: p.fold > 1)
+    check(
+        lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), x[::-1].copy(), x, only=lambda p: p.coalesced_rows > 1
+    )
 
 
 @pytest.mark.parametrize("order, folded", [("C", True), ("F", False)])
@@ -551,16 +553,16 @@ def test_rows_are_folded_where_they_are_written_one_behind_the_other(order, fold
     args = np.empty((20_000, 2730), np.float16), np.empty((20_000, 2730), np.float16, order=order)
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    assert (params.fold > 1) == folded
+    assert (params.coalesced_rows > 1) == folded
 
 
 @pytest.mark.parametrize("split", [3, 5, 7, 12, 21, 37])
 @pytest.mark.parametrize("fold", [False, True])
 def test_any_number_of_parts(split, fold, monkeypatch):
     if fold:
-        fit(monkeypatch, "columns", folded_many=0)
+        fit(monkeypatch, "columns", coalesced_many=0)
     x = normal(1024, 33 if fold else 32)
-    wanted = lambda p: (p.fold > 1) == fold and not p.gathered and p.cluster == 1  # noqa: E731
+    wanted = lambda p: (p.coalesced_rows > 1) == fold and not p.unaligned and p.cluster == 1  # noqa: E731
     check(
         lambda x: (np.tanh(x), np.tanh(x).sum(0), x.max(0)),
         x,
@@ -573,8 +575,8 @@ def test_any_number_of_parts(split, fold, monkeypatch):
 @pytest.mark.parametrize("shape, dtype", [((128, 33), np.float16), ((64, 35), np.float32), ((144, 31), np.float16)])
 def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     """As they are of many elements, done on few."""
-    fit(monkeypatch, "columns", folded_many=0)
-    check(lambda x: (x.sum(0), x.max(0)), normal(*shape, dtype=dtype), only=lambda p: p.fold > 1)
+    fit(monkeypatch, "columns", coalesced_many=0)
+    check(lambda x: (x.sum(0), x.max(0)), normal(*shape, dtype=dtype), only=lambda p: p.coalesced_rows > 1)
 
 
 @pytest.mark.parametrize("shape, dtype, split", [
@@ -590,7 +592,7 @@ def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
 def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
     """Whichever columns a thread's vectors begin before, with several rows a thread and one, in all of a column and in
     parts."""
-    some = lambda p: p.gathered and (p.split > 1) == split  # noqa: E731
+    some = lambda p: p.unaligned and (p.split > 1) == split  # noqa: E731
     x = (np.arange(math.prod(shape)) % 23 - 11).astype(dtype).reshape(shape)
     check(lambda x: x.sum(0), x, only=some, candidates=6)
     if dtype is not np.int8:  # the emulator has no maxima of pairs
@@ -605,7 +607,7 @@ def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
     ((3, 256, 247), np.float16, True),
 ])  # fmt: skip
 def test_columns_above_each_other_meet_in_a_block(shape, dtype, split):
-    some = lambda p: p.gathered and (p.split > 1) == split  # noqa: E731
+    some = lambda p: p.unaligned and (p.split > 1) == split  # noqa: E731
     x = (np.arange(math.prod(shape)) % 23 - 11).astype(dtype).reshape(shape)
     check(lambda x: x.sum(-2), x, only=some, candidates=6)
     check(lambda x, y: ((x * y).sum(-2, keepdims=True) / 4, (x < 3).all(-2)), x / 4, x, only=some, candidates=2)
@@ -613,7 +615,7 @@ def test_columns_above_each_other_meet_in_a_block(shape, dtype, split):
 
 def test_columns_above_each_other_whose_rows_begin_differently():
     x = normal(3, 61, 45)
-    check(lambda x: x.sum(1), x, only=lambda p: not p.gathered)
+    check(lambda x: x.sum(1), x, only=lambda p: not p.unaligned)
 
 
 @pytest.mark.parametrize("rows", [17, 61, 64, 95])
@@ -621,7 +623,13 @@ def test_columns_above_each_other_whose_rows_begin_differently():
 def test_rows_left_over_of_a_turn(rows, split):
     """Fewer than a thread has under way, none, and of parts."""
     changed = lambda p: p._replace(tx=8, ty=2, unroll=8, split=split, cluster=1)  # noqa: E731
-    check(lambda x: (x.sum(0), x.max(0)), normal(rows, 40), only=lambda p: not p.held, candidates=1, changed=changed)
+    check(
+        lambda x: (x.sum(0), x.max(0)),
+        normal(rows, 40),
+        only=lambda p: not p.in_registers,
+        candidates=1,
+        changed=changed,
+    )
 
 
 @pytest.mark.parametrize("fn, inputs", [
@@ -639,7 +647,7 @@ def test_columns_in_shared_memory(fn, inputs, several):
     check(
         fn,
         *inputs,
-        only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several,
+        only=lambda p: isinstance(p, gpu_columns.Params) and p.vectors_per_thread and (p.cluster > 1) == several,
         candidates=2,
     )
 
@@ -688,7 +696,7 @@ def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
     check(
         fn,
         normal(*shape, dtype=dtype),
-        only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.chunks,
+        only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.vectors_per_thread,
         candidates=2,
     )
 
@@ -697,9 +705,9 @@ def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
 @pytest.mark.parametrize("several", [1, 2])
 def test_rows_in_parts(shape, weights, several, monkeypatch):
     """What large tensors of half types take, done on small ones."""
-    fit(monkeypatch, "pointwise", folded=several * 8)
+    fit(monkeypatch, "pointwise", coalesced=several * 8)
     inputs = [normal(*shape, dtype=np.float16), normal(*weights), normal(*weights)]
-    check(lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.parts > 1, candidates=1)
+    check(lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.row_segments > 1, candidates=1)
 
 
 @pytest.mark.parametrize("fn, inputs", [
@@ -716,7 +724,7 @@ def test_lines_that_end_within_a_vector(fn, inputs, dtype, monkeypatch):
     fit(monkeypatch, "pointwise", spread=1 << 20)
     inputs = [x.astype(dtype) for x in inputs]
     check(fn, *inputs, only=lambda p: p.ragged, candidates=3)
-    small = lambda p: p._replace(tx=32, unroll_columns=2)  # noqa: E731  # several tiles
+    small = lambda p: p._replace(tx=32, vectors_per_thread=2)  # noqa: E731  # several tiles
     check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=small)
     with_runs = lambda p: small(p)._replace(runs=1)  # noqa: E731
     check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=with_runs)
@@ -750,8 +758,8 @@ def test_shifted_rows_are_folded(fn, shapes, dtype):
     """Vectors run across the ends of rows that are shifted, joined and padded; where they do not, what overlaps is read
     once."""
     inputs = [normal(*shape, dtype=dtype) for shape in shapes]
-    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=3)
-    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=1))
+    check(fn, *inputs, only=lambda p: p.row_segments == 1, candidates=3)
+    check(fn, *inputs, only=lambda p: p.row_segments == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=1))
 
 
 OVERLAPPING = [
@@ -819,16 +827,22 @@ def test_rows_under_each_other_are_written_in_vectors(fn, shape, dtype, monkeypa
     for lanes in (2, 4, 8):
         fit(monkeypatch, "pointwise", rows_shared=1, lanes_under=lanes, least_bytes=16)
         check(fn, x, candidates=4)
-        check(fn, x, candidates=4, changed=lambda p: p._replace(tx=32, ty=2, unroll_rows=2))
+        check(fn, x, candidates=4, changed=lambda p: p._replace(tx=32, ty=2, rows_per_thread=2))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("shape", [(20, 75), (20, 73)])
 def test_odd_rows_under_each_other_are_folded(shape, dtype, monkeypatch):
     fit(monkeypatch, "pointwise", rows_shared=1, long_under=1, run=1, spread=1 << 20)
-    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.parts, candidates=4)
+    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.row_segments, candidates=4)
     small = lambda p: p._replace(tx=32)  # noqa: E731
-    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.parts, candidates=4, changed=small)
+    check(
+        of_neighbours,
+        normal(*shape, dtype=dtype),
+        only=lambda p: p.runs and p.row_segments,
+        candidates=4,
+        changed=small,
+    )
 
 
 def test_how_many_elements_are_read_at_once():
@@ -873,7 +887,7 @@ def test_whole_parts_in_narrower_vectors(join, dtype, monkeypatch):
 
     def narrower(p):
         access = p.access._replace(lanes=p.access.lanes // 2, aligns=tuple(n // 2 for n in p.access.aligns))
-        return p._replace(access=access, tx=4, ty=2, unroll_columns=1, unroll_rows=4)
+        return p._replace(access=access, tx=4, ty=2, vectors_per_thread=1, rows_per_thread=4)
 
     inputs = normal(27, 32, dtype=dtype), normal(27, 32, dtype=dtype)
     check(lambda x, y: join([x, y * 2], 1), *inputs, candidates=1, changed=narrower)
@@ -952,7 +966,10 @@ def test_columns_in_registers(shape, dtype):
 
     for fn in (softmax_of_columns, standardized, lambda x: (x > x.mean(0)) & (x != x.max(0))):
         check(
-            fn, normal(*shape, dtype=dtype) + dtype(1), only=lambda params: getattr(params, "held", False), candidates=3
+            fn,
+            normal(*shape, dtype=dtype) + dtype(1),
+            only=lambda params: getattr(params, "in_registers", False),
+            candidates=3,
         )
 
 
@@ -966,9 +983,9 @@ def test_columns_with_more_lanes_than_rows_of_threads():
 @pytest.fixture
 def two_multiprocessors(monkeypatch):
     """The machines have so many: sums over rows have four parts."""
-    typical = Machine.of_architecture
+    typical = DeviceProperties.of_architecture
     monkeypatch.setattr(
-        Machine, "of_architecture", staticmethod(lambda chip: dataclasses.replace(typical(chip), sm_count=2))
+        DeviceProperties, "of_architecture", staticmethod(lambda chip: dataclasses.replace(typical(chip), sm_count=2))
     )
 
 
@@ -989,7 +1006,7 @@ def sums_of_standardized_rows(g, x, w):
 def shapes_of(params):
     """Of one pass over rows and the sums over them: what differs from one kind of kernel to another."""
     p = params.stages[0]
-    return p.tx <= 32, p.ty > 1, p.chunks > 1, p.chunks == 0, p.stages, p.resident > 1
+    return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.vectors_per_thread == 0, p.stages, p.min_blocks_per_sm > 1
 
 
 @pytest.mark.parametrize("fn", [norm_backward, layer_norm_backward, sums_of_standardized_rows])
@@ -1015,8 +1032,12 @@ def pixels_backward(g, x):
     """The norm of each pixel, and sums over all of them as of images whose channels come second, also of what is made
     of the rows."""
     dot = (g * x).sum(-1, keepdims=True)
-    made = g - x * dot
-    return made, (g * x).transpose(0, 3, 1, 2).sum((0, 2, 3), keepdims=True), made.transpose(0, 3, 1, 2).sum((0, 2, 3))
+    created = g - x * dot
+    return (
+        created,
+        (g * x).transpose(0, 3, 1, 2).sum((0, 2, 3), keepdims=True),
+        created.transpose(0, 3, 1, 2).sum((0, 2, 3)),
+    )
 
 
 @pytest.mark.parametrize("form", ["together", "apart"])
@@ -1031,8 +1052,8 @@ def test_sums_apart_read_what_the_rows_have_written():
     """Where that is fewer bytes than what it is made of."""
 
     def backward(g, x):
-        made = (g - x * (g * x).astype(np.float32).sum(-1, keepdims=True).astype(g.dtype)).astype(g.dtype)
-        return made, made.astype(np.float32).sum(0)
+        created = (g - x * (g * x).astype(np.float32).sum(-1, keepdims=True).astype(g.dtype)).astype(g.dtype)
+        return created, created.astype(np.float32).sum(0)
 
     dtype = ml_dtypes.bfloat16
     given = normal(60, 48).astype(dtype), normal(60, 48).astype(dtype)
@@ -1163,14 +1184,14 @@ def batch_norm(x, weight, bias):
 )
 def test_few_rows_in_stages(fn, inputs):
     """A reduction in parts for each phase and a pointwise kernel, where a block for each row would be too few."""
-    check(fn, *inputs, only=lambda params: isinstance(params, staged.Params))
+    check(fn, *inputs, only=lambda params: isinstance(params, multi_stage.Params))
 
 
 @pytest.mark.parametrize("shape", [(3, 40_000), (1, 70_001), (2, 33_000), (70_000,)])
 def test_rows_that_are_written_as_they_are_reduced(shape):
     """In one pass, by parts of each row where rows are few."""
     relu = lambda x: np.maximum(x, 0)  # noqa: E731
-    in_parts = lambda params: isinstance(params, gpu_rows.Params) and params.chunks == 0  # noqa: E731
+    in_parts = lambda params: isinstance(params, gpu_rows.Params) and params.vectors_per_thread == 0  # noqa: E731
     for fn in (lambda x: (relu(x), relu(x).sum(-1)), lambda x: (x * 2, (x * x).mean(-1, keepdims=True), x.max(-1))):
         check(fn, normal(*shape), candidates=1)
         check(fn, normal(*shape), candidates=1, only=in_parts)
@@ -1409,8 +1430,8 @@ def in_blocks(params):
         return params._replace(stages=tuple(map(in_blocks, params.stages)))
     if not hasattr(params, "blocks"):
         return params
-    kept = params.chunks and not isinstance(params, gpu_inner_outer.Params)
-    return params if kept or getattr(params, "held", False) else params._replace(blocks=2)
+    kept = params.vectors_per_thread and not isinstance(params, gpu_inner_outer.Params)
+    return params if kept or getattr(params, "in_registers", False) else params._replace(blocks=2)
 
 
 def has_turns(params):
@@ -1468,8 +1489,8 @@ def test_results_over_donated_arguments(fn, inputs):
 
 
 def test_reciprocals_of_all_floats():
-    """Without a branch: zeros, infinities, NaN, subnormal numbers and those whose reciprocal is subnormal; within an ulp,
-    two where the reciprocal is that small."""
+    """Without a branch: zeros, infinities, NaN, subnormal numbers and those whose reciprocal is subnormal; within an
+    ulp, two where the reciprocal is that small."""
     small = np.array([1, 3, 1000, 2**22 - 1, 2**22 + 1], np.uint32).view(np.float32)
     large = np.float32(2.0) ** np.arange(120, 128, dtype=np.float32) * np.float32(1.7)
     values = np.concatenate([[0.0, -0.0, np.inf, -np.inf, np.nan], small, large, np.geomspace(1e-37, 1e37, 494)])

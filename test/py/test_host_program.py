@@ -20,13 +20,13 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.lowering import devices
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.lowering import machines
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import ahead, arrays, load
+from mlirfuse.runtime import arrays, async_compile, load
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import models
+from mlirfuse.schedule.gpu import heuristics
 from mlirfuse.tools.run import of_text
 
 
@@ -67,7 +67,7 @@ def test_equal_groups_compile_once():
     assert kinds(f.host.sequence) == ["Call", "Kernels"] * 3
     first, second, third = [f.host.launches[step.part] for step in f.host.kernels]
     assert first is second and first is not third
-    assert len(first.program({}).variants) == 1
+    assert len(first.program({}).compiled_programs) == 1
 
 
 TWO_PROGRAMS = """
@@ -90,10 +90,10 @@ def test_equal_kernels_of_other_programs_compile_once():
     results = f(x, w, b, u)
     np.testing.assert_allclose(results[0], np.arctan2(np.tanh(x) @ w, x), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(results[1], np.exp(np.exp(b) @ u), rtol=1e-4)
-    made = [v for s in f.host.kernels for v in f.host.launches[s.part].program({}).variants.values()]
-    (tanh, first), (atan2, second) = [v.module.kernels for v in made]
+    created = [v for s in f.host.kernels for v in f.host.launches[s.part].program({}).compiled_programs.values()]
+    (tanh, first), (atan2, second) = [v.module.kernels for v in created]
     assert first.text != second.text and first.passed != second.passed
-    loaded = made[0].keep[1] | made[1].keep[1]
+    loaded = created[0].keep[1] | created[1].keep[1]
     assert loaded[first.name] is loaded[second.name] and loaded[tanh.name] is not loaded[atan2.name]
 
 
@@ -109,7 +109,7 @@ def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
             return 1000 * len(images) + images[-1].index(name)
 
     monkeypatch.setattr(load._native, "Module", Module)
-    target = targets.GpuTarget(machines.named("cuda:sm_90"), 0)
+    target = targets.GpuTarget(devices.named("cuda:sm_90"), 0)
     f = program(TWO_PROGRAMS, target="cuda:sm_90")
     known, addresses = {}, {}
     for step in f.host.kernels:
@@ -146,20 +146,20 @@ def counted(tmp_path, monkeypatch):
     monkeypatch.setattr(targets.GpuTarget, "write", lambda *a: (seen.append("write"), write(*a))[1])
     monkeypatch.setattr(targets.GpuTarget, "parameters", lambda *a: (seen.append("choose"), choose(*a))[1])
 
-    def variants(text=TWO_PROGRAMS, sm="sm_90", **env):
+    def compiled_programs(text=TWO_PROGRAMS, sm="sm_90", **env):
         seen.clear()
         f = program(text, target=f"cuda:{sm}")
-        host = HostProgram(f.host.graph, targets.GpuTarget(machines.named(f"cuda:{sm}"), 0))
-        ahead.begin(host.launches.values(), env)
+        host = HostProgram(f.host.graph, targets.GpuTarget(devices.named(f"cuda:{sm}"), 0))
+        async_compile.begin(host.launches.values(), env)
         for launches in host.launches.values():
             if launches.before is not None:  # the first has them all finished
                 launches.before()
         aligned = [launches.program(env) for launches in host.launches.values()]
-        found = [p.variant(env, {p.graph.args[k]: 256 for k in p.pointer_args}) for p in aligned]
+        found = [p.compiled_program(env, {p.graph.args[k]: 256 for k in p.pointer_args}) for p in aligned]
         plans = [p.plan(v, env) for p, v in zip(aligned, found)]
         return [(v.params, v.module, plan, v.slots.pointers.values()) for v, plan in zip(found, plans)], list(seen)
 
-    return variants
+    return compiled_programs
 
 
 def test_what_an_earlier_process_wrote_is_neither_chosen_nor_written_again(counted):
@@ -194,7 +194,9 @@ def test_kernels_that_check_positions_are_found_again(counted, monkeypatch):
 def test_another_model_chooses_anew(counted, monkeypatch):
     counted()
     assert counted()[1] == []
-    monkeypatch.setitem(models.MODELS, 90, dataclasses.replace(models.SM_90, scans=models.ScanModel(block=128)))
+    monkeypatch.setitem(
+        heuristics.HEURISTICS, 90, dataclasses.replace(heuristics.SM_90, scans=heuristics.ScanHeuristics(block=128))
+    )
     assert counted()[1].count("write") == 2
 
 
@@ -226,10 +228,10 @@ def test_other_sizes_compile_nothing():
     f = program(LAYERS)
     w = floats(16, 16) / 8
     f(floats(8, 16), w)
-    known = [dict(f.host.launches[step.part].program({}).variants) for step in f.host.kernels]
+    known = [dict(f.host.launches[step.part].program({}).compiled_programs) for step in f.host.kernels]
     x = floats(40, 16, seed=1)
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
-    assert [f.host.launches[step.part].program({}).variants for step in f.host.kernels] == known
+    assert [f.host.launches[step.part].program({}).compiled_programs for step in f.host.kernels] == known
 
 
 def test_torch_tensors_stay_torchs():
@@ -277,10 +279,10 @@ def graph_with_call(function, strides=None, shape=("s0", "s1"), after="exp"):
     x = Value(dt.f32, sizes)
     graph = Graph("f", Block([x]), [Layout(sz.contiguous_strides(sizes), 16)], device="cpu")
     b = Builder(graph.body)
-    made = tuple(sz.parse(n) for n in shape)
+    created = tuple(sz.parse(n) for n in shape)
     strides = None if strides is None else [tuple(map(sz.parse, strides))]
     called = b.op(
-        "call", b.op("neg", x), callee="test.f", dtypes=[dt.f32], shapes=[made], strides=strides, function=function
+        "call", b.op("neg", x), callee="test.f", dtypes=[dt.f32], shapes=[created], strides=strides, function=function
     )
     graph.body.returns = [b.op(after, called) if after else called]
     return HostProgram(run_pipeline([graph], "fusion-to-segments").graphs[0], targets.cpu())
@@ -290,9 +292,9 @@ def test_what_a_call_gives_is_read_as_it_lies():
     seen = []
 
     def transposed(x):
-        made = np.asfortranarray(2 * x)
-        seen.append(made)
-        return [made]
+        created = np.asfortranarray(2 * x)
+        seen.append(created)
+        return [created]
 
     host = graph_with_call(transposed, strides=("1", "s0"))
     x = floats(5, 7)
@@ -322,7 +324,7 @@ def test_sizes_that_a_result_tells():
         x = floats(40, 7, seed=seed)
         (result,) = host.run([x], {"s0": 40, "s1": 7})
         np.testing.assert_allclose(result, np.exp(np.float64(-x)[-x[:, 0] > 0]), rtol=1e-6)
-    assert len(host.launches[host.kernels[-1].part].program({}).variants) == 1
+    assert len(host.launches[host.kernels[-1].part].program({}).compiled_programs) == 1
 
 
 def test_no_rows_were_found():
@@ -339,9 +341,9 @@ def test_values_are_freed_after_their_last_reader():
     def function(x):
         gc.collect()
         alive.append(seen[0]() is not None if seen else None)
-        made = (2 * x).view(Array)
-        seen.append(weakref.ref(made))
-        return [np.asarray(made)]
+        created = (2 * x).view(Array)
+        seen.append(weakref.ref(created))
+        return [np.asarray(created)]
 
     sizes = (sz.parse("s0"),)
     x = Value(dt.f32, sizes)
@@ -463,9 +465,9 @@ def test_a_loop_keeps_two_buffers():
         launch = at(env)
 
         def call(x):
-            made = launch(x)
-            seen.add(made.ctypes.data)
-            return made
+            created = launch(x)
+            seen.add(created.ctypes.data)
+            return created
 
         return call
 

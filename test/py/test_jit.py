@@ -95,7 +95,7 @@ def copied(args):
 
 
 class compiles:
-    """``with compiles(kinds=0, variants=0):`` what is compiled inside."""
+    """``with compiles(specializations=0, compiled_programs=0):`` what is compiled inside."""
 
     def __init__(self, **expected):
         self.expected = expected
@@ -126,7 +126,7 @@ def test_random_sizes_run_on_one_compilation():
     w, b1, b2 = (floats(hidden, seed=k) for k in range(3))
     sizes = [(int(g.integers(2, 7)), int(g.integers(8, 60))) for _ in range(20)]
     inputs = [(floats(b, s, hidden), floats(b, s, hidden, seed=1)) for b, s in sizes]
-    with compiles(kinds=1, variants=1, fallbacks=0):
+    with compiles(specializations=1, compiled_programs=1, fallbacks=0):
         for x, r in inputs:
             np.testing.assert_allclose(compiled(x, r, w, b1, b2), norm(x, r, w, b1, b2), rtol=2e-5, atol=2e-5)
 
@@ -139,14 +139,21 @@ def test_new_sizes_compile_nothing_where_they_are_alike():
     for alike in (narrow, wide):
         for at, (n, m, k) in enumerate(alike):
             x, y = floats(n, k), floats(m, k)
-            with compiles(**({"kinds": 0, "variants": 0} if at else {"kinds": int(alike is narrow), "variants": 1})):
+            with compiles(
+                **(
+                    {"specializations": 0, "compiled_programs": 0}
+                    if at
+                    else {"specializations": int(alike is narrow), "compiled_programs": 1}
+                )
+            ):
                 close(compiled(x, y), np.tanh(x) * y.sum(0) + n)
     before = counters.snapshot()
     for n, m, k in ((50, 2, 70), (300, 2, 1000), (2, 3000, 20), (1000, 90, 3), (2, 2, 2)):
         x, y = floats(n, k), floats(m, k)
         close(compiled(x, y), np.tanh(x) * y.sum(0) + n, 1e-4)
     assert (
-        counters.kinds == before["kinds"] and counters.variants <= before["variants"] + 4
+        counters.specializations == before["specializations"]
+        and counters.compiled_programs <= before["compiled_programs"] + 4
     )  # schedules for many or few rows
 
 
@@ -197,10 +204,10 @@ def test_numbers_are_passed_at_run_time():
     for kind, values in ((float, [0.5, -2.0, np.inf, 3.0]), (int, [2, 0, -7, 12345]), (np.float32, [1.5, 2.5]), (np.float64, [1.5, 0.1]), (np.int8, [3, -4]),
                          (np.bool_, [True, False])):  # fmt: skip
         compiled = agree(f, (x, kind(values[0])))
-        with compiles(kinds=0, variants=0):
+        with compiles(specializations=0, compiled_programs=0):
             agree(f, *[(x, kind(v)) for v in values[1:]], compiled=compiled)
     compiled = agree(f, (x, np.array(2.0)))
-    with compiles(kinds=0, variants=0):
+    with compiles(specializations=0, compiled_programs=0):
         agree(f, (x, np.array(3.0)), (x, np.array(-0.0)), compiled=compiled)
 
 
@@ -262,7 +269,7 @@ def test_the_sign_of_a_constant_zero():
 
 def test_a_constant_value_compiles_once():
     compiled, x = strict(lambda x, a: x.sum(axis=a)), floats(3, 4)
-    with compiles(kinds=2):
+    with compiles(specializations=2):
         for a in (0, 1, 0, 1, 0):
             compiled(x, a)
 
@@ -273,7 +280,7 @@ def test_static_argnames():
 
     compiled = strict(f, static_argnames=("n", "scale"))
     x = floats(5)
-    with compiles(kinds=3):
+    with compiles(specializations=3):
         for n, scale in ((1, 2), (3, 2), (1, 5), (3, 2)):
             close(compiled(x, n, scale=scale), f(x, n, scale=scale))
     close(compiled(x, n=1, scale=2), f(x, 1, scale=2))
@@ -438,7 +445,7 @@ def test_globals_and_closures():
     close(compiled(x), f(x))
     act = np.exp
     close(compiled(x), f(x))
-    with compiles(kinds=0, variants=0):
+    with compiles(specializations=0, compiled_programs=0):
         close(compiled(x), f(x))
 
 
@@ -491,7 +498,7 @@ def test_numbers_of_classes():
             for name, (_, factor) in fns.items():
                 assert compiled[name](x)[0] == (factor * scale or scale**2), name
             assert thing.method(x)[0] == OwnFactor.of_class(x)[0] == scale
-        with compiles(kinds=0, variants=0):
+        with compiles(specializations=0, compiled_programs=0):
             for fn in compiled.values():
                 fn(x)
         thing.scale = 7.0
@@ -530,16 +537,16 @@ class Fixed:
     weights: np.ndarray
 
 
-@pytest.mark.parametrize("made", [Layer, Fixed])
-def test_data_classes_that_hold_arrays(made):
+@pytest.mark.parametrize("created", [Layer, Fixed])
+def test_data_classes_that_hold_arrays(created):
     """They have no hash: each is what it is, and what is read of it is compared at each call."""
     compiled = mlirfuse.jit(lambda layer, x: x @ layer.weights * layer.scale)
     x = np.ones((5, 4))
     for k in range(3):
-        layer = made(float(k), np.arange(4.0) + k)
+        layer = created(float(k), np.arange(4.0) + k)
         for _ in range(2):
             assert np.array_equal(compiled(layer, x), x @ layer.weights * layer.scale)
-            if made is Layer:
+            if created is Layer:
                 layer.scale, layer.weights = k + 0.5, np.full(4, k + 2.0)
 
     def counted(layer, x):
@@ -561,7 +568,7 @@ def test_arrays_of_classes():
         return [fn(x)[0] for fn in (of_class, of_object, thing.apply)]
 
     assert results() == [5, 5, 5]
-    with compiles(kinds=0, variants=0):
+    with compiles(specializations=0, compiled_programs=0):
         Weights.first = np.full(3, 4, "f4")
         assert results() == [7, 7, 7]
         MoreWeights.second[:] = 10
@@ -586,7 +593,7 @@ def ends_of(v):
 def test_edges_alone_are_numpys(fn, shape):
     """The whole array would be written otherwise."""
     compiled = mlirfuse.jit(fn)
-    with compiles(kinds=0, variants=0):
+    with compiles(specializations=0, compiled_programs=0):
         for seed in range(3):
             x = np.random.default_rng(seed).random(shape)
             want = x.copy()
@@ -1210,17 +1217,17 @@ def test_more_kinds_than_are_allowed():
         return x.sum(axis=k % x.ndim) * k if k > -100 else x
 
     compiled, x = mlirfuse.jit(f, fallback=True), floats(3, 4)
-    with config.override(max_kinds=3), compiles(kinds=3):
+    with config.override(max_specializations=3), compiles(specializations=3):
         for k in (0, 1, 2, 3, 4, 5, 0, 1, 5):
             close(compiled(x, k), f(x, k))
-    with config.override(max_kinds=2), pytest.raises(CompileError, match="max_kinds"):
+    with config.override(max_specializations=2), pytest.raises(CompileError, match="max_specializations"):
         compiled = strict(f)
         for k in range(3):
             compiled(x, k)
 
 
 def test_switched_off():
-    with config.override(fuse_cpu=False), compiles(kinds=0):
+    with config.override(fuse_cpu=False), compiles(specializations=0):
         close(strict(lambda x: np.tanh(x).sum(0))(floats(3, 4)), np.tanh(floats(3, 4)).sum(0))
     with pytest.raises(TypeError, match="no switch 'fuse'"), config.override(fuse=True):
         pass
@@ -1239,7 +1246,7 @@ def test_eight_threads_call_a_new_function_at_once():
             barrier.wait()
             results[k] = [compiled(inputs[k], inputs[k]) for _ in range(3)]
 
-        with compiles(kinds=1, variants=1):
+        with compiles(specializations=1, compiled_programs=1):
             threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
             for t in threads:
                 t.start()
@@ -1336,9 +1343,9 @@ def of_the_cache():
 @pytest.fixture
 def fresh_warning():
     """The warning of a cache that cannot be written comes once a process."""
-    cache._tell.cache_clear()
+    cache._log.cache_clear()
     yield
-    cache._tell.cache_clear()
+    cache._log.cache_clear()
 
 
 def is_folder(entry):

@@ -49,8 +49,8 @@ def sum_of_sines(count: int):
     return function, [np.linspace(0, 1, 15, dtype=np.float32).reshape(3, 5)]
 
 
-def segmented(made) -> str:
-    function, args = made
+def segmented(created) -> str:
+    function, args = created
     return mlirfuse.jit(function, fallback=False).lower(*args).as_text("segmented")
 
 
@@ -135,7 +135,7 @@ def test_a_thousand_arguments():
     np.testing.assert_array_equal(mlirfuse.jit(function, fallback=False)(*args), function(*args))
 
 
-def calls_to_compile(made) -> int:
+def calls_to_compile(created) -> int:
     """How many Python functions run, ours and others', from the trace to the segments."""
     count = 0
 
@@ -143,10 +143,10 @@ def calls_to_compile(made) -> int:
         nonlocal count
         count += event == "call"
 
-    segmented(made)  # what is done once a process
+    segmented(created)  # what is done once a process
     sys.setprofile(profile)
     try:
-        segmented(made)
+        segmented(created)
     finally:
         sys.setprofile(None)
     return count

@@ -41,20 +41,20 @@ def descriptor(rank):
 
 
 def describe(array):
-    made = descriptor(array.ndim)(array.ctypes.data, array.ctypes.data, 0)
+    created = descriptor(array.ndim)(array.ctypes.data, array.ctypes.data, 0)
     if array.ndim:
-        made.sizes[:] = array.shape
-        made.strides[:] = [s // array.itemsize for s in array.strides]
-    return made
+        created.sizes[:] = array.shape
+        created.strides[:] = [s // array.itemsize for s in array.strides]
+    return created
 
 
-def as_array(made, dtype, rank):
-    shape = tuple(made.sizes) if rank else ()
-    strides = tuple(s * dtype.itemsize for s in made.strides) if rank else ()
+def as_array(created, dtype, rank):
+    shape = tuple(created.sizes) if rank else ()
+    strides = tuple(s * dtype.itemsize for s in created.strides) if rank else ()
     out = np.empty(shape, dtype)
     if out.size:
         span = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
-        raw = ctypes.string_at(made.aligned + made.offset * dtype.itemsize, span)
+        raw = ctypes.string_at(created.aligned + created.offset * dtype.itemsize, span)
         out[...] = np.ndarray(shape, dtype, raw, 0, strides)
     return out
 
@@ -93,10 +93,10 @@ def run_linalg(text, name, args, results):
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     host = dict(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
-    machine = llvm.Target.from_default_triple().create_target_machine(
+    properties = llvm.Target.from_default_triple().create_target_machine(
         **host, codemodel="large"
     )  # its sections may lie far from each other
-    engine = llvm.create_mcjit_compiler(compiled, machine)
+    engine = llvm.create_mcjit_compiler(compiled, properties)
     engine.finalize_object()
     _keep.append(engine)
     address = engine.get_function_address(f"_mlir_ciface_{name}")
@@ -325,10 +325,10 @@ def by_linalg(fn, **options):
 
 def test_a_variant_for_each_set_of_sizes():
     f = by_linalg(softmax)
-    before = mlirfuse.counters.kinds, mlirfuse.counters.variants
+    before = mlirfuse.counters.specializations, mlirfuse.counters.compiled_programs
     for shape in ((4, 33), (5, 7), (4, 33)):
         np.testing.assert_allclose(f(floats(*shape)), softmax(floats(*shape)), rtol=1e-5)
-    assert (mlirfuse.counters.kinds - before[0], mlirfuse.counters.variants - before[1]) == (1, 2)
+    assert (mlirfuse.counters.specializations - before[0], mlirfuse.counters.compiled_programs - before[1]) == (1, 2)
 
 
 @pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1], np.s_[::-2, ::-1], np.s_[:0:-1, 1:]])

@@ -18,7 +18,7 @@ from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu import rows as gpu_rows
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
-from mlirfuse.schedule.gpu.scheduler import BLOCK
+from mlirfuse.schedule.gpu.scheduler import COMPENSATION_INTERVAL
 
 EPS = float(np.finfo(np.float32).eps)
 STEADY = 4 * EPS  # of however many elements: less than the bound of a thousand
@@ -205,11 +205,11 @@ def test_running_totals_are_for_long_rows(fn, long):
         return mlirfuse.jit(fn, target="cpu").lower(np.zeros((40, width), np.float32))
 
     short, wide = (lowered(width).as_text("tiled") for width in (4096, 400_000))
-    assert "totals = False" in short and f"totals = {long}" in wide
-    asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "totals": False}})
+    assert "compensated = False" in short and f"compensated = {long}" in wide
+    asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "compensated": False}})
     x = np.zeros((40, 400_000), np.float32)
     if long:
-        with pytest.raises(ScheduleError, match="totals: sums of 400000 elements need them"):
+        with pytest.raises(ScheduleError, match="compensated: sums of 400000 elements need them"):
             asked.lower(x).as_text("tiled")
     else:
         asked.lower(x).as_text("tiled")
@@ -257,10 +257,20 @@ def few_threads(params, turns=16):
     """Of a loop over rows or columns."""
     if isinstance(params, gpu_rows.Params):
         return params._replace(
-            tx=32, ty=1, chunks=0, split=1, cluster=1, whole=0, staged=False, ahead=False, blocks=turns
+            tx=32,
+            ty=1,
+            vectors_per_thread=0,
+            split=1,
+            cluster=1,
+            unmasked=0,
+            in_shared=False,
+            prefetch=False,
+            blocks=turns,
         )
     if isinstance(params, gpu_columns.Params):
-        return params._replace(tx=8, ty=4, unroll=4, split=1, cluster=1, held=False, chunks=0, blocks=turns)
+        return params._replace(
+            tx=8, ty=4, unroll=4, split=1, cluster=1, in_registers=False, vectors_per_thread=0, blocks=turns
+        )
     one, *others = params.stages
     one = one._replace(ty=1, stages=0, blocks=turns)
     return params._replace(stages=(one, *others))
@@ -290,7 +300,7 @@ def test_variances_of_many_turns():
 @pytest.mark.parametrize("looped", [False, True])
 def test_sums_over_many_rows_beside_reductions_in_them(looped, two_multiprocessors):  # noqa: F811
     """What each block of threads adds up of its rows."""
-    together = lambda p: p.form == "together" and (p.stages[0].chunks == 0) is looped  # noqa: E731
+    together = lambda p: p.form == "together" and (p.stages[0].vectors_per_thread == 0) is looped  # noqa: E731
     inputs = [long_equal(2000, 32), long_equal(2000, 32)]
     check(norm_backward, *inputs, only=together, changed=few_threads, candidates=1, bound=2 * STEADY)
 
@@ -314,8 +324,8 @@ def test_blocks_are_for_long_loops(fn, shape, long):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     env = {str(size): n for size, n in zip(program.graph.args[0].shape, shape)}
-    params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.machine)
-    assert params.blocks == (BLOCK if long else 0)
+    params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.properties)
+    assert params.blocks == (COMPENSATION_INTERVAL if long else 0)
 
 
 # ---- of all lengths

@@ -15,7 +15,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse.frontend.numpy import jit
-from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.frontend.numpy.loops.outline import Outlined
 from mlirfuse.frontend.numpy.loops.statements import Statements
 
 
@@ -43,7 +43,7 @@ def same(got, want) -> bool:
 
 def check(fn, *args, native: bool = True):
     """``fn`` does the same lifted; ``native``: its outermost loop does not run as Python."""
-    lifted = Lifted(fn)
+    lifted = Outlined(fn)
     want, got = outcome(fn, args), outcome(lifted.function, args)
     assert same(got, want), (got, want)
     assert same(again := outcome(lifted.function, args), want), (again, want)  # what is written for calls like it
@@ -175,7 +175,7 @@ def test_arguments_that_overlap():
 
     for shift in (0, 1, 3):
         got, want = np.arange(10.0), np.arange(10.0)
-        lifted = Lifted(copied)
+        lifted = Outlined(copied)
         lifted.function(got[shift:], got[: 10 - shift])
         copied(want[shift:], want[: 10 - shift])
         assert lifted.loops[0].ran
@@ -206,7 +206,7 @@ def test_arrays_swapped_and_made_anew():
         check(anew, np.arange(9.0), n)
 
     u = np.arange(9.0)
-    first, _ = Lifted(anew).function(u, 1)
+    first, _ = Outlined(anew).function(u, 1)
     assert first is u  # the caller's own array, not a copy
 
 
@@ -224,7 +224,7 @@ def test_broadcasting_of_extents_that_are_1_only_at_run_time():
             a[i] = b[: len(a) - i]
         return a
 
-    lifted = Lifted(mismatch)
+    lifted = Outlined(mismatch)
     with pytest.raises(ValueError, match="broadcast"):
         lifted.function(np.ones((4, 3)), np.ones(9))
 
@@ -237,7 +237,7 @@ def test_an_array_with_more_elements_than_there_is_room_for():
             a += b
         return a
 
-    lifted = Lifted(written)
+    lifted = Outlined(written)
     for a, b in ((2, 1), (2, 2), (3, 2)):
         args = (np.ones(a), np.arange(1.0, b + 1))
         got, want = outcome(lifted.function, args), outcome(written, args)
@@ -281,7 +281,7 @@ def test_sums_of_float32_are_as_exact_as_numpys():
         return s, m
 
     a = np.full((1000, 300), 0.1, np.float32)
-    s, m = Lifted(sums).function(a, 1)
+    s, m = Outlined(sums).function(a, 1)
     exact = float(np.float32(0.1)) * a.size
     assert s.dtype == m.dtype == np.float32
     assert abs(float(s) - exact) <= 1e-6 * exact
@@ -295,7 +295,7 @@ def test_ints_that_64_bits_do_not_hold():
             k += 1
         return a, k
 
-    lifted = Lifted(scaled)
+    lifted = Outlined(scaled)
     assert lifted.function(np.ones(2), 2**70)[1] == 2**70 + 2
     assert lifted.function(np.ones(2), 2)[1] == 4
 
@@ -381,7 +381,7 @@ def test_masks_and_positions():
         check(written, x, chosen, rng.random(shape) if shape else 1.5, 1)
     for chosen, shape in ((rows, (5, 3)), (np.array([0, -1, 6]), (3, 2))):
         with pytest.raises(ValueError, match="shape mismatch"):
-            Lifted(written).function(x, chosen, rng.random(shape), 1)
+            Outlined(written).function(x, chosen, rng.random(shape), 1)
     for chosen in (np.array([[0, -1], [3, 3]]), np.array([], int), np.array([True, False] * 3), np.array([True] * 4)):
         check(picked, x, chosen, 2)
     check(picked, x[:0, 0], np.array([], bool), 2)
@@ -467,7 +467,7 @@ def test_complex_numbers():
         m = rng.normal(size=(size, size)) + 1j * rng.normal(size=(size, size))
         check(rotated, m, 3)
     a, b = z.astype("complex64"), w.astype("complex64")
-    got, want = (f(a.copy(), b.copy(), 5) for f in (Lifted(waves).function, waves))
+    got, want = (f(a.copy(), b.copy(), 5) for f in (Outlined(waves).function, waves))
     for mine, theirs in zip(got[:3], want[:3]):
         assert mine.dtype == theirs.dtype
         np.testing.assert_allclose(mine, theirs, rtol=1e-3)
@@ -630,7 +630,7 @@ def test_lists_that_are_appended_to():
         check(recorded, np.ones(5), n)
     check(counted, np.ones(30000), 30000)  # more than a chunk of the log holds
     check(of_floats, np.ones(5))
-    with pytest.raises(mlirfuse.frontend.numpy.loops.values.NotLiftable):
+    with pytest.raises(mlirfuse.frontend.numpy.loops.values.NotOutlinable):
         check(more_than_appends, np.ones(5), 4)
 
 
@@ -645,7 +645,7 @@ def test_what_is_appended_is_what_it_was():
 
     a, into = np.ones(4), []
     with pytest.raises(IndexError):
-        Lifted(kept).function(a, into, 6)
+        Outlined(kept).function(a, into, 6)
     assert len(into) == 10 and into[0] is a and into[-2] is a
     into[3][1] = 7
     np.testing.assert_array_equal(a, [0, 0, 0, 7])
@@ -679,7 +679,7 @@ def test_functions_made_in_functions_are_inlined():
     check(orbit, np.ones(3), 9, 0.01, 10)
     check(orbit, np.ones(3), 9, 0.01, 10.5)
     check(rebound, np.ones(3), 4, native=False)
-    lifted = Lifted(orbit)
+    lifted = Outlined(orbit)
     for steps in range(4):  # each call makes another function, of the same code
         lifted.function(np.ones(3), steps, 0.01, 10)
     assert len(lifted.loops[0]._by_types) == 1
@@ -754,7 +754,7 @@ def test_integers_wrap_as_numpys_and_not_as_pythons():
 
     assert check(factorial, 20)[0] == 2432902008176640000
     with pytest.raises(OverflowError, match="64 bits"):
-        Lifted(factorial).function(21)
+        Outlined(factorial).function(21)
 
     def wrapped(a, n):
         for _ in range(n):
@@ -824,7 +824,7 @@ def test_one_compilation_for_all_trip_counts_and_sizes():
             u[1:-1] += 0.1 * (u[2:] - 2 * u[1:-1] + u[:-2])
         return u
 
-    lifted = Lifted(heat)
+    lifted = Outlined(heat)
     for size, n in ((5, 1), (50, 200), (7, 3)):
         u = np.linspace(0, 1, size) ** 2
         assert same(outcome(lifted.function, (u, n)), outcome(heat, (u, n)))
@@ -846,8 +846,9 @@ def stencil(u, v, w, n, m):
 
 
 def test_code_for_some_extents_is_not_used_for_others():
-    """Equal extents, extents of 1 that stretch, and small ones, in one loop's calls: each as NumPy has it, errors too."""
-    lifted, rng = Lifted(stencil), np.random.default_rng(0)
+    """Equal extents, extents of 1 that stretch, and small ones, in one loop's calls: each as NumPy has it, errors
+    too."""
+    lifted, rng = Outlined(stencil), np.random.default_rng(0)
     sizes = [(6, 6), (6, 9), (9, 6), (2, 2), (1, 1), (0, 3), (3, 1), (1, 4), (5, 5), (40, 40), (3, 2)]
     for rows, columns in sizes + sizes:
         for wide in (columns - 2, 1, 0, columns):
@@ -869,7 +870,7 @@ def test_ints_that_equal_an_extent_are_not_taken_for_it_later():
             n = n - 1 if k > 8 else n
         return a, n
 
-    lifted = Lifted(shifted)
+    lifted = Outlined(shifted)
     for size, n, k in ((20, 20, 1), (20, 12, 1), (20, 20, 20), (20, 40, 3), (20, -2, 20), (7, 7, 7), (20, 20, 9)):
         args = (np.arange(float(size)), n, k)
         assert same(outcome(lifted.function, args), outcome(shifted, args)), (size, n, k)
@@ -888,7 +889,7 @@ def weighed(a, b, n, x):
 def test_later_calls_see_what_has_changed(monkeypatch):
     """Other types, extents, layouts, arrays in one memory, globals and errors, after calls that there is a function
     for."""
-    lifted, rng = Lifted(weighed), np.random.default_rng(0)
+    lifted, rng = Outlined(weighed), np.random.default_rng(0)
 
     def alike(a, b, n, x):
         assert same(outcome(lifted.function, (a, b, n, x)), outcome(weighed, (a, b, n, x))), (a, b, n, x)
@@ -924,7 +925,7 @@ def test_a_later_call_with_arrays_in_one_memory():
             a[1:] = b[:-1] + 1
         return a
 
-    lifted = Lifted(moved)
+    lifted = Outlined(moved)
     for _ in range(3):
         lifted.function(np.zeros(9), np.ones(9), 2)
     one, other = (np.arange(10.0) for _ in range(2))
@@ -941,7 +942,7 @@ def outcome_of(fn, a, b):
 
 
 def test_a_later_call_gives_the_callers_own_arrays():
-    lifted = Lifted(weighed)
+    lifted = Outlined(weighed)
     for _ in range(3):
         a, b = np.ones(6), np.ones(6)
         got = lifted.function(a, b, 6, 0.5)
@@ -971,14 +972,14 @@ def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch)
             np.testing.assert_allclose(short(*args, 3), fn(*args, 3), rtol=1e-12)
             for steps in (long, long + 5):
                 np.testing.assert_allclose(far(*args, steps), fn(*args, steps), rtol=1e-12)
-        assert not any(loop.ran for loop in short.plain._lifted.loops)
-        assert [loop.ran for loop in far.plain._lifted.loops] == [natively]
+        assert not any(loop.ran for loop in short.eager._outlined.loops)
+        assert [loop.ran for loop in far.eager._outlined.loops] == [natively]
         if natively:
-            assert len(far.plain._lifted.loops[0]._by_types) == 1
+            assert len(far.eager._outlined.loops[0]._by_types) == 1
 
 
 def test_small_arrays_that_a_loop_makes_stay_what_they_are():
-    def made(x, n):
+    def created(x, n):
         kept, row = [], x
         for k in range(n):
             row = row * 0.5 + np.full(len(x), k)
@@ -987,12 +988,12 @@ def test_small_arrays_that_a_loop_makes_stay_what_they_are():
             kept.append(part[1:])
         return row, part, kept, row[::-1]
 
-    lifted = Lifted(made)
+    lifted = Outlined(created)
     for size, n in ((5, 4), (5, 400), (300, 7), (1, 3)):
         args = (np.arange(float(size)), n)
         several = [lifted.function(*args) for _ in range(4)]
         for row, part, kept, back in several:
-            assert same((row, part, kept, back), made(*args))
+            assert same((row, part, kept, back), created(*args))
             assert np.shares_memory(row, back) and np.shares_memory(part, kept[-1])
             row[:], part[:] = -1, -1
     assert lifted.loops[0].ran, lifted.loops[0].refused
@@ -1083,7 +1084,7 @@ def test_what_the_compiler_fails_at_numpy_runs(monkeypatch):
 
 def check_refused(fn, *args) -> str:
     """Why the function's loop runs as Python."""
-    lifted = Lifted(fn)
+    lifted = Outlined(fn)
     assert same(outcome(lifted.function, args), outcome(fn, args)) and not lifted.loops[0].ran
     return lifted.loops[0].refused
 
@@ -1226,12 +1227,12 @@ def test_attributes_of_objects_are_read_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for gain in (1.0, 2.0, 3):
-            made = Filter(gain, np.full(4, gain))
+            created = Filter(gain, np.full(4, gain))
             for k in (0.5, 0.25, 0.25):
-                made.k = k
-                assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
-            made.weights[1] = 7.0
-            assert np.allclose(compiled(made, a.copy()), smooth(made, a.copy()))
+                created.k = k
+                assert np.allclose(compiled(created, a.copy()), smooth(created, a.copy()))
+            created.weights[1] = 7.0
+            assert np.allclose(compiled(created, a.copy()), smooth(created, a.copy()))
 
 
 class Slotted:
@@ -1266,10 +1267,10 @@ def test_an_attribute_that_runs_code_names_the_remedy():
             a[i] = a[i - 1] * self.slow
         return a
 
-    made = Filter(0.25, None)
+    created = Filter(0.25, None)
     with pytest.warns(UserWarning, match="self.slow of an object: read it into a variable before the loop"):
-        got = mlirfuse.jit(f)(made, np.ones(300))
-    assert np.array_equal(got, f(made, np.ones(300)))
+        got = mlirfuse.jit(f)(created, np.ones(300))
+    assert np.array_equal(got, f(created, np.ones(300)))
 
 
 def test_loops_that_call_helpers_for_what_they_write():

@@ -70,11 +70,11 @@ def by_linalg(k: int):
 
 def make_and_drop(name: str, *counts: int) -> list[dict[str, int]]:
     """What is in use after as many functions; run in a process of its own."""
-    found, made = [], 0
+    found, created = [], 0
     for count in counts:
-        for k in range(made, count):
+        for k in range(created, count):
             globals()[name](k)
-        made = count
+        created = count
         found.append(in_use())
     return found
 

@@ -484,10 +484,10 @@ def test_one_launch_for_many_tensors(run):
                 given = [DeviceArray.from_numpy(np.ones(shape, "f4")) for shape in shapes * 2]
                 padded = 1 << (half - 1).bit_length()
                 kept.value = 8 * (padded + 4 * half)
-                before, compiled = read("fake_launches"), mlirfuse.counters.variants
+                before, compiled = read("fake_launches"), mlirfuse.counters.compiled_programs
                 results = f(*given)
                 assert read("fake_launches") == before + 1, (add, half)
-                assert half not in seen or mlirfuse.counters.variants == compiled
+                assert half not in seen or mlirfuse.counters.compiled_programs == compiled
                 seen.add(half)
                 table = np.frombuffer((ctypes.c_char * kept.value).in_dll(fake, "fake_kept"), np.int64)
                 words = table[padded:].reshape(half, 4).tolist()

@@ -209,7 +209,7 @@ def test_outputs_arguments_views_and_containers():
         ("view", ("arg", 0), (2, 2), (2, -1), 8, np.dtype("f8")),
     ]
     x = np.arange(6.0)
-    for result, kind in (("tuple", tuple), ("list", list), (lambda made: {"made": made}, dict)):
+    for result, kind in (("tuple", tuple), ("list", list), (lambda created: {"made": created}, dict)):
         call = _native.Dispatcher(lambda leaves: make_record(fill, outputs=outputs, result=result))
         got = call(x)
         assert type(got) is kind

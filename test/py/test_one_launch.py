@@ -99,8 +99,8 @@ def test_members_that_write_what_others_read(monkeypatch):
     """Each tensor becomes twice the next one: all are computed in the workspace, then all are copied."""
 
     def around(*xs):
-        made = [x * 2 for x in (*xs[1:], xs[0])]
-        for x, y in zip(xs, made):
+        created = [x * 2 for x in (*xs[1:], xs[0])]
+        for x, y in zip(xs, created):
             x[...] = y
 
     inputs = arrays([(48,)] * 9)
@@ -116,8 +116,8 @@ def test_a_launchs_part_of_the_workspace(monkeypatch):
 
     def around(*given):
         xs, ys = given[:9], given[9:]
-        made = [x * y.sum() for x, y in zip((*xs[1:], xs[0]), ys)]
-        for x, y in zip(xs, made):
+        created = [x * y.sum() for x, y in zip((*xs[1:], xs[0]), ys)]
+        for x, y in zip(xs, created):
             x[...] = y
 
     inputs = arrays([(48,)] * 9 + [(32,)] * 9)
@@ -170,7 +170,7 @@ def test_parameters_hold_for_each_member(shapes):
     inputs = arrays(SHAPES[shapes] * 2)
     program, env, params = compiled(descend, inputs)
     for step, chosen in zip(program.steps, params):
-        program.target.schedulers.check(step.analysis, chosen, env, {}, program.target.machine)
+        program.target.schedulers.check(step.analysis, chosen, env, {}, program.target.properties)
     program.write_schedules(params)
     again = Program(program.graph, program.target, env)
     assert again.decided and again.parameters(env, {}) == params

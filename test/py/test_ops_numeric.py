@@ -2,11 +2,11 @@
 
 What is compared, for each op and each element type that it takes:
 
-- exact ops (arithmetic, comparisons, bits, rounding, selection, casts, shapes, integers): bit for bit what the table's reference gives in
-  the type that kernels compute in (half types: float32), rounded once to the result's type;
-- functions: the reference in float64 (float64: in long double where NumPy has it). float32 is within 4 ulp, or within ``ULPS``; half types are within
-  half a unit in the last place, plus as many ulp of float32. Where lgamma crosses zero, and logaddexp of float64, the
-  ulp are those of the terms that cancel;
+- exact ops (arithmetic, comparisons, bits, rounding, selection, casts, shapes, integers): bit for bit what the table's
+  reference gives in the type that kernels compute in (half types: float32), rounded once to the result's type;
+- functions: the reference in float64 (float64: in long double where NumPy has it). float32 is within 4 ulp, or within
+  ``ULPS``; half types are within half a unit in the last place, plus as many ulp of float32. Where lgamma crosses zero,
+  and logaddexp of float64, the ulp are those of the terms that cancel;
 - reductions: the reference in float64, within the bound that stands at :func:`reduction_bound`.
 
 Inputs hold every special value (NaN, infinities, zeros of both signs, subnormals, the extremes of integers) and every
@@ -111,8 +111,8 @@ ELSEWHERE = {
     "m2": "made by fusion-one-pass-variance for GPU kernels; test_gpu.py",
     "complex": "jit computes with real numbers only; test_definition_ops.py",
     "imag": "jit computes with real numbers only; test_definition_ops.py",
-    "position": "has an extent: test_positions.py",
-    "index_put_accumulate": "adds where indices say; test_accumulations.py",
+    "position": "has an extent: test_indices.py",
+    "index_put_accumulate": "adds where indices say; test_scatter_add.py",
     "dtype_of": "a query that passes make; test_passes.py",
     "call": "a function that is not of the table; test_call.py",
     "extent": "a query that passes make; test_passes.py",
@@ -154,8 +154,8 @@ def op(name: str, **attrs):
         out = []
         for arrays in lists:
             values = [a.value for a in arrays]
-            made = t.emit(name, *values, **{k: v(values) if callable(v) else v for k, v in attrs.items()})
-            out.append([TracedArray(t, v) for v in (made if isinstance(made, list) else [made])])
+            created = t.emit(name, *values, **{k: v(values) if callable(v) else v for k, v in attrs.items()})
+            out.append([TracedArray(t, v) for v in (created if isinstance(created, list) else [created])])
         return out
 
     return function
@@ -864,8 +864,8 @@ def _expanded(name, arrays, attrs):
     """The op's own expansion, run op by op in float64."""
     wide = [a.astype(np.float64) if dt.of(a.dtype).is_float else a for a in arrays]
     block = Block([Value(dt.of(a.dtype), a.shape) for a in wide])
-    made = Builder(block).op(name, *block.args, **attrs)
-    results = made if isinstance(made, list) else [made]
+    created = Builder(block).op(name, *block.args, **attrs)
+    results = created if isinstance(created, list) else [created]
     block.returns = results
     from mlirfuse.ir.graph import Graph
 

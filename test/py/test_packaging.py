@@ -38,9 +38,9 @@ def test_the_bindings_alone_go_into_their_wheel(packaging, tmp_path):
     wheel_files.write(wheel, files)
     (tmp_path / "LICENSE.llvm").write_text("LLVM's")
     (tmp_path / "out").mkdir()
-    made = mlir_wheel.repack(wheel, tmp_path / "out", [tmp_path / "LICENSE.llvm"])
-    assert made.name == "mlirfuse_mlir-0.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
-    found = wheel_files.read(made)
+    created = mlir_wheel.repack(wheel, tmp_path / "out", [tmp_path / "LICENSE.llvm"])
+    assert created.name == "mlirfuse_mlir-0.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    found = wheel_files.read(created)
     kept = {"__init__.py", "_version.py", "VERSION", "_mlir/ir.py", "_mlir/_mlir_libs/libMLIRPythonCAPI.so"}
     assert {n.removeprefix("mlirfuse_mlir/") for n in found if n.startswith("mlirfuse_mlir/")} == kept
     to = "mlirfuse_mlir-0.6.0.dist-info"

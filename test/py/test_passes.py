@@ -270,9 +270,9 @@ def test_limit_holds():
                     members.setdefault(op.group, []).append(op)
             users = graph.body.users()
             for ops in members.values():
-                made = {v for op in ops for v in op.results}
-                ins = {v for op in ops for v in op.operands if v not in made}
-                outs = {v for v in made if v in graph.returns or any(u not in ops for u in users.get(v, ()))}
+                created = {v for op in ops for v in op.results}
+                ins = {v for op in ops for v in op.operands if v not in created}
+                outs = {v for v in created if v in graph.returns or any(u not in ops for u in users.get(v, ()))}
                 alone = len([op for op in ops if op.operands]) <= 1
                 assert alone or len(ins) + len(outs) <= limit, seed
 

@@ -10,7 +10,7 @@ import mlirfuse
 from mlirfuse.core import config, events
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.tracing import trace
-from mlirfuse.lowering import machines
+from mlirfuse.lowering import devices
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import base, pipelines
 from mlirfuse.runtime.signature import ArgSpec
@@ -55,7 +55,7 @@ def test_targets(target):
     leaves, tree = trees.flatten(((np.ones((3, 4)),), {}))
     graph = trace(lambda x: x.var(0), [ArgSpec.of(x) for x in leaves], tree).graph
     ran = []
-    pipelines.lower_to_segments(graph, machines.named(target), lambda step, ir, seconds: ran.append(str(step)))
+    pipelines.lower_to_segments(graph, devices.named(target), lambda step, ir, seconds: ran.append(str(step)))
     assert ran == named(f"fusion-to-segments{{target={target}}}")
 
 

@@ -54,8 +54,8 @@ def test_numbers_by_position(seed, offset, double):
         x = fd.define_tensor(shape=[-1] * 3, contiguity=[True] * 3, dtype=data_type)
         given = [fd.define_scalar(dtype=DataType.Int) for _ in range(2)]
         for function in (fd.ops.uniform, fd.ops.normal):
-            made = function(0.0, 1.0, shape=fd.ops.shape(x), dtype=data_type, rng_seed=given[0], rng_offset=given[1])
-            fd.add_output(made)
+            created = function(0.0, 1.0, shape=fd.ops.shape(x), dtype=data_type, rng_seed=given[0], rng_offset=given[1])
+            fd.add_output(created)
     with config.override(fallback=False):
         u, n = fd.execute([np.zeros(shape, np.float64 if double else np.float32), seed, offset])
     positions = range(math.prod(shape))

@@ -1,5 +1,5 @@
-"""Scans: every scheduler's candidates on both targets, what fuses with them, the bound of float sums, NaN, and the front
-ends' names of them. References are in float64."""
+"""Scans: every scheduler's candidates on both targets, what fuses with them, the bound of float sums, NaN, and the
+front ends' names of them. References are in float64."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_cpu_with_reductions(name, axis):
     assert len(segments(fn, x)) == 1
 
 
-LANES = targets.of("cpu").machine.vector_bytes // 4
+LANES = targets.of("cpu").properties.vector_bytes // 4
 
 
 def agree(fn, *args, jitted=None, **options):
@@ -200,7 +200,8 @@ def test_short_rows_end_where_memory_does(n):
 
 @pytest.mark.parametrize("n", [2, 3, 6, 13, 16])
 def test_what_short_rows_fuse_with(n):
-    """Operands that are the same in all rows, or along a row; outputs over the rows alone; loops around them; chains."""
+    """Operands that are the same in all rows, or along a row; outputs over the rows alone; loops around them;
+    chains."""
     one = lambda *shape: RNG.standard_normal(shape).astype(f32)  # noqa: E731
     short = ["scan_short_rows"]
     assert agree(lambda x, w, c: np.cumsum(x * w + c, 1) / (w * w + 1), one(333, n), one(n), one(333, 1)) == short
@@ -263,7 +264,7 @@ def test_types(dtype, axis, shape):
 def test_float_sums_keep_to_their_bound():
     """docs/limits.md: along contiguous memory an element comes of n / lanes + log2(lanes) additions, not of n: of all
     ones with a small one each, a loop of additions loses what this does not."""
-    n, lanes = 1 << 20, targets.of("cpu").machine.vector_bytes // 4
+    n, lanes = 1 << 20, targets.of("cpu").properties.vector_bytes // 4
     x = (1 + RNG.random(n) * 1e-3).astype(f32)
     got = mlirfuse.jit(lambda x: np.cumsum(x), schedule={0: {"split": 1}})(x).astype(f64)
     exact = np.cumsum(x.astype(f64))
@@ -420,7 +421,7 @@ def test_gpu_with_reductions(name):
     """Rows that lanes, a warp and several warps have in registers, and those that take turns; striped ones too."""
     for shape in ((3, 37), (70, 12), (2, 700), (3, 701)):
         check_on_gpu(REDUCED[name](1), normal(*shape), candidates=4, bound=3e-5)
-    turns = lambda p: p._replace(tx=64, ty=1, vectors=2, looped=True)  # noqa: E731
+    turns = lambda p: p._replace(tx=64, ty=1, vectors_per_thread=2, looped=True)  # noqa: E731
     for shape in ((2, 704), (2, 701)):
         check_on_gpu(REDUCED[name](1), normal(*shape), candidates=1, changed=turns, bound=3e-5)
 
@@ -435,7 +436,7 @@ def test_gpu_columns_with_reductions(name):
 def test_gpu_rows_that_no_cache_holds_are_in_stages():
     """A kernel that reads a row again does so where the caches have it; sums of very many are by themselves."""
     x = lambda n: np.empty((4096, n), f32)  # noqa: E731
-    for n, form in ((4096, "scan_rows"), (8191, "scan_rows"), (1 << 20, "staged")):
+    for n, form in ((4096, "scan_rows"), (8191, "scan_rows"), (1 << 20, "multi_stage")):
         (found,) = segments(REDUCED["share"](1), x(n), target="cuda:sm_90")
         assert f'scheduler = "{form}"' in found and ("looped = true" in found) == (n == 1 << 20)
 
@@ -502,10 +503,10 @@ def test_gpu_linked(name):
             normal(*shape),
             candidates=2,
             only=lambda p: p.tx >= 32,
-            changed=lambda p: p._replace(linked=True, looped=True, tx=32, vectors=2),
+            changed=lambda p: p._replace(chained=True, looped=True, tx=32, vectors_per_thread=2),
         )
     for shape in ((300, 40), (70, 130)):
-        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(linked=True))
+        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(chained=True))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
@@ -513,8 +514,8 @@ def test_gpu_linked_numbers_of_other_widths(dtype):
     """Numbers of eight bytes are two words of what others read."""
     rng = np.random.default_rng(3)
     large = 1 << (dtype(0).nbytes * 8 - 12)
-    along = lambda p: p._replace(linked=True, looped=True, tx=32, vectors=2)  # noqa: E731
-    down = lambda p: p._replace(linked=True)  # noqa: E731
+    along = lambda p: p._replace(chained=True, looped=True, tx=32, vectors_per_thread=2)  # noqa: E731
+    down = lambda p: p._replace(chained=True)  # noqa: E731
     for axis, shape, changed in ((1, (2, 9001), along), (0, (300, 40), down)):
         x = rng.integers(-large, large, shape).astype(dtype)
         if dtype is np.float64:
@@ -527,7 +528,7 @@ def test_gpu_linked_scans_of_odd_rows_beside_each_other():
     """What one scan's elements are read from is written by what the other makes."""
     both = lambda x: (np.cumsum(x, 1), np.maximum.accumulate(x * 2, 1))  # noqa: E731
     for tx, shape in ((32, (1, 2001)), (128, (2, 3003))):
-        linked = lambda p, tx=tx: p._replace(linked=True, looped=True, tx=tx, ty=1, vectors=8)  # noqa: E731
+        linked = lambda p, tx=tx: p._replace(chained=True, looped=True, tx=tx, ty=1, vectors_per_thread=8)  # noqa: E731
         check_on_gpu(both, normal(*shape), candidates=1, only=lambda p: p.striped, changed=linked)
 
 
@@ -537,7 +538,7 @@ def test_gpu_linked_narrow_columns(name, shape):
     """A warp has several rows of threads, as they are chosen for many more rows; there are several groups."""
     x = normal(*shape)
     bound = 3e-5 if name == "logarithm" else None
-    linked = lambda p: p._replace(ty=32 // p.tx, rows=2, linked=True)  # noqa: E731
+    linked = lambda p: p._replace(ty=32 // p.tx, rows=2, chained=True)  # noqa: E731
     check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=linked, bound=bound)
 
 
@@ -546,15 +547,15 @@ def test_gpu_linked_columns_as_chosen(shape, dtype):
     """Even rows and odd ones, fewer columns than a warp has threads, and more."""
     both = lambda x: (np.cumsum(x * x[:1], 0), np.maximum.accumulate(x, 0))  # noqa: E731
     for fn in (FUNCTIONS["from the end"](0), both):
-        check_on_gpu(fn, np.sin(normal(*shape)).astype(dtype), candidates=1, only=lambda p: p.linked)
+        check_on_gpu(fn, np.sin(normal(*shape)).astype(dtype), candidates=1, only=lambda p: p.chained)
 
 
 @pytest.mark.parametrize("name", ["sum", "extrema", "from the end"])
 @pytest.mark.parametrize("shape", [(2600, 12), (2100, 31), (2100, 5)])
 def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
     """As they are chosen for many more rows; the last turn has some that are not there."""
-    tall = lambda p: p._replace(tx=8 if shape[1] < 9 else 16 if shape[1] < 17 else 32, ty=4, rows=32, linked=2)  # noqa: E731
-    check_on_gpu(FUNCTIONS[name](0), np.sin(normal(*shape)), candidates=1, only=lambda p: p.linked, changed=tall)
+    tall = lambda p: p._replace(tx=8 if shape[1] < 9 else 16 if shape[1] < 17 else 32, ty=4, rows=32, chained=2)  # noqa: E731
+    check_on_gpu(FUNCTIONS[name](0), np.sin(normal(*shape)), candidates=1, only=lambda p: p.chained, changed=tall)
 
 
 @pytest.mark.parametrize("shape, dtype, rows, linked", [
@@ -575,7 +576,7 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
 ])  # fmt: skip
 def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
     params = chosen(lambda x: np.cumsum(x, len(shape) - 2), *shape, dtype=dtype)
-    assert (params.rows, params.linked) == (rows, linked)
+    assert (params.rows, params.chained) == (rows, linked)
 
 
 @pytest.mark.parametrize("width, tx, ty, vectors", [
@@ -589,7 +590,7 @@ def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, l
 ])  # fmt: skip
 def test_gpu_odd_rows_have_an_odd_number_of_elements_a_thread(width, tx, ty, vectors):
     params = chosen(lambda x: np.cumsum(x, 1), 20_000, width)
-    assert params.striped and (params.tx, params.ty, params.vectors) == (tx, ty, vectors)
+    assert params.striped and (params.tx, params.ty, params.vectors_per_thread) == (tx, ty, vectors)
 
 
 @pytest.mark.parametrize("count", [5, 9])
@@ -608,14 +609,14 @@ def test_gpu_many_scans_of_short_odd_rows(count, rows, width):
 def test_gpu_several_columns_of_a_thread(name, beside, tx, ty, rows):
     """Of the last strip some columns are there, or a vector's first ones, or none."""
     bound = 3e-5 if name == "logarithm" else None
-    several = lambda p: p._replace(beside=beside, tx=tx, ty=ty, rows=rows, linked=0)  # noqa: E731
+    several = lambda p: p._replace(vectors_per_thread=beside, tx=tx, ty=ty, rows=rows, chained=0)  # noqa: E731
     for shape in ((41, 37), (3, 65), (70, 5), (2, 19, 9)):
         check_on_gpu(FUNCTIONS[name](len(shape) - 2), normal(*shape), candidates=1, changed=several, bound=bound)
 
 
 def test_gpu_several_columns_of_a_thread_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 0), np.maximum.accumulate(x, 0), np.exp(w))  # noqa: E731
-    several = lambda p: p._replace(beside=2, tx=16, ty=4, rows=2, linked=0)  # noqa: E731
+    several = lambda p: p._replace(vectors_per_thread=2, tx=16, ty=4, rows=2, chained=0)  # noqa: E731
     check_on_gpu(fn, normal(50, 51), normal(1, 51), candidates=1, only=lambda p: p.ty, changed=several)
 
 
@@ -624,7 +625,7 @@ def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
     """Each multiprocessor has all of its strips at once; of fewer strips turns are linked."""
     for shape, several in (((1024, 50257), True), ((512, 100001), True), ((8192, 8191), False), ((1024, 50256), False)):
         params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
-        assert (params.beside > 1) == several
+        assert (params.vectors_per_thread > 1) == several
         if several:
             strips = -(-shape[1] // (params.tx * params.columns))
             assert 1024 >= -(-strips // 132) * params.tx * params.ty >= 512
@@ -632,7 +633,7 @@ def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
 
 def test_gpu_linked_columns_whose_groups_have_several_turns_a_thread():
     for turns in (2, 4):
-        linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows=2, linked=turns)  # noqa: E731
+        linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows=2, chained=turns)  # noqa: E731
         check_on_gpu(FUNCTIONS["recurrence"](0), np.sin(normal(700, 5)), candidates=1, changed=linked)
 
 
@@ -660,14 +661,14 @@ def test_gpu_elements_that_take_many_instructions_are_few():
     for columns, dtype in ((8191, f32), (8191, f16), (8192, f16)):
         plain = chosen(lambda x: np.cumsum(x, 1), 4000, columns, dtype=dtype)
         dear = chosen(softplus_sums, 4000, columns, dtype=dtype)
-        assert dear.vectors * dear.access.lanes < plain.vectors * plain.access.lanes
+        assert dear.vectors_per_thread * dear.access.lanes < plain.vectors_per_thread * plain.access.lanes
     check_on_gpu(softplus_sums, normal(2, 5001), candidates=1, bound=1e-5)
 
 
 def test_gpu_the_last_turn_of_what_takes_many_instructions_is_full():
     for columns in (3000, 5120, 8192):
         dear = chosen(lambda x: mnp.logcumsumexp(x, 1), 4000, columns)
-        turn = dear.tx * dear.vectors * dear.access.lanes
+        turn = dear.tx * dear.vectors_per_thread * dear.access.lanes
         assert dear.looped and -columns % turn < columns / 20
 
 
@@ -676,7 +677,10 @@ def test_gpu_rows_of_one_turn_take_the_vectors_that_they_have():
     for columns, dtype in ((770, f32), (3000, f32), (1500, f32), (3000, np.float64)):
         params = chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype)
         needed = columns // params.access.lanes
-        assert not params.looped and (params.vectors - 1) * params.tx < needed <= params.vectors * params.tx
+        assert (
+            not params.looped
+            and (params.vectors_per_thread - 1) * params.tx < needed <= params.vectors_per_thread * params.tx
+        )
         check_on_gpu(lambda x: np.cumsum(x, 1), normal(2, columns).astype(dtype), candidates=1)
 
 
@@ -704,26 +708,26 @@ def logarithms_of(axis):
 def test_gpu_turns_down_columns_are_as_high_for_states_of_two_numbers(fn):
     for shape in ((5000, 6144), (100_000, 128), (1024, 8192), (1_000_000, 24)):
         params, plain = chosen(fn, *shape), chosen(lambda x: np.cumsum(x, 0), *shape)
-        assert params.rows == plain.rows and params.linked == plain.linked
+        assert params.rows == plain.rows and params.chained == plain.chained
         assert params.rows * params.columns <= 32
 
 
 def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
     for rows, columns in ((1000, 40_000), (300, 100_000)):
         params = chosen(recurrence_of(1), rows, columns, dtype=f16)
-        assert params.looped and params.vectors * params.access.lanes == 16
+        assert params.looped and params.vectors_per_thread * params.access.lanes == 16
     check_on_gpu(recurrence_of(1), np.sin(normal(2, 9000)).astype(f16), candidates=1)
 
 
 def test_gpu_narrow_columns_fill_the_machine():
     params = chosen(lambda x: np.cumsum(x, 0), 2_500_000, 12)
-    assert params.linked and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
+    assert params.chained and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
 
 
 def test_gpu_linked_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
-    check_on_gpu(fn, normal(2, 80_000), normal(2, 1), candidates=1, only=lambda p: p.linked)
-    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 80_000), candidates=1, only=lambda p: p.linked)
+    check_on_gpu(fn, normal(2, 80_000), normal(2, 1), candidates=1, only=lambda p: p.chained)
+    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 80_000), candidates=1, only=lambda p: p.chained)
 
 
 @pytest.mark.parametrize("shape, axis", [((1, 1 << 24), 1), ((1 << 20, 12), 0)])
@@ -798,7 +802,7 @@ def test_odd_rows_that_are_reduced_first_fit_shared_memory(dtype, columns):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     for step, params in zip(program.steps, program.parameters(lowered.env, {}), strict=True):
-        target.schedulers.check(step.analysis, params, lowered.env, {}, target.machine)
+        target.schedulers.check(step.analysis, params, lowered.env, {}, target.properties)
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
@@ -810,7 +814,7 @@ def test_other_schedules_are_refused(target):
     wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"looped": False, "vectors": 1, "tx": 32}, {"vectors": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
     for given in wrong:
         with pytest.raises(ScheduleError):
-            program.target.schedulers.read(given, step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, program.target.machine)  # fmt: skip
+            program.target.schedulers.read(given, step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties)  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------------

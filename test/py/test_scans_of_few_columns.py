@@ -11,7 +11,7 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.schedule import targets
 
-LANES = targets.of("cpu").machine.vector_bytes // 4
+LANES = targets.of("cpu").properties.vector_bytes // 4
 COLUMNS = [n for n in (2, 3, 4, 5, 7, 8, 11, 15, 16) if n <= LANES]
 NAME = "scan_few_columns"
 
@@ -79,7 +79,8 @@ def test_in_place():
 
 
 def test_what_is_taken_so():
-    """What lies otherwise, or has more columns, is left to other schedulers. Positions in rows and columns are known."""
+    """What lies otherwise, or has more columns, is left to other schedulers. Positions in rows and columns are
+    known."""
     one = lambda *shape: RNG.standard_normal(shape).astype(f32)  # noqa: E731
     few = max(2, LANES // 4)
     assert agree(lambda x: np.cumsum(x * 2, 0) + x, one(333, few)) == [NAME]

@@ -10,11 +10,11 @@ import pytest
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core import config
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.schedule import spelling, targets
+from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.program import SegmentedProgram
 
 f32, f16 = np.float32, np.float16
@@ -71,8 +71,8 @@ CHIPS = ("cpu", "cuda:sm_90", "cuda:sm_75")
 def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[str, int], list[str]]:
     fn, *shapes = PROGRAMS[name]
     lowered = mlirfuse.jit(fn, target=target).lower(*[np.ones(shape, dtype) for shape in shapes])
-    made = SegmentedProgram(lowered.segmented(), targets.of(target), lowered.env)
-    return made, lowered.env, [str(n) for n in made.graph.args[0].shape]
+    created = SegmentedProgram(lowered.segmented(), targets.of(target), lowered.env)
+    return created, lowered.env, [str(n) for n in created.graph.args[0].shape]
 
 
 @pytest.mark.parametrize("target", CHIPS)
@@ -81,26 +81,26 @@ def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[s
 def test_every_candidate_is_data(name, target, dtype):
     """Candidates differ, stand in text without loss, pass their scheduler's check, and kernels can be written of
     them."""
-    made, env, (rows, columns) = program(name, target, dtype)
-    schedulers, machine = made.target.schedulers, made.target.machine
+    created, env, (rows, columns) = program(name, target, dtype)
+    schedulers, properties = created.target.schedulers, created.target.properties
     for (n, m), align in itertools.product(SIZES, (256, 4)):
         env = env | {rows: n, columns: m}
-        aligned = dict.fromkeys(made.graph.args, align)
-        for at, step in enumerate(made.steps):
-            found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, machine), 24))
+        aligned = dict.fromkeys(created.graph.args, align)
+        for at, step in enumerate(created.steps):
+            found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, properties), 24))
             assert len(set(found)) == len(found)
             for params in found:
-                schedulers.check(step.analysis, params, env, aligned, machine)
+                schedulers.check(step.analysis, params, env, aligned, properties)
                 attributes = schedulers.attributes(params)
-                assert spelling.parse(spelling.text(attributes)) == attributes
-                assert schedulers.read(attributes, step.analysis, env, aligned, machine) == params
-            everything = list(made.target.parameters(made, env, aligned))
+                assert serialize.parse(serialize.text(attributes)) == attributes
+                assert schedulers.read(attributes, step.analysis, env, aligned, properties) == params
+            everything = list(created.target.parameters(created, env, aligned))
             assert everything[at] == found[0]
             for params in {found[0], found[-1]} if (n, m) in SIZES[::4] else ():
                 everything[at] = params
-                slots = made.slots()
+                slots = created.slots()
                 try:
-                    module = made.target.write(made, tuple(everything), slots)
+                    module = created.target.write(created, tuple(everything), slots)
                 except ScheduleError as error:  # candidates that are tried may ask for more than there is
                     assert params != found[0] and "shared memory" in str(error)
                     continue
@@ -112,30 +112,30 @@ def test_every_scheduler_is_met():
     for target in CHIPS[:2]:
         met = set()
         for name, dtype in itertools.product(PROGRAMS, (f32, f16)):
-            made, env, (rows, columns) = program(name, target, dtype)
+            created, env, (rows, columns) = program(name, target, dtype)
             for n, m in SIZES:
                 sizes = env | {rows: n, columns: m}
-                met |= {made.target.schedulers.of(p).name for p in made.target.parameters(made, sizes, {})}
-                for _step, p in zip(made.steps, made.target.parameters(made, sizes, {})):
+                met |= {created.target.schedulers.of(p).name for p in created.target.parameters(created, sizes, {})}
+                for _step, p in zip(created.steps, created.target.parameters(created, sizes, {})):
                     for inner in (
                         getattr(p, "stages", None) or () if not isinstance(getattr(p, "stages", 0), int) else ()
                     ):
-                        met.add(made.target.schedulers.of(inner).name)
-        assert met == {s.name for s in made.target.schedulers.all}, target
+                        met.add(created.target.schedulers.of(inner).name)
+        assert met == {s.name for s in created.target.schedulers.all}, target
 
 
 def test_text_decides():
     """A segmented graph whose schedules are chosen is read back, and gives the same kernels; another choice gives
     others."""
-    made, env, _ = program("softmax 1", "cuda:sm_90")
-    chosen = made.target.parameters(made, env, {})
-    plain = made.target.write(made, chosen, made.slots()).tiled()
-    made.write_schedules(chosen)
-    (graph,) = fusion.read(fusion.parse(fusion.to_module_text([made.graph])))
-    again = SegmentedProgram(graph, made.target, env)
+    created, env, _ = program("softmax 1", "cuda:sm_90")
+    chosen = created.target.parameters(created, env, {})
+    plain = created.target.write(created, chosen, created.slots()).tiled()
+    created.write_schedules(chosen)
+    (graph,) = fusion.read(fusion.parse(fusion.to_module_text([created.graph])))
+    again = SegmentedProgram(graph, created.target, env)
     assert again.decided and again.target.parameters(again, env, {}) == chosen
     assert again.target.write(again, again.target.parameters(again, env, {}), again.slots()).tiled() == plain
-    again.steps[0].segment.schedule = {"chunks": 0, "whole": 0}
+    again.steps[0].segment.schedule = {"vectors_per_thread": 0, "unmasked": 0}
     other = again.target.write(again, again.target.parameters(again, env, {}), again.slots()).tiled()
     assert "scf.for %" in other and "scf.for %" not in plain
 
@@ -144,7 +144,13 @@ SOFTMAX = PROGRAMS["softmax 1"][0]
 
 
 @pytest.mark.parametrize(
-    "given", [{0: {"held": 0}}, {"normalization": {"held": 0}}, {0: "{held = 0 : i64}"}, {0: {"scheduler": "staged"}}]
+    "given",
+    [
+        {0: {"in_registers": 0}},
+        {"normalization": {"in_registers": 0}},
+        {0: "{in_registers = 0 : i64}"},
+        {0: {"scheduler": "multi_stage"}},
+    ],
 )
 def test_jit_takes_a_schedule(given):
     """What is given by hand is what runs, for all sizes that it is possible for."""
@@ -154,20 +160,20 @@ def test_jit_takes_a_schedule(given):
         wanted = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
         np.testing.assert_allclose(f(x), wanted / wanted.sum(-1, keepdims=True), rtol=1e-5)
         text = f.lower(x).as_text("segmented")
-        assert ('scheduler = "staged"' in text) == (given == {0: {"scheduler": "staged"}})
-        assert "held = 0 : i64" in text or "staged" in text
+        assert ('scheduler = "multi_stage"' in text) == (given == {0: {"scheduler": "multi_stage"}})
+        assert "in_registers = 0 : i64" in text or "multi_stage" in text
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({0: {"held": 1}}, "a row has 1000"),
-        ({0: {"hold": 1}}, "no parameter 'hold': there are split, held"),
-        ({0: {"held": True}}, "no int"),
-        ({1: {"held": 0}}, "0 segments are 1; there are 0: normalization"),
+        ({0: {"in_registers": 1}}, "a row has 1000"),
+        ({0: {"hold": 1}}, "no parameter 'hold': there are split, in_registers"),
+        ({0: {"in_registers": True}}, "no int"),
+        ({1: {"in_registers": 0}}, "0 segments are 1; there are 0: normalization"),
         ({"reduction": {}}, "0 segments are 'reduction'"),
         ({0: {"scheduler": "transpose"}}, "does not take this segment"),
-        ({0: "{held = "}, "is no attribute"),
+        ({0: "{in_registers = "}, "is no attribute"),
     ],
 )
 @pytest.mark.parametrize("fallback", [True, False])
@@ -182,10 +188,10 @@ def test_impossible_schedules_are_errors(given, problem, fallback):
 
 def test_a_schedule_is_checked_for_new_sizes():
     """Also where a variant with those parameters is compiled: it would compute a part of a longer row only."""
-    f = mlirfuse.jit(SOFTMAX, schedule={0: {"held": 4}}, fallback=False)
-    lanes = targets.cpu().machine.vector_bytes // 4
+    f = mlirfuse.jit(SOFTMAX, schedule={0: {"in_registers": 4}}, fallback=False)
+    lanes = targets.cpu().properties.vector_bytes // 4
     f(np.ones((4, 4 * lanes), f32))
-    with pytest.raises(ScheduleError, match=f"held = 4: {4 * lanes} elements, a row has {4 * lanes + 1}"):
+    with pytest.raises(ScheduleError, match=f"in_registers = 4: {4 * lanes} elements, a row has {4 * lanes + 1}"):
         f(np.ones((4, 4 * lanes + 1), f32))
 
 
@@ -195,24 +201,26 @@ def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
 
     monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("MLIRFUSE_CACHE", "1")
-    made, env, _ = program("layer norm", "cuda:sm_90")
-    (step,), machine = made.steps, made.target.machine
-    for params in itertools.islice(made.target.schedulers.candidates(step.analysis, env, {}, machine), 1, 4):
-        tuned.keep(made, env, (params,))
-        assert tuned.load(made, env, {}) == (params,)
-    assert tuned.load(made, env | {made.symbols[0]: 7}, {}) is None
+    created, env, _ = program("layer norm", "cuda:sm_90")
+    (step,), properties = created.steps, created.target.properties
+    for params in itertools.islice(created.target.schedulers.candidates(step.analysis, env, {}, properties), 1, 4):
+        tuned.keep(created, env, (params,))
+        assert tuned.load(created, env, {}) == (params,)
+    assert tuned.load(created, env | {created.symbols[0]: 7}, {}) is None
     if params.access.lanes > 1:
-        assert tuned.load(made, env, dict.fromkeys(made.graph.args, 4)) is None
+        assert tuned.load(created, env, dict.fromkeys(created.graph.args, 4)) is None
 
 
 def test_checks_hold_for_other_machines():
     """What one architecture has another may not."""
-    made, env, (rows, columns) = program("softmax 1", "cuda:sm_90")
+    created, env, (rows, columns) = program("softmax 1", "cuda:sm_90")
     env = env | {rows: 4, columns: 131072}
-    (params,) = made.target.parameters(made, env, {})
+    (params,) = created.target.parameters(created, env, {})
     assert params.cluster > 1
     with pytest.raises(ScheduleError, match="sm_80 has clusters of 1 blocks"):
-        made.target.schedulers.check(made.steps[0].analysis, params, env, {}, Machine.of_architecture("sm_80"))
+        created.target.schedulers.check(
+            created.steps[0].analysis, params, env, {}, DeviceProperties.of_architecture("sm_80")
+        )
 
 
 def test_schedules_cost_nothing_where_none_is_given():

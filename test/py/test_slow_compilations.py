@@ -32,7 +32,7 @@ def read(x):
 @pytest.mark.parametrize("fn", [waves, smoothed, read])
 def test_past_the_bound_a_function_runs_op_by_op(fn, monkeypatch):
     """A bound of nothing at all: whatever is compiled is past it."""
-    from mlirfuse.frontend.numpy.pieces import program
+    from mlirfuse.frontend.numpy.graph_breaks import program
 
     monkeypatch.setattr(program, "SMALL", 0)
     monkeypatch.setenv("MLIRFUSE_CACHE", "0")

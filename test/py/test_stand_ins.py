@@ -1,5 +1,5 @@
-"""What the user's code asks of values themselves, where a trace has stand-ins for them: see stand_in_programs.py, of which
-a fixed part runs here."""
+"""What the user's code asks of values themselves, where a trace has stand-ins for them: see stand_in_programs.py, of
+which a fixed part runs here."""
 
 import json
 import operator
@@ -85,9 +85,9 @@ def test_is_keeps_its_meaning_where_nothing_is_traced():
         return [a is b for a, b in ((x, y), (x, x), (None, y))], x is not y
 
     names = {"__builtins__": {"__import__": lambda name, *rest: (rest[-1] is rest[-2]) == (name == "mlirfuse is")}}
-    made = types.FunctionType(with_our_names(f.__code__, ()), names)
+    created = types.FunctionType(with_our_names(f.__code__, ()), names)
     one, two = object(), object()
-    assert made(one, two) == f(one, two) and made(one, one) == f(one, one) and made(one, None) == f(one, None)
+    assert created(one, two) == f(one, two) and created(one, one) == f(one, one) and created(one, None) == f(one, None)
 
 
 def test_handlers_that_catch_everything_hide_no_refusal():

@@ -278,11 +278,11 @@ def random_mask(choice, depth=3):
 def test_forms_are_what_the_values_are():
     """Of 50 random masks: whatever a form says in full is what the mask shows."""
     queries, keys, told, choice = 7, 9, 0, random.Random(5)
-    made = [random_mask(choice) for _ in range(50)]
+    created = [random_mask(choice) for _ in range(50)]
 
     def fn(x):
         q, k = torch.arange(queries)[:, None] + 0, torch.arange(keys)[None, :] + 0
-        return [mask(q, k).expand(queries, keys) for mask in made]
+        return [mask(q, k).expand(queries, keys) for mask in created]
 
     graphs = []
     masks = torch.compile(fn, backend=lambda module, inputs: graphs.append(module) or module.forward)(torch.ones(1))

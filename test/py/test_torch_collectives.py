@@ -186,10 +186,10 @@ def test_gathers_do_not_start_all_at_once():
         return y
 
     _, (steps,) = compiled(f, *torch.randn(5, 4))
-    under_way = most = 0
+    in_flight = most = 0
     for name in told(steps):
-        under_way += (name == "all_gather_into_tensor") - (name == "wait_tensor")
-        most = max(most, under_way)
+        in_flight += (name == "all_gather_into_tensor") - (name == "wait_tensor")
+        most = max(most, in_flight)
     assert most == 2
 
 

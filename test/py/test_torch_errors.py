@@ -55,10 +55,10 @@ def failing_pass(monkeypatch):
 
 @pytest.fixture
 def failing_kernel(monkeypatch):
-    def variant(self, env, alignments):
+    def compiled_program(self, env, alignments):
         raise RuntimeError("no code for it")
 
-    monkeypatch.setattr(Program, "variant", variant)
+    monkeypatch.setattr(Program, "compiled_program", compiled_program)
 
 
 def test_a_failing_pass_is_one_warning_and_a_script(failing_pass, tmp_path, monkeypatch):

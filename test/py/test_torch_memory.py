@@ -158,8 +158,8 @@ def kept_bytes(partition_fn, **options) -> tuple[int, set]:
         forward, backward = partition_fn(joint, inputs, **more)
         given = {n.meta["val"].untyped_storage()._cdata for n in forward.graph.find_nodes(op="placeholder")}
         tensors = [n.meta["val"] for n in forward.graph.output_node().args[0][1:] if "val" in n.meta]
-        made = {t.untyped_storage()._cdata: t for t in tensors if isinstance(t, torch.Tensor)}
-        found.append([t for storage, t in made.items() if storage not in given])
+        created = {t.untyped_storage()._cdata: t for t in tensors if isinstance(t, torch.Tensor)}
+        found.append([t for storage, t in created.items() if storage not in given])
         return forward, backward
 
     torch.manual_seed(0)
@@ -170,8 +170,8 @@ def kept_bytes(partition_fn, **options) -> tuple[int, set]:
 
 
 def test_less_is_kept_than_by_torchs_partition():
-    """By the masks of both dropouts, a byte an element: they are computed again of a seed. A norm's statistics, a number
-    a row, may be kept instead."""
+    """By the masks of both dropouts, a byte an element: they are computed again of a seed. A norm's statistics, a
+    number a row, may be kept instead."""
     ours, types = kept_bytes(partition)
     theirs, their_types = kept_bytes(min_cut_rematerialization_partition, eager_random=True)
     assert torch.bool in their_types and torch.bool not in types
@@ -219,7 +219,8 @@ def test_a_cast_of_a_half_type_is_kept_as_the_half_type():
 
 
 class SqueezeExcite(torch.nn.Module):
-    """A convolution, its norm and activation, which a gate multiplies that follows from all of an image, and another."""
+    """A convolution, its norm and activation, which a gate multiplies that follows from all of an image, and
+    another."""
 
     def __init__(self, channels, out):
         super().__init__()

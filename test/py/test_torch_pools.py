@@ -253,8 +253,8 @@ def kernels_on_gpu(monkeypatch, f, x):
         graph.device, block = "cuda", graph.body
         block.returns = [v.op.operands[0] if v.op is not None and v.op.name == "call" else v for v in block.returns]
         block.ops = [op for op in block.ops if op.name != "call"]
-        program = Program(pipelines.lower_to_segments(graph, target.machine), target, {})
-        params = tuple(SCHEDULERS.choose(step.analysis, {}, {}, target.machine) for step in program.steps)
+        program = Program(pipelines.lower_to_segments(graph, target.properties), target, {})
+        params = tuple(SCHEDULERS.choose(step.analysis, {}, {}, target.properties) for step in program.steps)
         programs[which] = program, params
         return lower(module, which, *given)
 
@@ -285,8 +285,8 @@ def test_kernels_of_a_gpu(monkeypatch, name, channels_last):
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_kernels_of_a_gpu_read_vectors(monkeypatch, norm):
-    """Channels-last, what is read of windows is vectors of 16 bytes, and of 8 of their offsets; behind a norm too, whose
-    result the pool reads as it lies."""
+    """Channels-last, what is read of windows is vectors of 16 bytes, and of 8 of their offsets; behind a norm too,
+    whose result the pool reads as it lies."""
     normalized = torch.nn.BatchNorm2d(64)
     x = torch.randn(8, 64, 56, 56, dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
 

@@ -94,15 +94,15 @@ def test_a_model_that_a_thread_compiles_and_others_train():
 
 
 def test_two_models_trained_in_turns():
-    made = [(Encoder(layers=1), words()), (ResNet(), (torch.randn(4, 3, 32, 32), torch.tensor([1, 3, 0, 7])))]
+    created = [(Encoder(layers=1), words()), (ResNet(), (torch.randn(4, 3, 32, 32), torch.tensor([1, 3, 0, 7])))]
     alone = []
-    for model, batch in made:
+    for model, batch in created:
         mine = copy.deepcopy(model)
         alone.append(train(mine, mine, batch, 3))
-    runs = [compiled(model) for model, _ in made]
+    runs = [compiled(model) for model, _ in created]
     found: list[list] = [[], []]
     for _ in range(3):
-        for k, (model, batch) in enumerate(made):
+        for k, (model, batch) in enumerate(created):
             found[k] += train(model, runs[k], batch, 1)
     for ours, eager in zip(found, alone):
         torch.testing.assert_close(ours, eager, rtol=1e-3, atol=1e-4)
@@ -235,8 +235,8 @@ PLACES = {  # where a compilation is interrupted: a module or class, and a funct
     ("place", "when"), [(place, k) for place in PLACES for k in (1, 2) if (place, k) != ("partition", 2)]
 )
 def test_control_c_while_compiling(place, when, monkeypatch):
-    """Ctrl-C comes to the caller, whatever was being compiled for the forward (the first time) or the backward; the next
-    call compiles and is right."""
+    """Ctrl-C comes to the caller, whatever was being compiled for the forward (the first time) or the backward; the
+    next call compiles and is right."""
     where, name = PLACES[place]
     model, x = Struck(), torch.randn(5, 16, requires_grad=True)
     wanted = gradients(copy.deepcopy(model), x)

@@ -54,10 +54,10 @@ def test_resized(mode, how, dtype):
 
 def test_resizing_is_one_kernel():
     """Positions are computed where they are used, and pixels that they choose are read there."""
-    made = mlirfuse.torch.explain(
+    created = mlirfuse.torch.explain(
         lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(2, 3, 8, 8, device=DEVICE)
     )
-    (graph,) = made.graphs
+    (graph,) = created.graphs
     assert len(graph.kernels) == 1 and not graph.outside
 
 
@@ -66,8 +66,8 @@ def test_resizing_is_one_kernel():
 def test_a_gradient_of_resizing_is_one_kernel(mode):
     """It adds what each element has of each pixel's gradient, and stores none of that before."""
     x = torch.randn(SHAPES[mode], device=DEVICE, requires_grad=True)
-    made = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode=mode).sin(), x)
-    backward = made.graphs[-1]
+    created = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode=mode).sin(), x)
+    backward = created.graphs[-1]
     assert len(backward.kernels) == 1 and not backward.outside
 
 

@@ -180,10 +180,10 @@ class Written(nn.Module):
         y[:, 1] = 0
         y[i] = y[i] * 2
         y[y > 0.5] = 0.5
-        made = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.arange(x.shape[0], dtype=x.dtype), torch.full([2], 1.5)
+        created = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.arange(x.shape[0], dtype=x.dtype), torch.full([2], 1.5)
         return (
             (y + fixed)[..., ::2] * self.calls,
-            made,
+            created,
             y.to(torch.bfloat16),
             x.max(dim=1)[1],
             torch.zeros_like(x, dtype=torch.int),
@@ -234,7 +234,8 @@ def same(found, wanted):
 @pytest.mark.parametrize(("make", "args", "kwargs"), SCRIPTS)
 @pytest.mark.parametrize("train", [False, True])
 def test_what_scripts_hold(make, args, kwargs, train):
-    """Compiled, from a script and as it was written: results and gradients; a second call follows the first's writes."""
+    """Compiled, from a script and as it was written: results and gradients; a second call follows the first's
+    writes."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     script = scripted(make().train(train))

@@ -56,8 +56,8 @@ def test_views_of_views_are_one_step(graphs, dynamic):
     ]
     products = [step for step in steps if isinstance(step, st.Call) and step not in views]
     assert [step.op.attrs["callee"] for step in products] == ["aten.mm.default", "aten.bmm.default"]
-    made = {v for step in views for v in step.makes}
-    assert views and not any(v in made for step in views for v in step.reads)
+    created = {v for step in views for v in step.makes}
+    assert views and not any(v in created for step in views for v in step.reads)
 
 
 def test_gradients_through_views():
@@ -86,8 +86,8 @@ def test_views_that_are_given_back_have_one_base(graphs):
     """As torch's own have: AOTAutograd finds by it that inputs of the next graph share memory."""
 
     def f(x, w):
-        made = (x @ w).view(2, 3, 4)
-        return made.transpose(0, 1), made[0].t(), made.sum()
+        created = (x @ w).view(2, 3, 4)
+        return created.transpose(0, 1), created[0].t(), created.sum()
 
     x, w = torch.randn(6, 5), torch.randn(5, 4)
     with torch.no_grad():

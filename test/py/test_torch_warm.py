@@ -153,7 +153,7 @@ def test_other_options_are_compiled_anew(compiled):
     "other",
     [
         lambda patch: patch.setattr(cache, "sources", lambda: "another version"),
-        lambda patch: patch.setattr(warm, "spelled", lambda machine: "another processor"),
+        lambda patch: patch.setattr(warm, "serialized", lambda properties: "another processor"),
         lambda patch: patch.setattr(config, "horizontal", not config.horizontal),
     ],
 )
@@ -173,9 +173,9 @@ def test_another_choice_of_attention_is_compiled_anew(compiled):
 
 def test_the_processor_decides():
     """Its features and caches are in the key."""
-    machine = warm.target_of(torch.device("cpu")).machine
-    assert all(feature in warm.spelled(machine) for feature in machine.features)
-    assert str(machine.last_cache) in warm.spelled(machine)
+    properties = warm.target_of(torch.device("cpu")).properties
+    assert all(feature in warm.serialized(properties) for feature in properties.features)
+    assert str(properties.last_cache) in warm.serialized(properties)
 
 
 def test_where_caches_are_off_nothing_is_kept(compiled, tmp_path, monkeypatch):
@@ -214,11 +214,11 @@ def test_a_graph_that_runs_op_by_op_is_not_kept(compiled, tmp_path, monkeypatch)
 def test_a_kernel_that_fails_later_is_one_warning(compiled, monkeypatch):
     """There is no graph to write a script of: the warning says how to get one."""
 
-    def variant(self, env, alignments):
+    def compiled_program(self, env, alignments):
         raise RuntimeError("no code for it")
 
     step(fallback=True)
-    monkeypatch.setattr(Program, "variant", variant)
+    monkeypatch.setattr(Program, "compiled_program", compiled_program)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         step(fallback=True)

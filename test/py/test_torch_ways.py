@@ -580,16 +580,16 @@ def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
     def f(x):
         return x.tanh() * 2, x.sum(-1), x > 0, x.to(torch.bfloat16).t() * 2
 
-    made, empty = [], cuda_graphs._empty
-    monkeypatch.setattr(cuda_graphs, "_empty", lambda *args: made.append(empty(*args)) or made[-1])
+    created, empty = [], cuda_graphs._empty
+    monkeypatch.setattr(cuda_graphs, "_empty", lambda *args: created.append(empty(*args)) or created[-1])
     run, x = compiled(f), torch.randn(33, 17)
     found = cuda_graphs.in_own_storages(lambda args: run(*args))([x])
-    assert {r.untyped_storage().data_ptr() for r in found} == {m.untyped_storage().data_ptr() for m in made}
+    assert {r.untyped_storage().data_ptr() for r in found} == {m.untyped_storage().data_ptr() for m in created}
     for result, wanted in zip(found, f(x), strict=True):
         torch.testing.assert_close(result, wanted)
         assert result.stride() == wanted.stride()
     run(x)
-    assert len(made) == len(found)  # only what is recorded
+    assert len(created) == len(found)  # only what is recorded
 
 
 def test_compiled_autograd():
@@ -620,7 +620,8 @@ def test_fake_tensors_are_no_arguments_of_what_is_compiled():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training, monkeypatch):
-    """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is recorded."""
+    """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is
+    recorded."""
     from mlirfuse.frontend.torch import backend, cuda_graphs
 
     looked = []
@@ -696,7 +697,7 @@ def recorded(monkeypatch):
     the same tensor in each call, as cudagraph_trees does."""
     from mlirfuse.frontend.torch import torch_private
     from mlirfuse.frontend.torch.cuda_graphs import Recorder, Seen
-    from mlirfuse.frontend.torch.pending import Witness
+    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor
 
     manager, heard = Manager(), []
     monkeypatch.setattr(torch_private, "get_manager", lambda device, create_if_none_exists: manager)
@@ -725,8 +726,8 @@ def recorded(monkeypatch):
             heard.append("run back")
             return [args[0]]
 
-        witness = Witness(1, 0 if exposed else None) if which == "forward" else None
-        forward = recorder._forward(replay, run, 0, which, Seen(None, [], set(), 1, witness))
+        saved_tensor = SavedTensor(1, 0 if exposed else None) if which == "forward" else None
+        forward = recorder._forward(replay, run, 0, which, Seen(None, [], set(), 1, saved_tensor))
         backward = recorder._backward(replay_back if backward_too else None, run_back, 0)
 
         def call():
@@ -929,7 +930,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
     """By their own count of a tensor that they keep from replay to replay; and where nothing waits for it, it is."""
     from torch._inductor.cudagraph_trees import StorageWeakRefWrapper
 
-    from mlirfuse.frontend.torch.pending import Witness, followed
+    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor, followed
 
     kept = [torch.zeros(2)]
 
@@ -938,7 +939,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
 
     seen = StorageWeakRefWrapper(kept[0], extra_ref_check=only_ours)
     results = [None, kept[0]]
-    saved = followed(results, Witness(1, None))
+    saved = followed(results, SavedTensor(1, None))
     result = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, results.pop()], list)
     results.clear()
     assert not seen.expired() and saved() is not None
@@ -951,11 +952,11 @@ def test_what_was_saved_is_not_free_for_the_trees():
                                   lambda: torch.ones(3, dtype=torch.complex64).conj().imag])  # fmt: skip
 def test_what_is_followed_is_what_was_saved(make, exposed):
     """As it lies, whatever that is; of a result its version too, which a replay's other tensors do not share."""
-    from mlirfuse.frontend.torch.pending import Witness, followed
+    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor, followed
 
     saved, result = make(), make()
     results = [result, saved]
-    ref = followed(results, Witness(1, 0 if exposed else None))
+    ref = followed(results, SavedTensor(1, 0 if exposed else None))
     assert ref() is results[1] is not saved and not results[1]._is_view()
     assert results[1].stride() == saved.stride() and torch.equal(results[1], saved)
     users = result if exposed else saved
@@ -977,12 +978,12 @@ def test_what_is_followed_is_what_was_saved(make, exposed):
 def test_which_saved_tensor_is_followed(model, followed):
     from functorch.compile import aot_function, make_boxed_func
 
-    from mlirfuse.frontend.torch.pending import witness
+    from mlirfuse.frontend.torch.live_saved_tensors import saved_tensor
 
     found = []
 
     def compiler(module, inputs):
-        which = witness(module, [k for k, x in enumerate(inputs) if x.shape == (4, 4)], 1)
+        which = saved_tensor(module, [k for k, x in enumerate(inputs) if x.shape == (4, 4)], 1)
         if which is None:
             found.append(None)
         else:

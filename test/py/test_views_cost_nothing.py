@@ -161,15 +161,15 @@ def test_views_around_a_normalization(norm):
 
 
 def test_library_ops_take_views_as_they_are(monkeypatch):
-    from mlirfuse.runtime import library
+    from mlirfuse.runtime import extern_ops
 
-    seen, function = [], library.function
+    seen, function = [], extern_ops.function
 
     def watched(op, env):
         compute = function(op, env)
         return lambda like, *given: (seen.append(given), compute(like, *given))[1]
 
-    monkeypatch.setattr(library, "function", watched)
+    monkeypatch.setattr(extern_ops, "function", watched)
     x, w = array(FLAT), array((24, 40))
     compiled = mlirfuse.jit(lambda x, w: x.reshape(-1, 40) @ w.T, fallback=False)
     assert compiled.explain(x, w).launches == 0

@@ -244,12 +244,12 @@ def outcome(function, given, gradients: bool = False):
     """The results as a list, the gradient of the first tensor too; None where it is refused."""
     given = [x.clone().requires_grad_() if gradients and not k else x for k, x in enumerate(given)]
     try:
-        made = [x for x in pytree.tree_leaves(function(*given)) if isinstance(x, torch.Tensor)]
-        if gradients and made[0].requires_grad:
-            made += torch.autograd.grad(made[0].sum(), given[0])
+        created = [x for x in pytree.tree_leaves(function(*given)) if isinstance(x, torch.Tensor)]
+        if gradients and created[0].requires_grad:
+            created += torch.autograd.grad(created[0].sum(), given[0])
     except Exception:
         return None
-    return [x.detach() for x in made]
+    return [x.detach() for x in created]
 
 
 def equal(ours, eagers) -> bool:

@@ -1,5 +1,6 @@
-"""What the processes of ``test_torch_distributed`` run: a small transformer trained in torch's ways of spreading it over
-ranks, compiled, beside one process in float64. :func:`spawned` starts them; each check gives what the tests look at."""
+"""What the processes of ``test_torch_distributed`` run: a small transformer trained in torch's ways of spreading it
+over ranks, compiled, beside one process in float64. :func:`spawned` starts them; each check gives what the tests look
+at."""
 
 from __future__ import annotations
 
@@ -82,9 +83,9 @@ class Transformer(nn.Module):
 
 def batch(step: int, rank: int = 0, ranks: int = 1):
     """The words of a step and the next ones: all of them, or those of one rank."""
-    made = torch.randint(0, WORDS, (8, LENGTH + 1), generator=torch.Generator().manual_seed(step))
-    made = made.chunk(ranks)[rank]
-    return made[:, :-1], made[:, 1:]
+    created = torch.randint(0, WORDS, (8, LENGTH + 1), generator=torch.Generator().manual_seed(step))
+    created = created.chunk(ranks)[rank]
+    return created[:, :-1], created[:, 1:]
 
 
 def loss_of(model, words, targets):
@@ -142,8 +143,8 @@ def errors(found, exact) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def watched():
-    """The graphs that are compiled, which come from no cache then: which, and the collectives' steps in order, with how many kernels and calls run
-    between each start and its wait."""
+    """The graphs that are compiled, which come from no cache then: which, and the collectives' steps in order, with how
+    many kernels and calls run between each start and its wait."""
     graphs: list[tuple[str, list[str], list[int]]] = []
 
     def observer(which, lowered, host):
@@ -186,10 +187,10 @@ def ddp(split: bool) -> dict[str, Any]:
     ran before."""
     model = fresh()
     exact = one_process(model)
-    made = DistributedDataParallel(model, bucket_cap_mb=0.005)
+    created = DistributedDataParallel(model, bucket_cap_mb=0.005)
     with _slow_on(1), watched() as graphs, torch._dynamo.config.patch(optimize_ddp=split):
-        run = compiled(made)
-        found = trained(made, lambda *given: loss_of(run, *given), shares())
+        run = compiled(created)
+        found = trained(created, lambda *given: loss_of(run, *given), shares())
     return {"errors": errors(found, exact), "graphs": graphs}
 
 
@@ -237,7 +238,8 @@ def fsdp2(whole: bool, mixed: bool, checkpointed: bool) -> dict[str, Any]:
 
 
 def tensor_parallel(sequence: bool, loss_too: bool, watch: bool = True) -> dict[str, Any]:
-    """DTensor's column and row parallel linears; norms on parts of the sequence; cross entropy on parts of the words."""
+    """DTensor's column and row parallel linears; norms on parts of the sequence; cross entropy on parts of the
+    words."""
     model = fresh()
     exact = one_process(model)
     parallelize(model, init_device_mesh("cpu", (dist.get_world_size(),)), sequence, loss_too)
@@ -417,8 +419,8 @@ def explained() -> dict[str, Any]:
 def dies() -> None:
     """The last rank ends in its third step; the others' exception is in their result."""
     model = fresh()
-    made = DistributedDataParallel(model)
-    run = compiled(made)
+    created = DistributedDataParallel(model)
+    run = compiled(created)
 
     def step(words, targets):
         if step.count == 2 and dist.get_rank() == dist.get_world_size() - 1:
@@ -427,7 +429,7 @@ def dies() -> None:
         return loss_of(run, words, targets)
 
     step.count = 0
-    trained(made, step, shares())
+    trained(created, step, shares())
 
 
 def work(rank: int, ranks: int, folder: str, checks: list[tuple[str, str, tuple]]) -> None:

@@ -1,6 +1,6 @@
 """Programs with a Python number in each argument that takes one, whose value changes over five calls, beside eager:
-Dynamo makes a symbol of it. By hand: ``python test/py/torch_numbers.py [seed] [count]`` makes random ones and prints each
-that differs, with what AOTAutograd alone gives."""
+Dynamo makes a symbol of it. By hand: ``python test/py/torch_numbers.py [seed] [count]`` makes random ones and prints
+each that differs, with what AOTAutograd alone gives."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def outcome(f, x: torch.Tensor, n):
     """The results of ``f`` and the gradient of ``x``, or None where it is refused."""
     x = x.clone().requires_grad_()
     try:
-        made = pytree.tree_leaves(f(x, n))
+        created = pytree.tree_leaves(f(x, n))
     except (RuntimeError, IndexError, ValueError, TypeError, ZeroDivisionError):
         return None
-    smooth = [y for y in made if isinstance(y, torch.Tensor) and y.requires_grad]
+    smooth = [y for y in created if isinstance(y, torch.Tensor) and y.requires_grad]
     grads = []
     if smooth:
         total = sum((y * torch.arange(y.numel()).reshape(y.shape)).sum() for y in smooth)
         grads = list(torch.autograd.grad(total, x, allow_unused=True))
-    return [y.detach() if isinstance(y, torch.Tensor) else y for y in made] + grads
+    return [y.detach() if isinstance(y, torch.Tensor) else y for y in created] + grads
 
 
 def equal(a, b) -> bool:

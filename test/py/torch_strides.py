@@ -47,8 +47,8 @@ def laid(tree, how: str):
     return pytree.tree_map(lay, tree)
 
 
-def strides(made) -> list:
-    return [(tuple(x.shape), x.stride()) for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+def strides(created) -> list:
+    return [(tuple(x.shape), x.stride()) for x in pytree.tree_leaves(created) if isinstance(x, torch.Tensor)]
 
 
 def compiled_strides(function, given, backend: str):

@@ -62,10 +62,10 @@ def constant_attribute(value, dtype) -> str:
         return f'"{complex(value)}"'
     if dtype is dt.bool_:
         return "true" if value else "false"
-    spelled = (
+    serialized = (
         str(int(value)) if dtype.kind == "u" else dt.literal(value, dtype)
     )  # types that carry a sign take it literally
-    return f"{spelled} : {dtype.mlir}"
+    return f"{serialized} : {dtype.mlir}"
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -100,8 +100,8 @@ class _Printer:
                 self.region(owner, members, indent, outs, kind)
 
     def region(self, owner, members, indent, outs, kind) -> None:
-        made = {v for op in members for v in op.results}
-        ins = list(dict.fromkeys(v for op in members for v in gr.uses(op) if v not in made))
+        created = {v for op in members for v in op.results}
+        ins = list(dict.fromkeys(v for op in members for v in gr.uses(op) if v not in created))
         outer_names = [self.name(v) for v in ins]
         saved = dict(self.names)
         outer, self.lines = self.lines, []

@@ -238,29 +238,31 @@ class Reader:
             self.check_declared(row, attrs)
         else:
             self.declare(*results)
-        made = Op(short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location))
-        made.group, made.segment = group, segment
+        created = Op(
+            short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location)
+        )
+        created.group, created.segment = group, segment
         self.single_block(op)
         if name in ("scf.for", "scf.while"):
-            self.loop(op, made)
+            self.loop(op, created)
         elif name == "fusion.foreach":
-            made.blocks = [self.member(region, attrs.get("line")) for region in op.regions]
+            created.blocks = [self.member(region, attrs.get("line")) for region in op.regions]
         else:
-            made.blocks = [self.blocks_of(region) for region in op.regions]
+            created.blocks = [self.blocks_of(region) for region in op.regions]
         if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
-            choices = [b.returns for b in made.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
-            for result, *chosen in zip(made.results, *choices):
+            choices = [b.returns for b in created.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
+            for result, *chosen in zip(created.results, *choices):
                 if result.dtype is not None and all(
                     v.shape == chosen[0].shape and v.type == result.type for v in chosen
                 ):
                     result.shape = chosen[0].shape
-        for value, result in zip(op.results, made.results):
+        for value, result in zip(op.results, created.results):
             self.values[value] = result
-        target.ops.append(made)
+        target.ops.append(created)
 
-    def declare(self, *told: Value | Size) -> None:
+    def declare(self, *reported: Value | Size) -> None:
         """Symbols in the shapes of values, and in sizes, have values in each call."""
-        for one in told:
+        for one in reported:
             for size in one.shape if isinstance(one, Value) else (one,):
                 self.declared |= sz.symbols(size)
 
@@ -278,11 +280,11 @@ class Reader:
         arguments = list(region.blocks[0].arguments)
         given = [None] * (len(arguments) - len(like or ())) + (like or [])
         for argument, value in zip(arguments, given):
-            made = self.values[argument] = self.value_of_type(argument.type)
-            if value is not None and value.type == made.type:
-                made.shape = value.shape
-            self.declare(made)
-            inner.args.append(made)
+            created = self.values[argument] = self.value_of_type(argument.type)
+            if value is not None and value.type == created.type:
+                created.shape = value.shape
+            self.declare(created)
+            inner.args.append(created)
         self.block(region.blocks[0], inner, None, None)
         return inner
 
@@ -293,22 +295,22 @@ class Reader:
             raise ValueError("attribute 'line' is missing: the symbol of its lines' elements")
         return self.blocks_of(region, [Value(v.dtype, (sz.symbol(str(size)),) * v.rank) for v in types])
 
-    def loop(self, op, made: Op) -> None:
+    def loop(self, op, created: Op) -> None:
         """The blocks of ``scf.for`` or ``scf.while``: what is carried keeps the sizes that it begins with, unless an
         iteration gives it others."""
-        initial = made.operands[3:] if op.name == "scf.for" else made.operands
+        initial = created.operands[3:] if op.name == "scf.for" else created.operands
         for like in (initial, None):  # taken to be so, then seen whether it is
-            made.blocks, carried = [], like
+            created.blocks, carried = [], like
             for region in op.regions:
                 block = self.blocks_of(region, carried)
-                made.blocks.append(block)
+                created.blocks.append(block)
                 if like is not None:
                     carried = block.returns[1:] if block.terminator == "scf.condition" else block.returns
-            if like is None or [v.shape for v in made.blocks[-1].returns] == [v.shape for v in like]:
+            if like is None or [v.shape for v in created.blocks[-1].returns] == [v.shape for v in like]:
                 break
         if like is not None:
-            given = initial if op.name == "scf.for" else made.blocks[0].returns[1:]
-            for result, value in zip(made.results, given):
+            given = initial if op.name == "scf.for" else created.blocks[0].returns[1:]
+            for result, value in zip(created.results, given):
                 result.shape = value.shape if value.type == result.type else result.shape
 
     def region(self, op, target: Block, group) -> None:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
-from mlirfuse.frontend.numpy.made import known_elements
+from mlirfuse.frontend.numpy.created_array import known_elements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray

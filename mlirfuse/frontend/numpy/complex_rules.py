@@ -98,12 +98,12 @@ def _power(t, values, ins, outs):
     """0 to a power that is not above 0, or not real, is NaN, as NumPy has it; to the power of 0, 1."""
     o = _Ops(t)
     base, exponent = aligned(t, values)
-    made = o.pow(base, exponent)
+    created = o.pow(base, exponent)
     (a, b), (c, d) = o.parts(base), o.parts(exponent)
     zero = o.logical_and(o.eq(a, 0.0), o.eq(b, 0.0))
     defined = o.logical_and(o.ge(c, 0.0), o.eq(d, 0.0))
     undefined = o.logical_and(zero, o.logical_not(defined))
-    return o.complex(*(o.where(undefined, math.nan, part) for part in o.parts(made)))
+    return o.complex(*(o.where(undefined, math.nan, part) for part in o.parts(created)))
 
 
 def _ordered(o: _Ops, name: str, x: Value, y: Value) -> Value:
@@ -121,8 +121,8 @@ def _comparison(name: str):
     return lower
 
 
-for _spelled, _name in (("less", "lt"), ("less_equal", "le"), ("greater", "gt"), ("greater_equal", "ge")):
-    COMPLEX[getattr(np, _spelled)] = _comparison(_name)
+for _serialized, _name in (("less", "lt"), ("less_equal", "le"), ("greater", "gt"), ("greater_equal", "ge")):
+    COMPLEX[getattr(np, _serialized)] = _comparison(_name)
 
 
 def _extreme(name: str, first_if_nan: bool):
@@ -135,10 +135,10 @@ def _extreme(name: str, first_if_nan: bool):
     return lower
 
 
-for _spelled, _name, _first in (
+for _serialized, _name, _first in (
     ("maximum", "ge", True),
     ("minimum", "le", True),
     ("fmax", "ge", False),
     ("fmin", "le", False),
 ):
-    COMPLEX[getattr(np, _spelled)] = _extreme(_name, _first)
+    COMPLEX[getattr(np, _serialized)] = _extreme(_name, _first)

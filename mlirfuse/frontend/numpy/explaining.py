@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.pieces import program as pieces
-from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+from mlirfuse.frontend.numpy.graph_breaks import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks.explanation import GraphBreaksExplanation
 from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.inspect.eager import EagerExplanation
 from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
+    from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram
     from mlirfuse.frontend.numpy.jit import Entry, LoweredFunction
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
-    from mlirfuse.frontend.numpy.stretches.program import Stretched
-    from mlirfuse.runtime.kinds import Call
+    from mlirfuse.runtime.specializations import Call
 
 
 def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
@@ -38,59 +38,59 @@ def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
     if numpys and not config.enabled_for(call.device):
         return EagerExplanation(entry.name, "config.fuse_cpu is off")
     if owner.lifts(call):
-        return owner.plain.explain(args, kwargs)
-    stretched = entry.stretched(call)
-    if stretched is not None and stretched.unrolls and (told := _stretches(entry, stretched, leaves)):
-        return told
+        return owner.eager.explain(args, kwargs)
+    device_loops = entry.device_loops(call)
+    if device_loops is not None and device_loops.unrolls and (reported := _stretches(entry, device_loops, leaves)):
+        return reported
     try:
-        return compiled(entry.lowered(call, entry.most_ops(call, stretched)))
+        return compiled(entry.lowered(call, entry.most_ops(call, device_loops)))
     except (Exception, TooLong) as error:
         refused = error
-    return _not_compiled(entry, call, refused, stretched, args, kwargs)
+    return _not_compiled(entry, call, refused, device_loops, args, kwargs)
 
 
-def _not_compiled(entry: Entry, call: Call, error: BaseException, stretched: Stretched | None, args: tuple,
+def _not_compiled(entry: Entry, call: Call, error: BaseException, device_loops: DeviceLoopProgram | None, args: tuple,
                   kwargs: dict[str, Any]) -> Any:  # fmt: skip
     """The explanation of a call that is not compiled whole, because of ``error``."""
-    leaves, kinds = call.leaves, [arrays.framework(leaf) for leaf in call.leaves]
+    leaves, specializations = call.leaves, [arrays.framework(leaf) for leaf in call.leaves]
     ended = isinstance(error, (SideEffect, TooLong))
     followed = isinstance(error, (TraceError, UnsupportedError, TypeError)) and not ended
-    if stretched is not None and (ended or followed) and (told := _stretches(entry, stretched, leaves)):
-        return told
-    known = all(kind in ("numpy", "torch", "cupy", None) for kind in kinds)
-    if known and followed and not isinstance(error, TorchFunctionError) and entry.owner.in_pieces(leaves):
+    if device_loops is not None and (ended or followed) and (reported := _stretches(entry, device_loops, leaves)):
+        return reported
+    known = all(kind in ("numpy", "torch", "cupy", None) for kind in specializations)
+    if known and followed and not isinstance(error, TorchFunctionError) and entry.owner.with_graph_breaks(leaves):
         try:
-            return _pieces(entry, leaves)
+            return _graph_breaks(entry, leaves)
         except Exception as problem:
             error = problem
-    if not all(kind in ("numpy", None) for kind in kinds):
+    if not all(kind in ("numpy", None) for kind in specializations):
         raise error
     return _eager(entry, error, args, kwargs)
 
 
-def _pieces(entry: Entry, leaves: Sequence) -> PiecesExplanation:
+def _graph_breaks(entry: Entry, leaves: Sequence) -> GraphBreaksExplanation:
     """Raises why, where the call does not run in pieces."""
 
     def not_so(_: list, refused: Any) -> Any:
-        why = made.refused if refused is None else refused
+        why = created.refused if refused is None else refused
         raise why if isinstance(why, Exception) else TraceError(str(why))
 
-    made = pieces.Pieces(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
-    return PiecesExplanation.of(entry.name, made, list(leaves))
+    created = pieces.GraphBreakProgram(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
+    return GraphBreaksExplanation.of(entry.name, created, list(leaves))
 
 
-def _stretches(entry: Entry, stretched: Stretched, leaves: Sequence) -> StretchesExplanation | None:
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+def _stretches(entry: Entry, device_loops: DeviceLoopProgram, leaves: Sequence) -> DeviceLoopsExplanation | None:
+    from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
 
-    return StretchesExplanation.of(entry.name, stretched, list(leaves))
+    return DeviceLoopsExplanation.of(entry.name, device_loops, list(leaves))
 
 
 def _eager(entry: Entry, error: BaseException, args: tuple, kwargs: dict[str, Any]) -> Any:
-    plain = entry.owner.plain
-    if plain.lifted:
-        told = plain.explain(args, kwargs)
-        if told.launches:
-            return told
+    plain = entry.owner.eager
+    if plain.outlined:
+        reported = plain.explain(args, kwargs)
+        if reported.launches:
+            return reported
     elif not isinstance(error, (TraceError, UnsupportedError, TooLong)):  # the user's mistake, perhaps
         given, named = copy.deepcopy((args, kwargs))
         try:

@@ -21,7 +21,7 @@ from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
-    from mlirfuse.frontend.numpy.loops.lift import Lifted
+    from mlirfuse.frontend.numpy.loops.outline import Outlined
 
 # Every loop jumps back. This is seen in the bytecode at once: what lifts loops is imported, and the source read and
 # parsed, for functions with loops alone.
@@ -37,13 +37,13 @@ class WithContainers(BaseException):
         self.refused = refused
 
 
-class Plain:
+class EagerFunction:
     """How one function runs where it is not compiled whole: as it is, with its loops lifted where it has any (see
     :mod:`mlirfuse.frontend.numpy.loops`). ``loops``: the loops."""
 
     def __init__(self, fn: Callable, name: str):
         self.original, self.name = fn, name
-        self._told = False
+        self._reported = False
         self._without_source = False  # it has loops, which could run natively if its source could be read
         self.given_up = False  # loops were tried natively, and none of them ran so: a trace is the better way
 
@@ -54,33 +54,33 @@ class Plain:
         return isinstance(fn, types.FunctionType) and not _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2])
 
     @functools.cached_property
-    def _lifted(self) -> Lifted | None:
+    def _outlined(self) -> Outlined | None:
         fn = self.original
         if not self.jumps_back:
             return None
         assert isinstance(fn, types.FunctionType)
-        from mlirfuse.frontend.numpy.loops import lift
+        from mlirfuse.frontend.numpy.loops import outline
 
         try:
-            return lift.lifted(fn)
-        except lift.NoSource:
+            return outline.outlined(fn)
+        except outline.NoSource:
             self._without_source = True
             return None
 
     @property
-    def lifted(self) -> bool:
+    def outlined(self) -> bool:
         """Whether there are loops that may run natively."""
-        return self._lifted is not None
+        return self._outlined is not None
 
     @functools.cached_property
     def fn(self) -> Callable:
         """What to call."""
-        return self.original if self._lifted is None else self._lifted.function
+        return self.original if self._outlined is None else self._outlined.function
 
     @functools.cached_property
     def preferred(self) -> bool:
         """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
-        found = self._lifted
+        found = self._outlined
         return found is not None and (found.preferred or (found.tried and not self.given_up))
 
     def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
@@ -89,14 +89,14 @@ class Plain:
             LoopsExplanation,  # only those who ask pay for importing it
         )
 
-        assert self._lifted is not None
+        assert self._outlined is not None
         file = self.original.__code__.co_filename
-        return LoopsExplanation.of(self.name, self._lifted, file, args, kwargs)
+        return LoopsExplanation.of(self.name, self._outlined, file, args, kwargs)
 
-    def tell(self, cause: object) -> None:
+    def log(self, cause: object) -> None:
         """Warns once, at the caller's line."""
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             remedy = "\nIts loops run as Python, as its source cannot be read: define it in a file"
             warn(f"mlirfuse runs {self.name} op by op: {cause}{remedy if self._without_source else ''}")
 
@@ -108,11 +108,11 @@ class Plain:
             return self.original(*args, **kwargs)
         if refused is None:
             result = self.fn(*args, **kwargs)
-            found = self._lifted
+            found = self._outlined
             if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
                 self.given_up = True
             else:
-                self._tell_loops()
+                self._log_loops()
             return result
         try:
             result = self.fn(*args, **kwargs)
@@ -120,23 +120,23 @@ class Plain:
             if isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
-        if self._lifted is not None and any(loop.ran for loop in self._lifted.loops):
-            self._tell_loops()
+        if self._outlined is not None and any(loop.ran for loop in self._outlined.loops):
+            self._log_loops()
         else:
-            self.tell(refused)
+            self.log(refused)
         return result
 
     def revive(self) -> None:
         """For arguments of other types, loops that could not be compiled are tried again."""
-        for loop in self._lifted.loops if self._lifted else ():
+        for loop in self._outlined.loops if self._outlined else ():
             loop.dead = False
 
-    def _tell_loops(self) -> None:
+    def _log_loops(self) -> None:
         """Warns of a loop that runs as Python."""
-        for loop in self._lifted.loops if self._lifted else ():
+        for loop in self._outlined.loops if self._outlined else ():
             if loop.refused is not None and not loop.ran:
                 where = (self.original.__code__.co_filename, loop.node.lineno)
-                self.tell(located(f"a loop of it runs as Python, because of {loop.refused}", where))
+                self.log(located(f"a loop of it runs as Python, because of {loop.refused}", where))
 
 
 def types_of(leaves: Sequence) -> tuple:

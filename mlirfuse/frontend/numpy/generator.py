@@ -40,7 +40,7 @@ def seed_and_offset(t: Trace) -> tuple[Value, Value]:
     found = t.captured.get(id(default))
     if found is None:
         example, position = np.asarray(0, np.int64), len(t.block.args)
-        made = TracedArray(t, t.argument(spec_of(example), "seed"), Buffer(captured=position, writable=False))
-        found = t.captured[id(default)] = (example, made, ((default, (("attr", "drawn"),)),))
+        created = TracedArray(t, t.argument(spec_of(example), "seed"), Buffer(captured=position, writable=False))
+        found = t.captured[id(default)] = (example, created, ((default, (("attr", "drawn"),)),))
     t.random_ops += 1
     return found[1].value, t.builder.constant(t.random_ops - 1, dt.i64)

@@ -6,9 +6,9 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.indices import gather, scatter
 from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
-from mlirfuse.frontend.numpy.positions import gather, scatter
-from mlirfuse.frontend.numpy.slicing import basic_view, index_parts, is_index_array, is_mask
+from mlirfuse.frontend.numpy.slicing import basic_view, index_components, is_index_array, is_mask
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
@@ -17,7 +17,7 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 def getitem(self, key):
     """``x[key]``: a view for ints and slices, a copy for an array of positions."""
     t = self._trace
-    parts = index_parts(self, key)
+    parts = index_components(self, key)
     for k in parts:
         if (
             is_mask(k)
@@ -56,7 +56,7 @@ def setitem(self, key, new) -> None:
     if is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and is_mask(key[0])):
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
         return
-    parts = index_parts(self, key)
+    parts = index_components(self, key)
     if any(is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
         fail(
             UnsupportedError,

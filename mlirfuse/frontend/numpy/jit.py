@@ -1,7 +1,7 @@
 """``mlirfuse.jit`` over NumPy functions: calls, their structure, and what a trace gives the miss path.
 
 A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.kinds`. Here a kind is a trace of the function.
+is :mod:`mlirfuse.runtime.specializations`. Here a kind is a trace of the function.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mlirfuse import _native
 from mlirfuse.core import config, threads, tracebacks
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import edges, programs, tracing
+from mlirfuse.frontend.numpy import boundary_writes, programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
+from mlirfuse.frontend.numpy.fallback import EagerFunction, WithContainers, types_of
 from mlirfuse.frontend.numpy.fallback import all_known as _all_known
 from mlirfuse.frontend.numpy.fallback import all_numpy as _all_numpy
 from mlirfuse.frontend.numpy.rebuild import as_traced
@@ -31,30 +31,37 @@ from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_kind import SplitTracedKind, TracedKind
+from mlirfuse.frontend.numpy.traced_specialization import SplitTracedSpecialization, TracedSpecialization
 from mlirfuse.inspect import progress
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import discover
 from mlirfuse.runtime import arrays, overlap, placement
-from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Source
-from mlirfuse.runtime.parts import Split
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
+from mlirfuse.runtime.specializations import (
+    Assumptions,
+    Call,
+    OneSpecialization,
+    Source,
+    Specialization,
+    Specializations,
+)
+from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
+    from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram
+    from mlirfuse.frontend.numpy.graph_breaks.explanation import GraphBreaksExplanation
+    from mlirfuse.frontend.numpy.graph_breaks.program import GraphBreakProgram
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
-    from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
-    from mlirfuse.frontend.numpy.pieces.program import Pieces
-    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
-    from mlirfuse.frontend.numpy.stretches.program import Stretched
     from mlirfuse.inspect.eager import EagerExplanation
     from mlirfuse.inspect.explain import Explanation
-    from mlirfuse.runtime.linalg_program import WayDown
+    from mlirfuse.runtime.linalg_program import LoweringPath
 
-    Explained = Explanation | LoopsExplanation | PiecesExplanation | StretchesExplanation | EagerExplanation
+    Explained = Explanation | LoopsExplanation | GraphBreaksExplanation | DeviceLoopsExplanation | EagerExplanation
 
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
@@ -77,11 +84,11 @@ class Entry(Source):
         self.captured: list[Captured] = []
         self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects
         self.refused: set[tuple] = set()  # by types_of: calls that are not compiled
-        self._in_pieces: set[tuple] = set()  # and those that run in pieces
+        self._with_graph_breaks: set[tuple] = set()  # and those that run in pieces
         self._tried: set[tuple] = set()  # refused for loops, which may turn out to run as Python
         self.statics = owner._static_leaves(tree)
-        self.kinds = Kinds(self, self.statics)
-        self.dispatch = self.kinds.dispatch
+        self.specializations = Specializations(self, self.statics)
+        self.dispatch = self.specializations.dispatch
         positional, keyword = tree.children
         self.only_leaves = not keyword.children and all(child.kind == "leaf" for child in positional.children)
 
@@ -134,7 +141,7 @@ class Entry(Source):
             return Static(leaf)
         return spec
 
-    def make(self, call: Call) -> Kind | None:
+    def make(self, call: Call) -> Specialization | None:
         """A trace; None where the function is to run as it is: it has effects, or what a trace cannot follow."""
         types = types_of(call.leaves[: self.tree.leaves])
         if call.key[0] is _AS_IT_IS:
@@ -144,32 +151,34 @@ class Entry(Source):
             return None
         if not self.may_fall_back():
             return self.trace(call)
-        if call.aliases and types in self._in_pieces:  # which are for arrays that lie apart
+        if call.aliases and types in self._with_graph_breaks:  # which are for arrays that lie apart
             return None
         if self.owner.lifts(call):
             self._tried.add(types)
             self._refuse(types)
             return None
-        stretched = self.stretched(call)
-        if stretched is not None and stretched.unrolls:
-            return programs.kind_of(call, self.name, stretched)
+        device_loops = self.device_loops(call)
+        if device_loops is not None and device_loops.unrolls:
+            return programs.kind_of(call, self.name, device_loops)
         try:
-            kind = self.trace(call, self.most_ops(call, stretched))
-            numpys = not self.owner.asked_for_a_way and _all_numpy(call.leaves)
-            if numpys and not kind.assumes.values and edges.alone(kind.graph):  # whatever the numbers among the leaves
+            kind = self.trace(call, self.most_ops(call, device_loops))
+            numpys = not self.owner.lowering_requested and _all_numpy(call.leaves)
+            if (
+                numpys and not kind.assumes.values and boundary_writes.alone(kind.graph)
+            ):  # whatever the numbers among the leaves
                 self._refuse(types)
                 return None
             return kind
         except SideEffect as effect:
-            if stretched is not None:
-                return programs.kind_of(call, self.name, stretched)
+            if device_loops is not None:
+                return programs.kind_of(call, self.name, device_loops)
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
             if self._effects[call.key] == _TRACES_WITH_EFFECTS:
                 self._refuse(types)
-            self.owner.plain.tell(effect)
+            self.owner.eager.log(effect)
         except TooLong as error:
-            if stretched is not None:
-                return programs.kind_of(call, self.name, stretched)
+            if device_loops is not None:
+                return programs.kind_of(call, self.name, device_loops)
             self._refuse(types)
             if self._loops(call):
                 self._tried.add(types)
@@ -179,13 +188,13 @@ class Entry(Source):
             if not _all_known(call.leaves):
                 raise
             followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
-            if followed and stretched is not None:
-                return programs.kind_of(call, self.name, stretched)
-            if followed and not isinstance(error, TorchFunctionError) and self.owner.in_pieces(call.leaves):
-                self._in_pieces.add(types)
+            if followed and device_loops is not None:
+                return programs.kind_of(call, self.name, device_loops)
+            if followed and not isinstance(error, TorchFunctionError) and self.owner.with_graph_breaks(call.leaves):
+                self._with_graph_breaks.add(types)
                 if call.aliases:
                     return None
-                return programs.kind_of(call, self.name, self._pieces())
+                return programs.kind_of(call, self.name, self._graph_breaks())
             if not _all_numpy(call.leaves):
                 raise
             self._refuse(types)
@@ -193,43 +202,45 @@ class Entry(Source):
         return None
 
     def _loops(self, call: Call) -> bool:
-        return not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
+        return not self.owner.lowering_requested and config.fuse_cpu and self.owner.has_loops(call.leaves)
 
-    def most_ops(self, call: Call, stretched: Stretched | None) -> int:
+    def most_ops(self, call: Call, device_loops: DeviceLoopProgram | None) -> int:
         """Of a trace, where there is another way."""
-        return _MOST_OPS_OF_LOOPS if stretched is not None or self._loops(call) else _MOST_OPS
+        return _MOST_OPS_OF_LOOPS if device_loops is not None or self._loops(call) else _MOST_OPS
 
     def lowered(self, call: Call, most_ops: int | None = None) -> LoweredFunction:
         """The call on its way down. Raises as :meth:`trace` does."""
         return LoweredFunction(self, self.trace(call, most_ops), call)
 
-    def _pieces(self) -> Pieces:
-        from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
+    def _graph_breaks(self) -> GraphBreakProgram:
+        from mlirfuse.frontend.numpy.graph_breaks import program  # late: a function that is traced whole needs none
 
-        return program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
+        return program.GraphBreakProgram(self.owner.fn, self.tree, self._eagerly_of, self.owner._watch_scope)
 
-    def stretched(self, call: Call) -> Stretched | None:
+    def device_loops(self, call: Call) -> DeviceLoopProgram | None:
         """The function with its loops left to Python, for calls with arrays of torch or CuPy."""
-        if _all_numpy(call.leaves) or not (_all_known(call.leaves) and self.owner.in_pieces(call.leaves)):
+        if _all_numpy(call.leaves) or not (_all_known(call.leaves) and self.owner.with_graph_breaks(call.leaves)):
             return None
-        if not self.owner.plain.jumps_back:
+        if not self.owner.eager.jumps_back:
             return None
-        from mlirfuse.frontend.numpy.stretches import program
+        from mlirfuse.frontend.numpy.device_loops import program
 
         jit = functools.partial(Jitted, fallback=self.owner.fallback)
         try:
-            return program.Stretched(self.owner.fn, self.tree, jit, lambda leaves: self._pieces().run(leaves))
-        except program.NotStretched:
+            return program.DeviceLoopProgram(
+                self.owner.fn, self.tree, jit, lambda leaves: self._graph_breaks().run(leaves)
+            )
+        except program.NotSplit:
             return None
 
-    def _plainly_of(self, leaves: list, refused: Any) -> Any:
+    def _eagerly_of(self, leaves: list, refused: Any) -> Any:
         """A call with these leaves that runs as it is; where that is not NumPy's business, raises why it does."""
         error = refused if isinstance(refused, Exception) else None if refused is None else TraceError(str(refused))
         if error is not None and not _all_numpy(leaves):
             raise error
         if not self.only_leaves:
             raise WithContainers(error)
-        return self.owner.plain.first(error, leaves, {})
+        return self.owner.eager.first(error, leaves, {})
 
     def _is_refused(self, call: Call) -> bool:
         """Whether there is nothing to run but the function itself."""
@@ -238,17 +249,17 @@ class Entry(Source):
     def _refuse(self, types: tuple) -> None:
         """From now on calls with arguments of these types run as they are."""
         self.refused.add(types)
-        self.owner.plain.revive()
+        self.owner.eager.revive()
         if self.only_leaves:
             self.owner._set_plain(self.tree.leaves, self._fast)
 
     def _fast(self, *leaves):
         """A call with nothing but leaves, some of which are not compiled."""
         if types_of(leaves) in self.refused and config.fuse_cpu and self.may_fall_back():
-            return self.owner.plain.fn(*leaves)
+            return self.owner.eager.fn(*leaves)
         return self.owner._dispatch(self, leaves)
 
-    def trace(self, call: Call, most_ops: int | None = None) -> TracedKind:
+    def trace(self, call: Call, most_ops: int | None = None) -> TracedSpecialization:
         """A new kind for ``call``. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong` for a
         trace of more than ``most_ops``."""
         count = self.tree.leaves
@@ -274,10 +285,10 @@ class Entry(Source):
         late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
         if late:
             graph.aliases, own = {}, own | set(traced.mutated)
-        kind: Callable[..., TracedKind] = TracedKind
+        kind: Callable[..., TracedSpecialization] = TracedSpecialization
         if pipelines.complex_kernels(graph):
             graph = graph.copy()
-            kind = functools.partial(SplitTracedKind, split=Split(graph))
+            kind = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
         return kind(
             graph,
             [*traced.arg_leaves, *captured_at],
@@ -314,46 +325,49 @@ class Entry(Source):
         self.owner._clear_plain()
         return self.owner._dispatch(self, leaves[: self.tree.leaves])
 
-    def plainly(self, call: Call) -> Any:
+    def run_eagerly(self, call: Call) -> Any:
         if not _all_numpy(call.leaves) and not self._is_refused(call):
             return NotImplemented
         args, kwargs = self.tree.unflatten(call.leaves[: self.tree.leaves])
         if not self.only_leaves:
             raise WithContainers(call.refused)
-        result = self.owner.plain.first(call.refused, args, kwargs)
+        result = self.owner.eager.first(call.refused, args, kwargs)
         self.loops_ran()
         return result
 
     def loops_ran(self) -> None:
         """After a call with its loops lifted: where none of them ran natively, calls like it are traced."""
-        if self.owner.plain.given_up and self._tried:
+        if self.owner.eager.given_up and self._tried:
             self.refused -= self._tried
             self._tried.clear()
             self.owner._clear_plain()
 
     def without_kernels(self, call: Call) -> None:
         """NumPy runs it at less cost."""
-        if self.may_fall_back() and not self.owner.asked_for_a_way and _all_numpy(call.leaves):
+        if self.may_fall_back() and not self.owner.lowering_requested and _all_numpy(call.leaves):
             self._refuse(types_of(call.leaves[: self.tree.leaves]))
 
-    def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
+    def overlapping(self, kind: Specialization, call: Call, first: int, second: int) -> Any:
         if not _all_numpy(call.leaves):
             raise UnsupportedError(
                 f"arguments {first} and {second} overlap in memory, and {self.name} writes into one of them: "
                 "pass a copy of the other"
             )
-        return self.plainly(call)
+        return self.run_eagerly(call)
 
     def target(self, leaves: Sequence) -> Target:
         owner = self.owner
         target = targets.of(owner.target) if owner.target else placement.target_of(leaves)
-        return owner.way.target(target) if owner.way else target
+        return owner.lowering_path.target(target) if owner.lowering_path else target
 
     def may_fall_back(self) -> bool:
         return config.fallback if self.owner.fallback is None else self.owner.fallback
 
     def full(self) -> bool:
-        return sum(len(entry.kinds) for entry in list(self.owner._entries.values())) >= config.max_kinds
+        return (
+            sum(len(entry.specializations) for entry in list(self.owner._entries.values()))
+            >= config.max_specializations
+        )
 
     def argument_names(self) -> list[str]:
         return self._argument_names
@@ -375,7 +389,7 @@ class Jitted(_native.Function):
         static_argnames: str | Sequence[str] = (),
         target: str | None = None,
         fallback: bool | None = None,
-        way: WayDown | None = None,
+        lowering_path: LoweringPath | None = None,
         schedule: Schedules = None,
         max_args: int | None = None,
     ):
@@ -386,11 +400,11 @@ class Jitted(_native.Function):
         self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.target = target
         self.fallback = fallback
-        self.way, self.schedule, self.max_args = way, schedule, max_args
+        self.lowering_path, self.schedule, self.max_args = lowering_path, schedule, max_args
         self._entries: dict[trees.Tree, Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()
-        self.plain = Plain(fn, self.__name__)
+        self.eager = EagerFunction(fn, self.__name__)
         self._names = [] if not self.static else tracing.parameter_names(fn, self.static)
 
     def __repr__(self) -> str:
@@ -406,7 +420,7 @@ class Jitted(_native.Function):
             found = getattr(found, name, None)
         if found is self:
             return self.__qualname__
-        options = (self.static, self.target, self.fallback, self.way, self.schedule, self.max_args)
+        options = (self.static, self.target, self.fallback, self.lowering_path, self.schedule, self.max_args)
         return Jitted, (self.fn, *options)
 
     def __get__(self, instance, owner=None):
@@ -431,7 +445,7 @@ class Jitted(_native.Function):
         try:
             return self._dispatch(entry, leaves)
         except WithContainers as plain:
-            result = self.plain.first(plain.refused, args, kwargs)
+            result = self.eager.first(plain.refused, args, kwargs)
             entry.loops_ran()
             return result
 
@@ -499,21 +513,21 @@ class Jitted(_native.Function):
         self._set_watched(False)
 
     @property
-    def asked_for_a_way(self) -> bool:
+    def lowering_requested(self) -> bool:
         """Whether the caller said how calls are to be compiled."""
-        return self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
+        return self.lowering_path is not None or self.schedule is not None or self.target not in (None, "cpu")
 
-    def in_pieces(self, leaves: Sequence) -> bool:
+    def with_graph_breaks(self, leaves: Sequence) -> bool:
         """Whether what a trace cannot follow to its end may run in pieces; NumPy's loops are better run natively."""
-        return not self.asked_for_a_way and config.fuse_cpu and not self.has_loops(leaves)
+        return not self.lowering_requested and config.fuse_cpu and not self.has_loops(leaves)
 
     def has_loops(self, leaves: Sequence) -> bool:
         """Whether the function has loops that may run natively in a call with these arguments."""
-        return _all_numpy(leaves) and self.plain.lifted and not self.plain.given_up
+        return _all_numpy(leaves) and self.eager.outlined and not self.eager.given_up
 
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""
-        return not self.asked_for_a_way and config.fuse_cpu and _all_numpy(call.leaves) and self.plain.preferred
+        return not self.lowering_requested and config.fuse_cpu and _all_numpy(call.leaves) and self.eager.preferred
 
     # ---- looking inside
 
@@ -523,7 +537,7 @@ class Jitted(_native.Function):
         leaves, tree = trees.flatten((args, {}))
         entry = self._entries[tree]
         call = entry.describe([*leaves, *entry.read_captured()])
-        kind = None if call is None else entry.kinds.find(call)
+        kind = None if call is None else entry.specializations.find(call)
         if call is None or kind is None:
             raise LookupError(f"{self.__name__} has not run with such arguments")
         return kind, call.leaves, kind.env(call)
@@ -564,7 +578,7 @@ class Jitted(_native.Function):
 class LoweredFunction(Lowered):
     """A call of a jitted function on its way down: see :mod:`mlirfuse.inspect.lowered`."""
 
-    def __init__(self, entry: Entry, kind: TracedKind, call: Call):
+    def __init__(self, entry: Entry, kind: TracedSpecialization, call: Call):
         env = kind.env(call)
         super().__init__(entry.name, kind, kind.arguments(call.leaves, env), env, entry.target(call.leaves))
         self._entry, self._call = entry, call
@@ -582,9 +596,9 @@ class CompiledFunction:
     another kind.
     """
 
-    def __init__(self, entry: Entry, kind: Kind, call: Call, kernels: int):
+    def __init__(self, entry: Entry, kind: Specialization, call: Call, kernels: int):
         self._entry, self.kernels = entry, kernels
-        self._kinds = OneKind(entry, kind, call, entry.statics)
+        self._specializations = OneSpecialization(entry, kind, call, entry.statics)
 
     @tracebacks.shortened
     def __call__(self, *args, **kwargs):
@@ -594,6 +608,6 @@ class CompiledFunction:
                 f"{self._entry.name} was compiled for arguments of another structure: {self._entry.tree.paths()}"
             )
         try:
-            return self._kinds.dispatch(*leaves, *self._entry.read_captured())
+            return self._specializations.dispatch(*leaves, *self._entry.read_captured())
         except WithContainers:
             return self._entry.owner.fn(*args, **kwargs)

@@ -83,7 +83,7 @@ def _through(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None
         return (0,) * (len(step.shape) - len(shape)) + kept
     if isinstance(step, vw.Diagonal):
         return (*strides[:-2], strides[-2] + strides[-1])
-    if isinstance(step, vw.Part):
+    if isinstance(step, vw.ComplexPart):
         return tuple(sz.mul(s, 2) for s in strides)
     return strides
 

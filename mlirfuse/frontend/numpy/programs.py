@@ -1,4 +1,5 @@
-"""Kinds of calls that a program answers, one that is compiled as it runs: in pieces, or in stretches between loops."""
+"""Specializations of calls that a program answers, one that is compiled as it runs: in pieces, or in stretches between
+loops."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from typing import Any, Protocol
 from mlirfuse import _native
 from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.kinds import Call, Kind
+from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.specializations import Call, Specialization
 from mlirfuse.schedule.targets import Target
 
 
-class Program(Protocol):
+class PythonProgram(Protocol):
     """``refused``: why it does not answer calls any more, if so."""
 
     refused: Any
@@ -24,11 +25,11 @@ class Program(Protocol):
 
 
 @dataclass(eq=False)
-class ProgramKind(Kind):
+class ProgramSpecialization(Specialization):
     """Calls that ``program`` answers."""
 
-    program: Program = field(kw_only=True)
-    recallable = False
+    program: PythonProgram = field(kw_only=True)
+    shape_cacheable = False
 
     def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
         return _Runs(target)
@@ -51,7 +52,7 @@ class _Runs:
         """Nothing is known of the sizes that it has."""
 
 
-def kind_of(call: Call, name: str, program: Program) -> ProgramKind:
+def kind_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:
     """The kind of ``call`` and those like it."""
     where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
-    return ProgramKind(Graph(name, Block()), where, mutated=frozenset(where), program=program)
+    return ProgramSpecialization(Graph(name, Block()), where, mutated=frozenset(where), program=program)

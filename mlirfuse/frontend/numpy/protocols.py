@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
-from mlirfuse.frontend.numpy.made import as_made, with_known
+from mlirfuse.frontend.numpy.created_array import as_created, with_known
+from mlirfuse.frontend.numpy.graph_breaks.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
-from mlirfuse.frontend.numpy.pieces.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -49,7 +49,7 @@ def array_function(function, args, kwargs):
     """NumPy's ``__array_function__``."""
     constants = with_known((args, kwargs)) if pure(function) and kwargs.get("out") is None else None
     if constants is not None:  # of what the function made of constants alone
-        return as_made(function(*constants[0], **constants[1]))
+        return as_created(function(*constants[0], **constants[1]))
     ours = HANDLED.get(function)
     session = session_of((*args, *kwargs.values()))
     if ours is None and session is not None:
@@ -63,8 +63,8 @@ def array_function(function, args, kwargs):
                 f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or "
                 "dropout with a seed",
             )
-        spelled = f"{module.replace('numpy', 'np', 1)}.{name}"
-        fail(UnsupportedError, f"the function {spelled} is not supported in a compiled function{suggestion(name)}")
+        serialized = f"{module.replace('numpy', 'np', 1)}.{name}"
+        fail(UnsupportedError, f"the function {serialized} is not supported in a compiled function{suggestion(name)}")
     try:
         return or_called(ours, function, args, kwargs)
     except TypeError as error:

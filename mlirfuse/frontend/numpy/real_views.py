@@ -14,7 +14,7 @@ from mlirfuse.runtime import arrays
 
 
 @dataclass(frozen=True)
-class Position:
+class IndexStep:
     """A step to one position of an axis: the int at a leaf of the call."""
 
     axis: int
@@ -49,11 +49,11 @@ def _of_numpy(array: Any, step: Any, known: Callable) -> Any:
         return array[tuple(_slice(*given) for given in zip(known(step.start), known(step.size), step.step))]
     if isinstance(step, vw.Broadcast):
         return np.broadcast_to(array, known(step.shape))
-    if isinstance(step, vw.Part):
+    if isinstance(step, vw.ComplexPart):
         return getattr(array, step.name)
     if isinstance(step, vw.Diagonal):
         return np.diagonal(array, step.column - step.row, -2, -1)
-    assert isinstance(step, (vw.Whole, vw.ReadOnly))
+    assert isinstance(step, (vw.FullView, vw.ReadOnly))
     array = array.view()
     if isinstance(step, vw.ReadOnly) and isinstance(array, np.ndarray):
         array.flags.writeable = False
@@ -81,11 +81,11 @@ def _of_torch(array: Any, step: Any, known: Callable) -> Any:
         return array[tuple(_slice(*one) for one in given)]
     if isinstance(step, vw.Broadcast):
         return array.expand(known(step.shape))
-    if isinstance(step, vw.Part):
+    if isinstance(step, vw.ComplexPart):
         return getattr(array, step.name)
     if isinstance(step, vw.Diagonal):
         return array.diagonal(step.column - step.row, -2, -1)
-    assert isinstance(step, (vw.Whole, vw.ReadOnly))
+    assert isinstance(step, (vw.FullView, vw.ReadOnly))
     return array.view(array.shape)
 
 

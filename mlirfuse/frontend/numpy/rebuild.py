@@ -24,9 +24,9 @@ import numpy as np
 
 from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy import special
+from mlirfuse.frontend.numpy.created_array import creation_stand_in
 from mlirfuse.frontend.numpy.effects import acts, stop
-from mlirfuse.frontend.numpy.made import creation_stand_in
-from mlirfuse.frontend.numpy.pieces.calls import LibraryObject, lazy, library_function, vectorized
+from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current
@@ -136,7 +136,7 @@ class StandIns:
 
     def original(self, value):
         """What ``value`` stands for, which may be itself."""
-        return next((real for real, made in self._memo.values() if made is value), value)
+        return next((real for real, created in self._memo.values() if created is value), value)
 
     def _make(self, value):
         action = acts(value)
@@ -189,14 +189,14 @@ class StandIns:
         scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
         # code of its own: the interpreter adapts code to the globals that it runs over
         code = with_our_names(fn.__code__.replace(), fn.__globals__)
-        made = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, cells)
-        made.__kwdefaults__ = fn.__kwdefaults__
-        made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
-        made.__dict__ = fn.__dict__
-        self._memo[id(fn)] = (fn, made)
+        created = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, cells)
+        created.__kwdefaults__ = fn.__kwdefaults__
+        created.__qualname__, created.__module__, created.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+        created.__dict__ = fn.__dict__
+        self._memo[id(fn)] = (fn, created)
         for cell in fn.__closure__ or ():
             self._fill(cell)
-        return made
+        return created
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         if id(cell) not in self._cells:
@@ -204,15 +204,15 @@ class StandIns:
         return self._cells[id(cell)][1]
 
     def _fill(self, cell: types.CellType) -> None:
-        _, made, content = self._cells[id(cell)]
+        _, created, content = self._cells[id(cell)]
         if content is not _EMPTY:
             return
         try:
             content = self.of(cell.cell_contents)
         except ValueError:  # nothing in it yet
             return
-        made.cell_contents = content
-        self._cells[id(cell)] = (cell, made, content)
+        created.cell_contents = content
+        self._cells[id(cell)] = (cell, created, content)
 
     def written(self) -> str | None:
         """A global or a variable of an enclosing function that the trace has written, in its own copy of it."""
@@ -220,9 +220,9 @@ class StandIns:
             for name in scope:
                 if name != "__builtins__":
                     return f"the global {name}"
-        for _, made, content in self._cells.values():
+        for _, created, content in self._cells.values():
             try:
-                if made.cell_contents is not content:
+                if created.cell_contents is not content:
                     return "a variable of an enclosing function"
             except ValueError:
                 if content is not _EMPTY:

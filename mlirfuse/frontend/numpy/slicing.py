@@ -50,7 +50,7 @@ def is_index_array(k) -> bool:
     return isinstance(k, list) or is_array(k)
 
 
-def index_parts(x, key) -> list:
+def index_components(x, key) -> list:
     """The key as a list of one item an axis and None for new axes, the ellipsis written out."""
     key = [list(k) if isinstance(k, (tuple, range)) else k for k in (key if isinstance(key, tuple) else (key,))]
     used = sum(1 if not is_mask(k) else k.ndim for k in key if k is not None and k is not Ellipsis)

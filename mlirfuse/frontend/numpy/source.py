@@ -58,9 +58,9 @@ class UnsupportedAttribute(UnsupportedError, AttributeError):
 def located_error(error: Exception) -> Exception:
     if getattr(error, "_located", False):
         return error
-    made = type(error)(located(str(error)))
-    made._located = True  # type: ignore[attr-defined]  # a mark on any error: its text has the line already
-    return made
+    created = type(error)(located(str(error)))
+    created._located = True  # type: ignore[attr-defined]  # a mark on any error: its text has the line already
+    return created
 
 
 class _Refusals(threading.local):

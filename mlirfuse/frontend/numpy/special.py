@@ -46,8 +46,8 @@ def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
         if name in _ROWS:
             return t.emit(_ROWS[name], *values)
         wide = [TracedArray(t, v if v.dtype is dt.f64 else t.emit("cast", v, to=dt.f64)) for v in values]
-        made = asarray(_RULES[name](*wide), np.float64).value
-        return made if outs[0] is dt.f64 else t.emit("cast", made, to=outs[0])
+        created = asarray(_RULES[name](*wide), np.float64).value
+        return created if outs[0] is dt.f64 else t.emit("cast", created, to=outs[0])
 
     return lower
 
@@ -244,8 +244,8 @@ def _normalized(row: str, x, axis) -> TracedArray:
     if len(axes) != x.ndim:
         fail(UnsupportedError, f"scipy.special.{row} along some of the axes is not supported in a compiled function")
     flat: Any = np.reshape(x, -1)
-    made: Any = wrap(x._trace, x._trace.emit(row, flat.value, axis=0))
-    return made.reshape(x.shape)
+    created: Any = wrap(x._trace, x._trace.emit(row, flat.value, axis=0))
+    return created.reshape(x.shape)
 
 
 @_function
@@ -273,7 +273,7 @@ def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
     wide = asarray(x, np.float64)
     high = np.max(wide, axis=axis, keepdims=True)
     shift = np.where(np.isfinite(high), high, 0.0)
-    made = np.log(np.sum(np.exp(wide - shift), axis=axis, keepdims=True)) + shift
+    created = np.log(np.sum(np.exp(wide - shift), axis=axis, keepdims=True)) + shift
     if not keepdims:
-        made = np.squeeze(made, _axes(x, axis))
-    return wrap(x._trace, asarray(made, x.dtype).value)
+        created = np.squeeze(created, _axes(x, axis))
+    return wrap(x._trace, asarray(created, x.dtype).value)

@@ -77,10 +77,10 @@ class Trace:
         self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
-        self.checks_positions = True  # kernels tell of those that are not there
+        self.checks_indices = True  # kernels tell of those that are not there
         self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
         self.roots: list = []
-        self.session: Any = None  # the mlirfuse.frontend.numpy.pieces.session.Session, where there is one
+        self.session: Any = None  # the mlirfuse.frontend.numpy.graph_breaks.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
         self.running = False  # the user's function, which sees no stand-in as text
         self.leaf_objects: list = []  # the call's own arguments
@@ -233,13 +233,13 @@ class Trace:
         if self.most_ops is not None and len(self.block.ops) >= self.most_ops:
             raise TooLong(located(f"it has more than {self.most_ops} ops: a long loop?"))
         try:
-            made = self.builder.op(name, *operands, **attrs)
+            created = self.builder.op(name, *operands, **attrs)
         except (ShapeError, TypeError) as error:
             raise located_error(error) from None
         if self.learned:
-            for value in made if isinstance(made, list) else (made,):
+            for value in created if isinstance(created, list) else (created,):
                 self._refresh(value)
-        return made
+        return created
 
     def _refresh(self, value: Value) -> None:
         shape = tuple([self.canonical(n) for n in value.shape])
@@ -307,11 +307,13 @@ class Trace:
         if found is None:
             name, paths = ways_to(array, self.roots + frame_roots())
             position, key = len(self.block.args), id(array)
-            made_here = not paths and isinstance(array, np.ndarray)  # while the function is traced: it may change yet
-            if made_here and array.nbytes <= _SNAPSHOT:
+            created_here = not paths and isinstance(
+                array, np.ndarray
+            )  # while the function is traced: it may change yet
+            if created_here and array.nbytes <= _SNAPSHOT:
                 self.alive.append(array)
                 array = array.copy(order="K")
-            if made_here and array.shape and self.session is not None:
+            if created_here and array.shape and self.session is not None:
                 array = self.session.state.own(array)
             spec = spec_of(array)
             if spec.device != self.device and spec.shape:
@@ -325,10 +327,10 @@ class Trace:
                     f"an array on {spec.device} from outside the function is used with arguments on "
                     f"{self.device}: move it there before{hint}",
                 )
-            made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
-            found = self.captured[key] = (array, made, paths)
+            created = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
+            found = self.captured[key] = (array, created, paths)
             if self.session is not None:
-                self.session.captured(array, made, paths)
+                self.session.captured(array, created, paths)
         return found[1]
 
 

@@ -12,7 +12,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import real_views
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.scope import read_scope, unchanged
-from mlirfuse.frontend.numpy.views import Whole
+from mlirfuse.frontend.numpy.views import FullView
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
@@ -40,20 +40,20 @@ class Out:
     @property
     def leaves(self) -> set[int]:
         """The leaves of the call that it is made of."""
-        positions = {step.leaf for step in self.path if isinstance(step, real_views.Position)}
+        positions = {step.leaf for step in self.path if isinstance(step, real_views.IndexStep)}
         return positions | {self.index} if self.kind in ("argument", "view") else positions
 
     def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
         """What the function returns of ``array``, for the kinds "view" and "part"; ``leaf`` gives a leaf of the
         call."""
-        for step in self.path or (Whole(),):
-            if isinstance(step, real_views.Position):
+        for step in self.path or (FullView(),):
+            if isinstance(step, real_views.IndexStep):
                 array = real_views.at(array, step.axis, leaf(step.leaf))
             else:
                 array = real_views.through(array, step, sizes)
         return array
 
-    def made(self, sizes: dict[str, int]):
+    def created(self, sizes: dict[str, int]):
         """A leaf that is neither a result nor an argument. Arrays that the function makes are new in each call."""
         if self.kind == "size":
             return sz.substitute(self.value, sizes)
@@ -123,5 +123,5 @@ class Traced:
                 whole = leaves if o.kind == "view" else results
                 out.append(o.view(whole[o.index], leaves.__getitem__, sizes))
             else:
-                out.append(o.made(sizes))
+                out.append(o.created(sizes))
         return self.out_tree.unflatten(out)

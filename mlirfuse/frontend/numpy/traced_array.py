@@ -21,7 +21,7 @@ from mlirfuse.frontend.numpy.memory_order import along, is_view, order_of, strid
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
-from mlirfuse.frontend.numpy.views import Permute, Reshape, Whole
+from mlirfuse.frontend.numpy.views import FullView, Permute, Reshape
 from mlirfuse.ir.graph import Value
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class TracedArray(Operators):
     def step(self, step) -> TracedArray:
         """The view that is one step (see :mod:`mlirfuse.frontend.numpy.views`) from this one."""
         if isinstance(step, Permute) and self._path and self._path[-1] == step.inverse():
-            return TracedArray(self._trace, self._before_last(), self._buffer, self._path[:-1] or (Whole(),))
+            return TracedArray(self._trace, self._before_last(), self._buffer, self._path[:-1] or (FullView(),))
         value = step.read(self._trace, self.value)
         return (
             TracedArray(self._trace, value)
@@ -164,7 +164,7 @@ class TracedArray(Operators):
         return (
             TracedArray(self._trace, self.value)
             if self._scalar
-            else TracedArray(self._trace, self.value, self._buffer, self._path or (Whole(),))
+            else TracedArray(self._trace, self.value, self._buffer, self._path or (FullView(),))
         )
 
     def _check_reshapes(self) -> None:

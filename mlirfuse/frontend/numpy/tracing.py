@@ -27,7 +27,7 @@ from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
-from mlirfuse.frontend.numpy.real_views import Position
+from mlirfuse.frontend.numpy.real_views import IndexStep
 from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import roots_of, scope_of
 from mlirfuse.frontend.numpy.source import fail, refusals
@@ -49,18 +49,18 @@ def trace(
     name: str | None = None,
     aliases: dict[int, int] | None = None,
     most_ops: int | None = None,
-    checks_positions: bool = True,
+    checks_indices: bool = True,
     objects: Sequence = (),
 ) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
-    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. ``checks_positions``: kernels
+    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. ``checks_indices``: kernels
     are to check those that arrays are read and written at. ``objects``: the leaves themselves, of which the function
     may ask whether two are one. Raises TraceError, ShapeError,
     UnsupportedError, :class:`TooLong` for more than ``most_ops``, or what the function itself raises.
     """
     t = Trace(most_ops)
-    t.checks_positions = checks_positions
+    t.checks_indices = checks_indices
     t.leaf_objects = list(objects)
     given = stand_ins_for(t, fn, leaves, tree, aliases)
     replaced, stand_ins, arg_leaves, arrays = t.stand_ins, given.stand_ins, given.leaves, given.arrays
@@ -353,14 +353,14 @@ def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
     if any(index not in t.block.args for index in positions):
         return None
     leaf = {index: arg_leaves[t.block.args.index(index)] for index in positions}
-    return tuple(Position(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
+    return tuple(IndexStep(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
 
 
 def _several(leaves: list) -> set[int]:
     """The ids of the buffers that the function has made and of which it returns several views."""
     arrays = {id(x): x for x in leaves if isinstance(x, TracedArray) and not x._scalar}.values()
-    made = [id(x._buffer) for x in arrays if x._buffer.leaf is None and x._buffer.captured is None]
-    return {buffer for buffer in made if made.count(buffer) > 1}
+    created = [id(x._buffer) for x in arrays if x._buffer.leaf is None and x._buffer.captured is None]
+    return {buffer for buffer in created if created.count(buffer) > 1}
 
 
 def _is_read_only(x: TracedArray) -> bool:

@@ -28,8 +28,8 @@ def _row_ufunc(name):
 
 for _row in ops.TABLE.values():
     if _row.kind == "elementwise":
-        for _spelled in _row.numpy:
-            _function = getattr(np, _spelled, None)
+        for _serialized in _row.numpy:
+            _function = getattr(np, _serialized, None)
             if isinstance(_function, np.ufunc):
                 UFUNCS[_function] = _row_ufunc(_row.name)
 
@@ -54,8 +54,8 @@ def _identity_for_bools(name):
     return either
 
 
-for _spelled, _name in (("absolute", "abs"), ("floor", "floor"), ("ceil", "ceil"), ("trunc", "trunc")):
-    UFUNCS[getattr(np, _spelled)] = _identity_for_bools(_name)
+for _serialized, _name in (("absolute", "abs"), ("floor", "floor"), ("ceil", "ceil"), ("trunc", "trunc")):
+    UFUNCS[getattr(np, _serialized)] = _identity_for_bools(_name)
 
 
 @lowers(np.square)

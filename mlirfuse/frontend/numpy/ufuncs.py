@@ -10,7 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
-from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
+from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
@@ -21,7 +21,7 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
-from mlirfuse.runtime import library
+from mlirfuse.runtime import extern_ops
 
 
 def _is_number(x) -> bool:
@@ -35,10 +35,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     """A ufunc on operands of which at least one is traced."""
     t = trace_of(*inputs)
     operands = [operand(t, x) for x in inputs]
-    if any(isinstance(x, MadeArray) for x in operands) and not (kwargs and kwargs.get("out")):
+    if any(isinstance(x, CreatedArray) for x in operands) and not (kwargs and kwargs.get("out")):
         constants = with_known((inputs, kwargs or {}))
         if constants is not None:
-            return as_made(ufunc(*constants[0], **constants[1]))
+            return as_created(ufunc(*constants[0], **constants[1]))
     casting: _Casting = "same_kind"
     dtype, out, where_, order = None, None, True, "K"
     if kwargs:
@@ -88,8 +88,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         if where_ is not True:
             fail(UnsupportedError, f"{ufunc.__name__} of {ins[0]} with where= is not supported in a compiled function")
         lower = _power_by_numpy
-    made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
-    values = made if isinstance(made, tuple) else (made,)
+    created = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
+    values = created if isinstance(created, tuple) else (created,)
     if out is not None or where_ is not True:
         targets = out if isinstance(out, tuple) else (out,)
         results = [_store(t, v, target, where_, ufunc.__name__, casting) for v, target in zip(values, targets)]
@@ -109,14 +109,14 @@ def _power_by_numpy(t, values, ins, outs) -> Value:
     each exponent that is an integer."""
     a, b = aligned(t, values)
     shape = broadcast_shape(t, [t.shape(a), t.shape(b)])
-    call = library.by_numpy(np.power)
+    call = extern_ops.by_numpy(np.power)
     return t.emit("call", a, b, callee="np.power", dtypes=outs, shapes=(shape,), function=call)
 
 
 def _computed(ufunc, k: int | None, *operands):
     """The ufunc of the operands' values in this call; ``k``: which of its several results."""
-    made = ufunc(*map(concrete, operands))
-    return made if k is None else made[k]
+    created = ufunc(*map(concrete, operands))
+    return created if k is None else created[k]
 
 
 def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:

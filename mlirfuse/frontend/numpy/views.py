@@ -140,7 +140,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Whole:
+class FullView:
     """All of it, as another array."""
 
     def out(self, shape) -> tuple[Size, ...]:
@@ -194,7 +194,7 @@ class Diagonal:
 
 
 @dataclass(frozen=True)
-class Part:
+class ComplexPart:
     """The real or the imaginary parts ("real", "imag") of complex elements."""
 
     name: str

@@ -53,10 +53,10 @@ def forward(options: Options, query, key, value, *more) -> list:
     if torch and plain and _flash_takes(query, key, value):
         flat = [_rank_4(t) for t in (query, key, value)]
         if query.is_cuda:
-            made = torch.ops.aten._scaled_dot_product_flash_attention(
+            created = torch.ops.aten._scaled_dot_product_flash_attention(
                 *flat, o["dropout"], o["causal"], False, scale=scale
             )
-            out, logs, state = made[0], made[1], made[6]
+            out, logs, state = created[0], created[1], created[6]
         elif not o["dropout"]:
             out, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*flat, 0.0, o["causal"], scale=scale)
             state = torch.zeros(2, dtype=torch.uint64)
@@ -81,7 +81,7 @@ def backward(options: Options, grad, query, key, value, out, logs, *more) -> lis
         length, keys = query.shape[-2], key.shape[-2]
         state = o["state"] if o["state"] is not None else torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.zeros((), dtype=torch.uint64, device=query.device)
-        made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        created = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *map(_rank_4, (grad, query, key, value, out)),
             logs.reshape(-1, *logs.shape[-2:]),
             None,
@@ -94,7 +94,7 @@ def backward(options: Options, grad, query, key, value, out, logs, *more) -> lis
             unused,
             scale=scale,
         )
-        return [g.reshape(t.shape) for g, t in zip(made, (query, key, value))]
+        return [g.reshape(t.shape) for g, t in zip(created, (query, key, value))]
     xp = torch or np
     q, k, v, g, result, rows = (_widened(t) for t in (query, key, value, grad, out, logs))
     weights = xp.exp(_scores(xp, q, k, scale, o) - rows[..., None])

@@ -2,8 +2,8 @@
 
 A definition *records* the user's program (``recorder.py``). When it is executed, the record is *replayed* into a
 :class:`Graph` for what the call's arguments are (``replay.py``): extents that the program needs equal share one symbol,
-extents of 0 and 1 are constants. Definitions with equal content share one :class:`Program`, which holds these graphs
-and what they compile to.
+extents of 0 and 1 are constants. Definitions with equal content share one :class:`DefinitionProgram`, which holds these
+graphs and what they compile to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlirfuse.frontend.nvfuser.engine import LoweredDefinition, runner_of
 from mlirfuse.frontend.nvfuser.inputs import flatten
 from mlirfuse.frontend.nvfuser.ops.operators import Operators
 from mlirfuse.frontend.nvfuser.profiling import PythonProfiler, profiled
-from mlirfuse.frontend.nvfuser.program import Program
+from mlirfuse.frontend.nvfuser.program import DefinitionProgram
 from mlirfuse.frontend.nvfuser.recorder import Recorder
 from mlirfuse.frontend.nvfuser.validation import compare, reference
 from mlirfuse.frontend.nvfuser.values import (
@@ -61,7 +61,7 @@ class FusionDefinition(Recorder):
         self.schedules = schedule
         self._target = fusion if isinstance(fusion, Fusion) else None
         self._dropped = False  # `del fd._fusion`
-        self._program: Program | None = None
+        self._program: DefinitionProgram | None = None
         self._reproducers: list[str] | None = None
 
     # -- the with statement
@@ -92,7 +92,7 @@ class FusionDefinition(Recorder):
 
     # -- running
 
-    def _finished(self) -> Program:
+    def _finished(self) -> DefinitionProgram:
         cached = self.__dict__.get("fec")
         if isinstance(cached, Fusion) and cached._needed() is not self:
             return cached._needed()._finished()
@@ -107,7 +107,7 @@ class FusionDefinition(Recorder):
                         self.definition()
             if not self.outputs:
                 raise NotImplementedError("Fusion is empty! It has no outputs: use fd.add_output")
-            self._program = Program.of(self, runner_of)
+            self._program = DefinitionProgram.of(self, runner_of)
         return self._program
 
     def execute(

@@ -1,8 +1,9 @@
-"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.Program`: what a definition gives the miss path.
+"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.DefinitionProgram`: what a definition gives the
+miss path.
 
 A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.kinds`. Here a kind is a graph of the definition: the inputs are checked against it, and the
-graph for what they are is found or made.
+is :mod:`mlirfuse.runtime.specializations`. Here a kind is a graph of the definition: the inputs are checked against it,
+and the graph for what they are is found or made.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 from mlirfuse.core import config, settings
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
-from mlirfuse.frontend.nvfuser.program import Program, Runner
+from mlirfuse.frontend.nvfuser.program import DefinitionProgram, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
 from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
-from mlirfuse.runtime.parts import Split, is_split
+from mlirfuse.runtime.specializations import Call, Source, Specialization, Specializations, once
+from mlirfuse.runtime.storage_views import StorageViews, is_split
 from mlirfuse.schedule import targets
 
 
@@ -34,11 +35,11 @@ class BoundCall(Call):
 
 
 @dataclass(eq=False)
-class BoundKind(Kind):
+class BoundSpecialization(Specialization):
     """A graph of a definition for one kind of device. Binding the inputs gives its symbols and has checked all else."""
 
     planned: Planned = field(kw_only=True)
-    recallable = False
+    shape_cacheable = False
 
     def env(self, call: Call) -> dict[str, int]:
         assert isinstance(call, BoundCall)
@@ -55,11 +56,11 @@ class BoundKind(Kind):
 
 
 @dataclass(eq=False)
-class SplitKind(BoundKind):
+class SplitSpecialization(BoundSpecialization):
     """A graph with complex tensors or floats of a byte, made into one of real tensors; see
-    :mod:`mlirfuse.runtime.parts`."""
+    :mod:`mlirfuse.runtime.storage_views`."""
 
-    split: Split = field(kw_only=True)
+    split: StorageViews = field(kw_only=True)
 
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
         return self.split.arguments(leaves, self.split.make(leaves, env))
@@ -72,7 +73,7 @@ class SplitKind(BoundKind):
 class DefinitionSource(Source):
     """A program's part of the miss path."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: DefinitionProgram):
         self.owner = self.program = program
         self.name = f"fusion{program.id}"
 
@@ -83,7 +84,7 @@ class DefinitionSource(Source):
         key = (planned, device, config.compiled_as())
         return BoundCall(list(leaves), [], key, device, planned=planned, bindings=bindings)
 
-    def make(self, call: Call) -> BoundKind:
+    def make(self, call: Call) -> BoundSpecialization:
         assert isinstance(call, BoundCall)
         planned, graph = call.planned, call.planned.graph.copy()
         if call.device != "cpu" and not config.check_indices:
@@ -93,11 +94,11 @@ class DefinitionSource(Source):
         where = list(range(len(graph.args)))
         written, schedules = frozenset(graph.aliases.values()), self.program.definition.schedules
         if is_split(graph):
-            split = Split(graph)
-            return SplitKind(graph, where, mutated=written, planned=planned, split=split, schedules=schedules)
-        return BoundKind(graph, where, mutated=written, planned=planned, schedules=schedules)
+            split = StorageViews(graph)
+            return SplitSpecialization(graph, where, mutated=written, planned=planned, split=split, schedules=schedules)
+        return BoundSpecialization(graph, where, mutated=written, planned=planned, schedules=schedules)
 
-    def plainly(self, call: Call) -> list:
+    def run_eagerly(self, call: Call) -> list:
         assert isinstance(call, BoundCall)
         planned = call.planned
         return planned.collect(run_reference(planned, call.leaves, environment(planned, call.bindings, call.leaves)))
@@ -106,7 +107,7 @@ class DefinitionSource(Source):
 class CompiledRunner:
     """What runs a program's calls compiled."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: DefinitionProgram):
         definition = program.definition
         count = len(definition.inputs)
         statics = [
@@ -114,8 +115,8 @@ class CompiledRunner:
             for k in range(count)
             if k in definition.size_arguments or (program.evaluated and not definition.inputs[k].is_tensor())
         ]
-        self.kinds = Kinds(DefinitionSource(program), statics)
-        self.kinds.dispatch.set_alias_sensitive(program.aliased)
+        self.specializations = Specializations(DefinitionSource(program), statics)
+        self.specializations.dispatch.set_alias_sensitive(program.aliased)
         self.hands_inputs_on = program.hands_inputs_on
         # The dispatcher does not know floats of a byte.
         self.narrow = any(isinstance(v, Tensor) and v.value.dtype.kind == "n" for v in definition.inputs)
@@ -123,22 +124,26 @@ class CompiledRunner:
     def __call__(self, leaves: Sequence) -> list:
         if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
             leaves = detached(leaves)
-        return once(self.kinds.miss(tuple(leaves)), leaves) if self.narrow else self.kinds.dispatch(*leaves)
+        return (
+            once(self.specializations.miss(tuple(leaves)), leaves)
+            if self.narrow
+            else self.specializations.dispatch(*leaves)
+        )
 
 
-def runner_of(program: Program) -> Runner:
+def runner_of(program: DefinitionProgram) -> Runner:
     """What runs a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
     if settings.DEFINITIONS != "reference":
         return CompiledRunner(program)
     source = DefinitionSource(program)
-    return lambda leaves: source.plainly(source.describe(leaves))
+    return lambda leaves: source.run_eagerly(source.describe(leaves))
 
 
 class LoweredDefinition(Lowered):
     """What becomes of a call of a definition, level by level: see :mod:`mlirfuse.inspect.lowered`."""
 
-    def __init__(self, program: Program, inputs: Sequence, target: str | None):
+    def __init__(self, program: DefinitionProgram, inputs: Sequence, target: str | None):
         leaves = flatten(inputs)
         if len(leaves) != program.inputs:
             raise wrong_number(program.inputs, leaves)
@@ -148,8 +153,8 @@ class LoweredDefinition(Lowered):
         call = source.describe(leaves)
         kind = source.make(call)
         env = kind.env(call)
-        made_for = targets.of(target) if target else placement.target_of(leaves)
-        super().__init__("this fusion", kind, kind.arguments(leaves, env), env, made_for)
+        created_for = targets.of(target) if target else placement.target_of(leaves)
+        super().__init__("this fusion", kind, kind.arguments(leaves, env), env, created_for)
 
     def compile(self) -> None:
         """There is none: ``fd.execute`` compiles."""

@@ -54,7 +54,7 @@ def live_records(records, outputs) -> list:
 
 
 class Printer:
-    """Names values as they were made (``names="made"``) or in the order in which they are printed
+    """Names values as they were made (``names="created"``) or in the order in which they are printed
     (``names="printed"``)."""
 
     def __init__(self, definition, names="made"):

@@ -24,7 +24,7 @@ from mlirfuse.ir.graph import Value
 
 Runner = Callable[[list[Any]], list[Any]]  # from the inputs, flattened, and what is computed at the call to the outputs
 
-_programs: OrderedDict[str, Program] = OrderedDict()
+_programs: OrderedDict[str, DefinitionProgram] = OrderedDict()
 _lock = threads.lock()
 RANDOM = {
     "uniform",
@@ -44,16 +44,16 @@ _NVFUSER_SAYS = {
 }
 
 
-class Program:
+class DefinitionProgram:
     """What definitions with equal content share: their graphs, one a kind of call, and what those compile to."""
 
     count = 0
 
-    def __init__(self, key: str, definition: Recorder, make_runner: Callable[[Program], Runner]):
+    def __init__(self, key: str, definition: Recorder, make_runner: Callable[[DefinitionProgram], Runner]):
         self.key = key
         self.definition = definition
-        self.id = Program.count
-        Program.count += 1
+        self.id = DefinitionProgram.count
+        DefinitionProgram.count += 1
         self.planned: dict[tuple, Planned] = {}
         self._signatures: OrderedDict[tuple, tuple[Planned, dict[str, int]]] = OrderedDict()
         self._lock = threads.lock()
@@ -95,14 +95,14 @@ class Program:
         )
 
     @staticmethod
-    def of(definition: Recorder, make_runner: Callable[[Program], Runner]) -> Program:
+    def of(definition: Recorder, make_runner: Callable[[DefinitionProgram], Runner]) -> DefinitionProgram:
         """The program of a finished definition: an earlier one's, if there is one with the same content.
         ``make_runner`` gives what runs its calls."""
         key = printing.key(definition) + (repr(definition.schedules) if definition.schedules else "")
         with _lock:
             found = _programs.get(key)
             if found is None:
-                found = _programs[key] = Program(key, definition, make_runner)
+                found = _programs[key] = DefinitionProgram(key, definition, make_runner)
                 while len(_programs) > MAX_PROGRAMS:
                     _programs.popitem(last=False)
             else:

@@ -71,10 +71,10 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
         replay.record, fd.operation, fd._extras = record.index, record.name, []
         fd.builder.loc = lambda loc=record.loc: loc
         returned = getattr(fd.ops, record.name)(**{key: image(value) for key, value in record.call.items()})
-        for made, value in zip([*results_of(returned), *fd._extras], record.results):
-            mapped[id(value)] = made
-            if isinstance(made, Scalar):
-                made.origin = record.index
+        for created, value in zip([*results_of(returned), *fd._extras], record.results):
+            mapped[id(value)] = created
+            if isinstance(created, Scalar):
+                created.origin = record.index
     if not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in source.inputs):
         fd.example_argument()  # none says where results are made
     return _planned(fd, source, mapped)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.nvfuser.program import Program
+from mlirfuse.frontend.nvfuser.program import DefinitionProgram
 from mlirfuse.frontend.nvfuser.replay import environment
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
@@ -54,7 +54,7 @@ def widened(graph: Graph, rounded: bool = False) -> Graph:
     return Graph(graph.name, body, list(graph.layouts), set(graph.scalars), dict(graph.aliases))
 
 
-def reference(program: Program, arguments: list, rounded: bool = False) -> list[np.ndarray]:
+def reference(program: DefinitionProgram, arguments: list, rounded: bool = False) -> list[np.ndarray]:
     """The outputs for ``arguments`` (the inputs, flattened, and what is computed at the call), in double precision."""
     planned, bindings = program._bind(arguments[: program.inputs], None)
     graph, sizes = widened(planned.graph, rounded), environment(planned, bindings, arguments)
@@ -62,7 +62,7 @@ def reference(program: Program, arguments: list, rounded: bool = False) -> list[
     return planned.collect([np.asarray(r) for r in interpreter.run(graph, arrays, sizes)])
 
 
-def reduced_elements(program: Program, arguments: list) -> int:
+def reduced_elements(program: DefinitionProgram, arguments: list) -> int:
     """How many elements the largest reduction adds up."""
     planned, bindings = program._bind(arguments[: program.inputs], None)
     largest = 1
@@ -76,7 +76,7 @@ def reduced_elements(program: Program, arguments: list) -> int:
     return largest
 
 
-def compare(program: Program, arguments: list, outputs: list, expected: list) -> None:
+def compare(program: DefinitionProgram, arguments: list, outputs: list, expected: list) -> None:
     """Raises AssertionError where an output is not as expected."""
     assert len(outputs) == len(expected), (
         f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
@@ -113,7 +113,7 @@ def _far(a: np.ndarray, b: np.ndarray, relative: float, absolute: float) -> np.n
     return ~np.isclose(_as_wide(a), _as_wide(b), rtol=relative, atol=absolute, equal_nan=True)
 
 
-def _spreads(program: Program, arguments: list) -> list[float]:
+def _spreads(program: DefinitionProgram, arguments: list) -> list[float]:
     """For each output, by how much the definition's own roundings move it at most."""
     out = []
     for exact, rounded in zip(reference(program, arguments), reference(program, arguments, rounded=True)):

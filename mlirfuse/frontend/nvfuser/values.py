@@ -61,9 +61,9 @@ def definition_error(what: str, error: Exception, given: str = "") -> Definition
     if isinstance(error, DefinitionError):
         return error
     kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
-    told = isinstance(error, (MlirfuseError, TypeError, ValueError, OverflowError))
-    told = told and not _OF_PYTHON.search(str(error))
-    text = str(error) if told else f"it does not take these arguments{f' ({given})' if given else ''}"
+    reported = isinstance(error, (MlirfuseError, TypeError, ValueError, OverflowError))
+    reported = reported and not _OF_PYTHON.search(str(error))
+    text = str(error) if reported else f"it does not take these arguments{f' ({given})' if given else ''}"
     return kind(f"{at_line(user_line())}{what}: {text}")
 
 

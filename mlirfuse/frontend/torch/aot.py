@@ -14,7 +14,7 @@ from typing import Any
 from torch.compiler import disable
 from torch.nn import Module
 
-from mlirfuse.core import garbage
+from mlirfuse.core import gc_control
 from mlirfuse.frontend.torch import equal_layers
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd, aot_module_simplified
@@ -30,7 +30,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
     counts = private.counters["aot_autograd"] if private.counters is not None else Counter[str]()
     counts["total"] += 1
     try:
-        with garbage.uncollected(aged=True):
+        with gc_control.gc_disabled(aged=True):
             run = equal_layers.compiled(
                 module, compilers["decompositions"], lambda: aot_module_simplified(module, inputs, **compilers)
             )

@@ -197,10 +197,10 @@ def _windowed(module: GraphModule, node: Node, form: Form) -> None:
         sizes = (None, None, queries, keys, dropout, True, False)
         found = graph.call_function(aten._flash_attention_forward.default, (*rows, *sizes), how)
         first = graph.call_function(operator.getitem, (found, 0))
-        made = graph.call_method("transpose", (first, 1, 2))
-    made.meta["example_value"] = node.meta.get("example_value")
+        created = graph.call_method("transpose", (first, 1, 2))
+    created.meta["example_value"] = node.meta.get("example_value")
     explain(found, f"the mask is {form}: the flash kernel's window")
-    node.replace_all_uses_with(made)
+    node.replace_all_uses_with(created)
     graph.erase_node(node)
 
 

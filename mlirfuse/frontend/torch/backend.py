@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlirfuse.core import config, events, garbage
+from mlirfuse.core import config, events, gc_control
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     aot,
@@ -19,25 +19,25 @@ from mlirfuse.frontend.torch import (
     decompositions,
     equal_layers,
     extract,
+    failure_reports,
+    gc_disabled,
     losses,
     pools,
     products,
     random,
     real_dtypes,
     recompiles,
-    reports,
     sizes,
     traces,
-    uncollected,
     warm,
 )
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
+from mlirfuse.frontend.torch.eager import op_by_op, where_transformed
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
-from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes import pipelines
@@ -62,7 +62,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     except Exception as error:
         if not (given.fallback and config.fallback):
             raise
-        reports.not_compiled(error)
+        failure_reports.not_compiled(error)
         return module.forward
 
 
@@ -70,7 +70,7 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     """What runs ``module``, compiled."""
     progress.follow()
     recompiles.watch()
-    uncollected.while_dynamo_traces()  # a reset forgets it
+    gc_disabled.while_dynamo_traces()  # a reset forgets it
     recorder = _recorder(mode, options, len(inputs))
     attention.prepare(module)
     losses.prepare(module, options.chunked_loss)
@@ -79,7 +79,7 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
-uncollected.while_dynamo_traces()
+gc_disabled.while_dynamo_traces()
 
 
 def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None:
@@ -146,7 +146,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
               recorded: bool = False) -> warm.Compiled:  # fmt: skip
     """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
     equal_layers.put_back(module)
-    failed = reports.Failures(module, which, options)
+    failed = failure_reports.Failures(module, which, options)
     try:
         donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others are cut from a joint graph, which was looked at
@@ -160,7 +160,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
     traces.explained(which, lowered, host)
-    reports.calls_outside(lowered, which, options)
+    failure_reports.calls_outside(lowered, which, options)
     return warm.Compiled(run, lowered, which, options, module)
 
 
@@ -181,7 +181,7 @@ def _donated(module: GraphModule) -> list[int]:
     return [k for k, node in enumerate(inputs) if node.meta.get(extract.DONATED)]
 
 
-@garbage.uncollected(aged=True)
+@gc_control.gc_disabled(aged=True)
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
@@ -197,7 +197,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
         events.report(events.GraphLowered(which, lowered.graph))
     watched = events.Advanced.observers or events.GraphPassRan.observers
     after = _advance(which, lowered.graph) if watched else None
-    pipelines.lower_to_segments(lowered.graph, target.machine, after, foreach=True)
+    pipelines.lower_to_segments(lowered.graph, target.properties, after, foreach=True)
     traces.graph(which, "segmented", lowered.graph)
     if events.GraphSegmented.observers:
         inputs = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

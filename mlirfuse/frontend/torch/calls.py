@@ -24,12 +24,12 @@ class Literal:
     value: Any
 
 
-def spelled(source: str, names: Mapping[str, Any] | None = None) -> Callable[..., list]:
-    """The function that ``source`` spells with these ``names``, which it has as its attribute ``spelled``, so that it
-    can be written down."""
+def serialized(source: str, names: Mapping[str, Any] | None = None) -> Callable[..., list]:
+    """The function that ``source`` spells with these ``names``, which it has as its attribute ``serialized``, so that
+    it can be written down."""
     names = dict(names or {})
     function = eval(_code(source), dict(names))
-    function.spelled = source, names
+    function.serialized = source, names
     return function
 
 
@@ -64,12 +64,12 @@ def _lying(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
 _reinterpret = reinterpret_tensor  # as_strided, by a quarter of the way through torch
 
 
-class Spelling:
-    """Collects the ``operands`` and ``sizes`` of one call. ``made(node)``: what a node is outside of groups: a value, a
-    list of them, a size, a :class:`Literal`."""
+class Serializer:
+    """Collects the ``operands`` and ``sizes`` of one call. ``created(node)``: what a node is outside of groups: a
+    value, a list of them, a size, a :class:`Literal`."""
 
-    def __init__(self, made: Callable[[Node], Any]):
-        self.made = made
+    def __init__(self, created: Callable[[Node], Any]):
+        self.created = created
         self.operands: list[Value] = []
         self.sizes: list[Size] = []
         self.constants: dict[str, Any] = {}
@@ -79,17 +79,17 @@ class Spelling:
     ) -> Callable[..., list]:
         """A function of the operands, and behind them the sizes, that calls ``target`` and gives the list of its
         results; ``several``: it gives more than one, in a list or tuple of its own."""
-        given = [self.spell(x) for x in args]
-        given += [f"{name}={self.spell(x)}" for name, x in kwargs.items()]
+        given = [self.serialize(x) for x in args]
+        given += [f"{name}={self.serialize(x)}" for name, x in kwargs.items()]
         call = f"target({', '.join(given)})"
         names = [f"x{k}" for k in range(len(self.operands))] + [f"n{k}" for k in range(len(self.sizes))]
         source = f"lambda {', '.join(names)}: {f'list({call})' if several else f'[{call}]'}"
-        return spelled(source, {"target": target, **self.constants})
+        return serialized(source, {"target": target, **self.constants})
 
-    def spell(self, x: Any) -> str:
+    def serialize(self, x: Any) -> str:
         """An argument as source text."""
         if isinstance(x, Node):
-            x = self.made(x)
+            x = self.created(x)
         if isinstance(x, Literal):
             return self.constant(x.value)
         if isinstance(x, Value):
@@ -102,13 +102,13 @@ class Spelling:
         if x is None or isinstance(x, (bool, int, str)):
             return repr(x)
         if isinstance(x, slice):
-            return f"slice({self.spell(x.start)}, {self.spell(x.stop)}, {self.spell(x.step)})"
+            return f"slice({self.serialize(x.start)}, {self.serialize(x.stop)}, {self.serialize(x.step)})"
         if type(x) is tuple:
-            return f"({''.join(f'{self.spell(part)}, ' for part in x)})"
+            return f"({''.join(f'{self.serialize(part)}, ' for part in x)})"
         if isinstance(x, (list, tuple)):
-            return f"[{', '.join(map(self.spell, x))}]"
+            return f"[{', '.join(map(self.serialize, x))}]"
         if isinstance(x, dict):
-            return f"{{{', '.join(f'{self.spell(k)}: {self.spell(part)}' for k, part in x.items())}}}"
+            return f"{{{', '.join(f'{self.serialize(k)}: {self.serialize(part)}' for k, part in x.items())}}}"
         return self.constant(x)
 
     def constant(self, x: Any) -> str:

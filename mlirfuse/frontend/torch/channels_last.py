@@ -103,14 +103,14 @@ class _Turner:
             self.replace(node, node.all_input_nodes, self.restored)
             return
         try:
-            made = nodes.computed(node)
+            created = nodes.computed(node)
         except (RuntimeError, ValueError):  # a view that this order of memory does not have
             self.replace(node, node.all_input_nodes, self.restored)
             return
         before = node.meta["val"]
-        if any(a.stride() != b.stride() for a, b in zip(_tensors(before), _tensors(made))):
+        if any(a.stride() != b.stride() for a, b in zip(_tensors(before), _tensors(created))):
             self.traced[node] = before
-            node.meta["val"] = made
+            node.meta["val"] = created
 
     @staticmethod
     def takes(node: Node) -> bool:
@@ -159,9 +159,9 @@ class _Turner:
         while last.op == "placeholder" and last.next.op == "placeholder":
             last = last.next
         with self.graph.inserting_after(last):
-            made = nodes.call(self.graph, like, target, *args, **kwargs)
+            created = nodes.call(self.graph, like, target, *args, **kwargs)
         self.changed = True
-        return made
+        return created
 
 
 def _follows(node: Node) -> bool:

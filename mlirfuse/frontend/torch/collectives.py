@@ -105,18 +105,18 @@ def of_program(sequence: st.Sequence) -> Iterator[Collective]:
         else:  # nobody waits: it has ended when its call has
             kernels, calls = 0, Counter()
         sent = bytes_sent(step.op)
-        spelled = sent if isinstance(sent, int) else str(sent)
-        yield Collective(step.op, _name(step.op), step.op.attrs["ranks"], spelled, kernels, calls)
+        serialized = sent if isinstance(sent, int) else str(sent)
+        yield Collective(step.op, _name(step.op), step.op.attrs["ranks"], serialized, kernels, calls)
 
 
 def bytes_sent(op: Op) -> Size:
     """The bytes that each rank sends for a collective, in a ring where all take part."""
-    given, made = _bytes(op.operands), _bytes(op.results)
+    given, created = _bytes(op.operands), _bytes(op.results)
     ranks, name = op.attrs["ranks"] or 1, _name(op)
     if name.startswith("all_reduce"):
         return sz.floordiv(sz.mul(2 * (ranks - 1), given), ranks)
     if name.startswith("all_gather"):
-        return sz.floordiv(sz.mul(ranks - 1, made), ranks)
+        return sz.floordiv(sz.mul(ranks - 1, created), ranks)
     if name.startswith(("reduce_scatter", "all_to_all", "shard_dim")):
         return sz.floordiv(sz.mul(ranks - 1, given), ranks)
     return given

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 from mlirfuse import _native
 from mlirfuse.core import threads
-from mlirfuse.frontend.torch import pending
+from mlirfuse.frontend.torch import live_saved_tensors
 from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.eager import transformed
 from mlirfuse.frontend.torch.execute import Boxed
-from mlirfuse.frontend.torch.uncompiled import transformed
 
 log = logging.getLogger("mlirfuse")
 
@@ -70,13 +70,13 @@ def _own(results: Sequence[Any], visible: int | None) -> list[Any]:
 class Seen(NamedTuple):
     """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
     each call, and of those that it writes, ``mutated``; how many outputs are ``visible``, those of a forward that are
-    not saved; its ``witness``, if it saves anything."""
+    not saved; its ``saved_tensor``, if it saves anything."""
 
     skip: str | None
     fixed: Sequence[int]
     mutated: set[int]
     visible: int | None = None
-    witness: pending.Witness | None = None
+    saved_tensor: live_saved_tensors.SavedTensor | None = None
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
@@ -114,8 +114,8 @@ class Recorder:
         skip = private.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
-        witness = None if visible is None else pending.witness(module, fixed, visible)
-        return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, witness)
+        saved_tensor = None if visible is None else live_saved_tensors.saved_tensor(module, fixed, visible)
+        return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, saved_tensor)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
         """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
@@ -156,22 +156,22 @@ class Recorder:
 
     def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:
         """``recorded``, or ``run`` while what others saved is to be held."""
-        visible, witness = seen.visible, seen.witness
+        visible, saved_tensor = seen.visible, seen.saved_tensor
 
         def forward(args: list[Any]) -> list[Any]:
             manager = self._manager(device)
             if transformed(which):
                 return run(args)
-            held = manager is not None and pending.pending(manager).hold(manager)
+            held = manager is not None and live_saved_tensors.live_saved_tensors(manager).hold(manager)
             results = list(run(args)) if held else _own(recorded(args), visible)
             manager = self._manager(device)
-            if witness is None or manager is None:
+            if saved_tensor is None or manager is None:
                 return results
-            saved = pending.followed(results, witness)
+            saved = live_saved_tensors.followed(results, saved_tensor)
             if held:
-                self.plain = [*pending.alive(self.plain), saved]
+                self.plain = [*live_saved_tensors.alive(self.plain), saved]
             else:
-                pending.pending(manager).saved.append(saved)
+                live_saved_tensors.live_saved_tensors(manager).saved.append(saved)
             return results
 
         forward._boxed_call = True  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ class Recorder:
 
         def backward(args: list[Any]) -> list[Any]:
             again, manager = private.keeps_graph(), self._manager(device)
-            plain, others = pending.split(self.plain, args) if self.plain else ([], [])
+            plain, others = live_saved_tensors.split(self.plain, args) if self.plain else ([], [])
             if plain:
                 self.plain = [*others, *plain] if again else others
                 return run(args)
@@ -191,7 +191,7 @@ class Recorder:
             if chosen is recorded and manager is not None and manager.can_start_new_generation():
                 chosen = run  # recorded, it would begin a generation, in whose memory its own inputs lie
             if manager is not None:
-                pending.pending(manager).read(manager, args, again, chosen is recorded)
+                live_saved_tensors.live_saved_tensors(manager).read(manager, args, again, chosen is recorded)
             return chosen(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]

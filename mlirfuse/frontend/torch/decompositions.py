@@ -194,8 +194,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **random.DECOMPOSITIONS,
         **value_checks.RANDOM,
     }
-    made = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
-    return {**made, **{op: eager_strides.as_eager(op, None) for op in _whole() if op not in made}}
+    created = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
+    return {**created, **{op: eager_strides.as_eager(op, None) for op in _whole() if op not in created}}
 
 
 def _whole() -> Iterator[Any]:

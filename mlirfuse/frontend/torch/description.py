@@ -21,7 +21,7 @@ from mlirfuse.runtime.host_program import HostProgram
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelDescription:
     """A segment that launches something. ``read`` and ``written``: bytes, or an expression over the graph's sizes."""
 
     scheduler: str
@@ -40,7 +40,7 @@ class GraphExplanation(Shown):
     the order in which they start."""
 
     which: str
-    kernels: list[Kernel]
+    kernels: list[KernelDescription]
     outside: dict[tuple[str, str, str], int]
     saved: list[tuple[str, int | str]]
     programs: int  # of kernels that differ: equal layers have one
@@ -96,7 +96,7 @@ def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanati
     )
 
 
-def kernels_of(ops: Iterable[Op]) -> dict[Segment, Kernel]:
+def kernels_of(ops: Iterable[Op]) -> dict[Segment, KernelDescription]:
     """The segments of ``ops`` that launch something."""
     return {segment: _kernel(segment, of) for segment, of in _members(ops).items() if segment.scheduler != "no-op"}
 
@@ -109,9 +109,9 @@ def _members(ops: Iterable[Op]) -> dict[Segment, list[Op]]:
     return members
 
 
-def _drawn(told: GraphExplanation) -> inspected.Explanation:
+def _drawn(reported: GraphExplanation) -> inspected.Explanation:
     """What :mod:`mlirfuse.inspect` draws."""
-    graph, env = told.host.graph, told.host.last_sizes
+    graph, env = reported.host.graph, reported.host.last_sizes
     names = Names(graph, env)
 
     def line(op: Op) -> inspected.Line:
@@ -130,7 +130,7 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
         launches = [] if segment.scheduler == "no-op" else [inspected.Launch(segment.scheduler, "")]
         shown = [line(op) for op in ops if not listing.is_literal(op)]
         kernels.append(
-            inspected.Kernel(
+            inspected.ExplainedKernel(
                 segment.number,
                 segment.scheduler,
                 launches,
@@ -148,15 +148,15 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
     outside = [inspected.Outside(line(op), "torch's own op") for op in alone if not op.row.view]
     views = [inspected.Outside(line(op), "other indices, or an alias") for op in graph.ops if op.row.view]
     inputs, outputs = ({names.of(v): names.type(v) for v in values} for values in (graph.args, graph.returns))
-    where = told.host.target.name
-    return inspected.Explanation(told.which, where, inputs, outputs, kernels, outside, views, [], "", graph, names)
+    where = reported.host.target.name
+    return inspected.Explanation(reported.which, where, inputs, outputs, kernels, outside, views, [], "", graph, names)
 
 
-def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
+def _kernel(segment: Segment, ops: list[Op]) -> KernelDescription:
     lines = list(dict.fromkeys(listing.place(op.loc) for op in ops if op.loc))
     names = [op.name for op in ops if op.row.kind != "create"]
     read, written = (segment.params.get(name, 0) for name in NAMES)
-    return Kernel(segment.scheduler, names, lines, read, written, segment.why)
+    return KernelDescription(segment.scheduler, names, lines, read, written, segment.why)
 
 
 def counted(names: Iterable[str]) -> str:

@@ -115,12 +115,12 @@ def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) 
         wanted = _asked_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
-        made = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
+        created = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
     except OpaqueSize:
         return found
     if not isinstance(found, (list, tuple)):
-        return made[0]
-    return made if isinstance(found, list) else tuple(made)  # of torch's named ones too
+        return created[0]
+    return created if isinstance(found, list) else tuple(created)  # of torch's named ones too
 
 
 def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
@@ -169,11 +169,11 @@ def _asked_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 def _ask(op: Any, args: Any, kwargs: Any) -> Any:
     try:
         with disable_current_modes(), torch.no_grad():
-            made = op(*_filled(args), **_filled(kwargs))
+            created = op(*_filled(args), **_filled(kwargs))
     except Exception:
         return None
-    made = made if isinstance(made, (list, tuple)) else [made]
-    return [(x.dtype, tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else None for x in made]
+    created = created if isinstance(created, (list, tuple)) else [created]
+    return [(x.dtype, tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else None for x in created]
 
 
 def _span(x: torch.Tensor) -> int:

@@ -258,8 +258,8 @@ def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused:
         body = _body(first)
         given = [n.meta["example_value"] for n in first.given]
         results = [n.meta["example_value"] for n in first.results]
-        spelled = f"{body.graph.python_code('self').src} {_described(given)}"
-        name = hashlib.sha256(spelled.encode()).hexdigest()[:16]
+        serialized = f"{body.graph.python_code('self').src} {_described(given)}"
+        name = hashlib.sha256(serialized.encode()).hexdigest()[:16]
         if name not in refused:
             _local.layers[name] = Layer(name, body, given, results, decompositions)
             found |= {layer.nodes[-1]: (name, layer) for layer in equal}
@@ -268,19 +268,19 @@ def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused:
 
 def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
     inside = {node for _, layer in found.values() for node in layer.nodes}
-    made, new = Graph(graph.owning_module), dict[Node, Node]()
+    created, new = Graph(graph.owning_module), dict[Node, Node]()
     for node in graph.nodes:
         if node not in inside:
-            new[node] = made.node_copy(node, new.__getitem__)
+            new[node] = created.node_copy(node, new.__getitem__)
             vars(new[node]).update({key: value for key, value in vars(node).items() if key == "_dynamo_source"})
         elif node in found:
             name, layer = found[node]
-            call = made.call_function(LAYER, (name, len(new), False, [new[n] for n in layer.given]))
+            call = created.call_function(LAYER, (name, len(new), False, [new[n] for n in layer.given]))
             call.meta["example_value"] = [n.meta["example_value"] for n in layer.results]
             for place, result in enumerate(layer.results):
-                new[result] = made.call_function(operator.getitem, (call, place))
+                new[result] = created.call_function(operator.getitem, (call, place))
                 new[result].meta = dict(result.meta)
-    return made
+    return created
 
 
 def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
@@ -331,8 +331,8 @@ def _as_layer(nodes: list[Node]) -> _Found | None:
     if len(nodes) < _FEWEST or not all(map(_tensor, given + results)):
         return None
     held = {layouts.storage(n.meta["example_value"]) for n in given}
-    made = [layouts.storage(n.meta["example_value"]) for n in results]
-    if not held.isdisjoint(made) or len(set(made)) < len(made):
+    created = [layouts.storage(n.meta["example_value"]) for n in results]
+    if not held.isdisjoint(created) or len(set(created)) < len(created):
         return None
     if any(_writes_given(n, inside) or not _safe(n) for n in nodes):
         return None
@@ -457,15 +457,15 @@ class _Copy:
                 left += node.all_input_nodes
         for node in self._traced.module.graph.nodes:
             if node in needed:
-                made = self._module.graph.node_copy(node, self.nodes.__getitem__)
+                created = self._module.graph.node_copy(node, self.nodes.__getitem__)
                 if node.op == "get_attr":
-                    made.target = _constant(self._module, getattr(self._traced.module, node.target))
+                    created.target = _constant(self._module, getattr(self._traced.module, node.target))
                 value = node.meta.get("val")
                 if isinstance(value, FakeTensor):
-                    made.meta["val"] = self._in_memory_of_its_own(value)
+                    created.meta["val"] = self._in_memory_of_its_own(value)
                 elif isinstance(value, (tuple, list)):
-                    made.meta["val"] = pytree.tree_map_only(FakeTensor, self._in_memory_of_its_own, value)
-                self.nodes[node] = made
+                    created.meta["val"] = pytree.tree_map_only(FakeTensor, self._in_memory_of_its_own, value)
+                self.nodes[node] = created
 
     def _in_memory_of_its_own(self, fake: FakeTensor) -> FakeTensor:
         """Another fake tensor like it: who looks for tensors in the same memory sees each layer's apart."""

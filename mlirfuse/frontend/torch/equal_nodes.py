@@ -38,7 +38,7 @@ def merge(graph: Graph) -> Graph:
             writes += 1
         elif _deterministic(node) and results.isdisjoint(_storages(node)):
             try:
-                first = known.setdefault((node.target, writes, _spelled(node.args), _spelled(node.kwargs)), node)
+                first = known.setdefault((node.target, writes, _serialized(node.args), _serialized(node.kwargs)), node)
             except TypeError:  # an argument that has no hash
                 continue
             if first is not node:
@@ -69,14 +69,14 @@ def _storages(node: Node) -> Iterator[StorageWeakRef]:
                 yield StorageWeakRef(one.untyped_storage())
 
 
-def _spelled(argument: Any) -> Hashable:
+def _serialized(argument: Any) -> Hashable:
     """``argument`` as what is equal where it is of the same types and values: 1 is no 1.0, and 0.0 no -0.0."""
     if isinstance(argument, (tuple, list)):
-        return type(argument), tuple([_spelled(a) for a in argument])
+        return type(argument), tuple([_serialized(a) for a in argument])
     if isinstance(argument, dict):
-        return dict, tuple([(key, _spelled(a)) for key, a in argument.items()])
+        return dict, tuple([(key, _serialized(a)) for key, a in argument.items()])
     if isinstance(argument, slice):
-        return slice, _spelled((argument.start, argument.stop, argument.step))
+        return slice, _serialized((argument.start, argument.stop, argument.step))
     if isinstance(argument, (float, complex)):
         return type(argument), repr(argument)
     return type(argument), argument

@@ -107,11 +107,11 @@ def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]
         return None
     used = _returned_symbols(lowered)
     literals = [what for kind, what in outputs if kind == "literal"]
-    spelled, at = [], 0
+    serialized, at = [], 0
     for kind, what in outputs:
         if kind == "literal":
-            spelled.append(f"literals[{at}]")
+            serialized.append(f"literals[{at}]")
             at += 1
         else:
-            spelled.append(f"results[{what}]" if kind == "result" else str(what))
-    return sz.function(f"[{', '.join(spelled)}]", used, parameters=("results", "env"), literals=literals)
+            serialized.append(f"results[{what}]" if kind == "result" else str(what))
+    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals)

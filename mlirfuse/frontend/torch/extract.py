@@ -144,8 +144,8 @@ def _graph(joint: Joint, order: dict[Node, int], inputs: Sequence[Node], first: 
             for one in sorted(_missing(node, new), key=order.__getitem__):
                 if one not in new:
                     copy(one)
-    made = graph.output(tuple(new[n] if isinstance(n, Node) else n for n in outputs))
-    made.meta["output_stack_traces"] = [n.meta.get("stack_trace") if isinstance(n, Node) else None for n in outputs]
+    created = graph.output(tuple(new[n] if isinstance(n, Node) else n for n in outputs))
+    created.meta["output_stack_traces"] = [n.meta.get("stack_trace") if isinstance(n, Node) else None for n in outputs]
     return graph
 
 

@@ -141,8 +141,8 @@ class Expressions:
         args = [*map(dim, range(len(shape))), *sorted(hidden, key=str)]
         whole = not dtype.is_floating_point and not dtype.is_complex
         name = f"{node.name}@{id(self.module)}"
-        made = sympy.Function(name, integer=True)(*args) if whole else sympy.Function(name)(*args)
-        return sympy.Ne(made, 0) if dtype is torch.bool else made
+        created = sympy.Function(name, integer=True)(*args) if whole else sympy.Function(name)(*args)
+        return sympy.Ne(created, 0) if dtype is torch.bool else created
 
 
 def _is_tensor(node: Node) -> bool:
@@ -330,38 +330,38 @@ def _selected(call: _Call) -> Any:
     index = [*index[:at], *fill, *index[at + 1 :]]
     plan: list[Any] = []  # for each dimension of x a function of its place in the result, or a tensor
     source = 0
-    made: list[Any] = []  # the dimensions left once numbers and slices are taken: what x's index is there
+    created: list[Any] = []  # the dimensions left once numbers and slices are taken: what x's index is there
     for i in index:
         if i is None:
-            made.append(None)
+            created.append(None)
             continue
         n = x.shape[source]
         value = call.value(i) if not isinstance(i, slice) else i
         if isinstance(value, slice):
-            made.append((source, _window(call, value, n)))
+            created.append((source, _window(call, value, n)))
         elif isinstance(value, Indexed):
             if value.dtype in (torch.bool, torch.uint8):
                 raise Unknown("a selection by values")
-            made.append((source, value))
+            created.append((source, value))
         elif isinstance(value, (int, sympy.Expr)) and not isinstance(value, bool):
             plan.append((source, _wrapped(sympy.sympify(value), n)))
         else:
             raise Unknown("an index")
         source += 1
-    return _at(x, _indices(call, len(x.shape), plan, made))
+    return _at(x, _indices(call, len(x.shape), plan, created))
 
 
-def _indices(call: _Call, rank: int, numbers: list[Any], made: list[Any]) -> list[Any]:
+def _indices(call: _Call, rank: int, numbers: list[Any], created: list[Any]) -> list[Any]:
     """What each dimension of the operand is indexed by."""
     out: list[Any] = [None] * rank
     for source, value in numbers:
         out[source] = value
-    tensors = [k for k, entry in enumerate(made) if entry is not None and isinstance(entry[1], Indexed)]
-    width = max((len(made[k][1].shape) for k in tensors), default=0)
+    tensors = [k for k, entry in enumerate(created) if entry is not None and isinstance(entry[1], Indexed)]
+    width = max((len(created[k][1].shape) for k in tensors), default=0)
     together = bool(tensors) and tensors == list(range(tensors[0], tensors[-1] + 1))
     first = tensors[0] if together else 0
     place = 0 if together or not tensors else width
-    for k, entry in enumerate(made):
+    for k, entry in enumerate(created):
         if k in tensors:
             if together and k == tensors[0]:
                 place += width
@@ -371,7 +371,7 @@ def _indices(call: _Call, rank: int, numbers: list[Any], made: list[Any]) -> lis
             out[entry[0]] = sympy.expand(start + step * dim(place))
         place += 1
     for k in tensors:
-        source, value = made[k]
+        source, value = created[k]
         within = {dim(j): 0 if n == 1 else dim(first + width - len(value.shape) + j) for j, n in enumerate(value.shape)}
         body = value.body.xreplace({a: sympy.sympify(b) for a, b in within.items()})
         if not _is_nonnegative(body):

@@ -138,9 +138,9 @@ class _Chain:
 
     def why_not(self, option: str) -> str | None:
         """Why the logits stay whole; None where they need not."""
-        for made, reader in zip(self.between, [self.loss, *self.between]):
-            for user in made.users:
-                if user is not reader and not (made is self.logits and self._is_lse(user)):
+        for created, reader in zip(self.between, [self.loss, *self.between]):
+            for user in created.users:
+                if user is not reader and not (created is self.logits and self._is_lse(user)):
                     who = "the graph returns them" if user.op == "output" else f"{_named(user)} reads them too"
                     return f"the logits stay whole: {who}; without that the loss runs in chunks of rows"
         if any(is_traceable_wrapper_subclass(_value(n)) for n in (*_given(self.linear), self.loss) if n is not None):
@@ -216,7 +216,7 @@ def _replace(graph: Graph, chain: _Chain) -> None:
         dtype, smoothing = _value(chain.linear).dtype, float(given["label_smoothing"])
         if given["reduction"] == "none" or lse:
             rows = call(torch.ops.mlirfuse.linear_rows.default, (*operands, how, dtype, needs))
-            made = _of_rows(call, method, chain, rows, valid, smoothing)
+            created = _of_rows(call, method, chain, rows, valid, smoothing)
             for user in lse:
                 first = method("to", (call(operator.getitem, (rows, 0)), _value(user).dtype))
                 user.replace_all_uses_with(first)
@@ -228,16 +228,16 @@ def _replace(graph: Graph, chain: _Chain) -> None:
             if given["reduction"] == "mean":
                 factors = call(operator.truediv, (factors, call(torch.clamp, (count, 1))))
             called = call(torch.ops.mlirfuse.linear_loss.default, (*operands, factors, smoothing, how, dtype, needs))
-            made = call(operator.getitem, (called, 0))
+            created = call(operator.getitem, (called, 0))
             if given["reduction"] == "mean":  # of no row at all: no number, with gradients of zero
-                made = call(operator.add, (made, call(operator.truediv, (0.0, count))))
-        made = method("to", (made, _value(loss).dtype))
-    again = "; the backward computes them again" if called is not made and called.target is _ROWS else ""
+                created = call(operator.add, (created, call(operator.truediv, (0.0, count))))
+        created = method("to", (created, _value(loss).dtype))
+    again = "; the backward computes them again" if called is not created and called.target is _ROWS else ""
     explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{again}")
     for node in graph.nodes:
         if node not in before and "stack_trace" in loss.meta:
             node.meta["stack_trace"] = loss.meta["stack_trace"]
-    loss.replace_all_uses_with(made)
+    loss.replace_all_uses_with(created)
     for node in (loss, *chain.between):
         graph.erase_node(node)
 

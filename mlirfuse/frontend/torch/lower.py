@@ -21,14 +21,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, refusals, sizes, write_back
+from mlirfuse.frontend.torch import collectives, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
-from mlirfuse.frontend.torch.calls import Literal, Spelling, base_window, spelled, window
+from mlirfuse.frontend.torch.calls import Literal, Serializer, base_window, serialized, window
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import AGAIN
-from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.frontend.torch.source_lines import user_line
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -79,7 +79,7 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
 
 
 @dataclass
-class _Made:
+class _Created:
     """What a node is inside of groups and outside of them."""
 
     inside: Any
@@ -93,12 +93,12 @@ class _Lowering:
         self.block = Block()
         self.node: Node | None = None
         self.builder = Builder(self.block, lambda: user_line(self.node))
-        self.made: dict[Node, _Made] = {}
+        self.created: dict[Node, _Created] = {}
         self.device = _main_device(module)
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
-        self.writes = write_back.at_end(module)
-        self.in_place = write_back.in_place(self.writes)
+        self.writes = input_mutations.at_end(module)
+        self.in_place = input_mutations.in_place(self.writes)
         self.written: list[tuple[Value, Value]] = []  # an argument, and what is written into it
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
         self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor
@@ -147,7 +147,7 @@ class _Lowering:
         value = self._value_for(fake)
         self.argument(value, fake)
         self.result.tensors.append(place)
-        self.made[node] = _Made(value, value)
+        self.created[node] = _Created(value, value)
 
     def argument(self, value: Value, like: Any) -> None:
         graph = self.result.graph
@@ -178,11 +178,11 @@ class _Lowering:
         for part in str(node.target).split("."):
             what = getattr(what, part)
         if not isinstance(what, torch.Tensor):  # the body of a higher-order op
-            self.made[node] = _Made(Literal(what), Literal(what))
+            self.created[node] = _Created(Literal(what), Literal(what))
             return
         value = self._value_for(what)
         self.late.append((value, what))
-        self.made[node] = _Made(value, value)
+        self.created[node] = _Created(value, value)
 
     def _value_for(self, like: Any) -> Value:
         """A value of the type that kernels can read, or an object."""
@@ -211,14 +211,14 @@ class _Lowering:
     def call_function(self, node: Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            whole = self.made[source]
+            whole = self.created[source]
             if isinstance(whole.outside, (list, tuple)) and isinstance(index, int):
-                self.made[node] = _Made(whole.inside[index], whole.outside[index])
+                self.created[node] = _Created(whole.inside[index], whole.outside[index])
                 return
         if node in self.writes:
             if node.args[1] in self.in_place:
                 return
-            target, source = (self.made[x].outside for x in node.args)
+            target, source = (self.created[x].outside for x in node.args)
             if target.dtype is not None and source.dtype is not None:
                 self.written.append((target, source))
                 return
@@ -233,7 +233,7 @@ class _Lowering:
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             size = self._size_of(node)
             if size is not None:
-                self.made[node] = _Made(size, size)
+                self.created[node] = _Created(size, size)
                 return
         if name in VIEWS:
             outside = self.view(node)
@@ -241,7 +241,7 @@ class _Lowering:
             outside = self.call(node)
             why = (node.meta.get("custom") or {}).get(WHY, reason)
             self.result.outside.append((name, why, user_line(node)))
-        self.made[node] = _Made(outside, outside)
+        self.created[node] = _Created(outside, outside)
 
     def by_rule(self, node: Node, name: str) -> None:
         """Raises where the rule does not cover the node, with the block as it was."""
@@ -254,15 +254,15 @@ class _Lowering:
             self.builder._constants = pooled
             raise
         if name in VIEWS:
-            self.made[node] = _Made(inside, self.view(node))
+            self.created[node] = _Created(inside, self.view(node))
         elif isinstance(inside, list):
             pairs = [self._stored(value, fake) for value, fake in zip(inside, node.meta["val"])]
-            self.made[node] = _Made([p.inside for p in pairs], [p.outside for p in pairs])
+            self.created[node] = _Created([p.inside for p in pairs], [p.outside for p in pairs])
         else:
-            made = self._stored(inside, node.meta["val"])
+            created = self._stored(inside, node.meta["val"])
             if _is_number(inside):  # each group computes it anew; a call is given torch's
-                made.outside = self.call(node)
-            self.made[node] = made
+                created.outside = self.call(node)
+            self.created[node] = created
 
     def _inside(self, node: Node, name: str) -> Any:
         fakes = _leaves(node.meta["val"])
@@ -300,12 +300,12 @@ class _Lowering:
         return self.builder.cast(self.builder.cast(value, dtype.compute), dtype)
 
     def _operand(self, x: Node) -> Any:
-        inside = self.made[x].inside
+        inside = self.created[x].inside
         if isinstance(inside, Value) and inside.dtype is None:
             raise Unsupported(f"{x.name} is no tensor that kernels read")
         return inside
 
-    def _stored(self, value: Value, fake: torch.Tensor) -> _Made:
+    def _stored(self, value: Value, fake: torch.Tensor) -> _Created:
         """A kernel's result, where it leaves the kernel: with eager's strides, those of extents of 1 too."""
         order = layouts.memory_order(fake)
         assert order is not None
@@ -318,16 +318,16 @@ class _Lowering:
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         rank = len(shape)
         if strides != layouts.natural_strides(shape, order):
-            restride = spelled(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
+            restride = serialized(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
             given = {"sizes": (*shape, *strides)}
             outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], given | {"shares": (0,)})[0]
         elif packed is not value:
             back = layouts.inverse(order)
-            permute = spelled(f"lambda x: [x.permute({back})]")
+            permute = serialized(f"lambda x: [x.permute({back})]")
             outside = self._call_op("aten.permute.default", permute, [packed], [fake], {"shares": (0,)})[0]
         else:
             outside = value
-        return _Made(inside, outside)
+        return _Created(inside, outside)
 
     # ---- calls of torch's own
 
@@ -340,21 +340,21 @@ class _Lowering:
 
     def _windows(self, node: Node) -> Any:
         source = node.args[0]
-        whole = self.made[source].outside if isinstance(source, Node) else None
+        whole = self.created[source].outside if isinstance(source, Node) else None
         fakes, returned = node.meta["val"], _is_returned(node)
         several = isinstance(fakes, (list, tuple))
         if not isinstance(whole, Value) or whole.dtype is None or (several and returned):
             return None
         root, held = self.windows.get(whole, (whole, source.meta["val"]))
-        made = []
+        created = []
         for fake in fakes if several else [fakes]:
             if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
                 return None
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
-            made.append(self._window(root, fake, numbers, base_window if returned else window))
-            self.windows[made[-1]] = root, held
-        return made if several else made[0]
+            created.append(self._window(root, fake, numbers, base_window if returned else window))
+            self.windows[created[-1]] = root, held
+        return created if several else created[0]
 
     def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]],
                 make: Callable[..., list[Any]]) -> Value:  # fmt: skip
@@ -364,36 +364,36 @@ class _Lowering:
         attrs: dict[str, Any] = {"shares": (0,)}
         if sz.symbols_of([n for part in numbers for n in part]):
             a, b, c = len(numbers[0]), len(numbers[0]) + len(fake.shape), len(numbers[0]) + 2 * len(fake.shape)
-            function = spelled(f"lambda x, *n: window(x, n[:{a}], n[{a}:{b}], n[{b}:{c}], n[{c}])", names)
+            function = serialized(f"lambda x, *n: window(x, n[:{a}], n[{a}:{b}], n[{b}:{c}], n[{c}])", names)
             attrs["sizes"] = tuple(n for part in numbers for n in part)
         else:
             *given, (start,) = numbers
-            function = spelled(f"lambda x: window(x, {', '.join(map(repr, given))}, {start})", names)
+            function = serialized(f"lambda x: window(x, {', '.join(map(repr, given))}, {start})", names)
         return self._call_op("aten.as_strided.default", function, [root], [fake], attrs)[0]
 
     def call(self, node: Node) -> Any:
         """The node as a call. Gives its result, or the list of them."""
-        spelling = Spelling(lambda x: self.made[x].outside)
+        serializer = Serializer(lambda x: self.created[x].outside)
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
         target = torch.ops._c10d_functional.all_reduce_.default if collectives.in_place(node) else node.target
-        function = spelling.function(self.in_place.get(node, target), node.args, node.kwargs, several)
+        function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
-        attrs: dict[str, Any] = {"sizes": tuple(spelling.sizes), "effects": _has_effects(node)}
+        attrs: dict[str, Any] = {"sizes": tuple(serializer.sizes), "effects": _has_effects(node)}
         if node in self.in_place:
             attrs |= {"consumes": True, "shares": (0,)}
         elif not attrs["effects"]:
-            attrs["shares"] = self._shares(node, spelling.operands, given)
+            attrs["shares"] = self._shares(node, serializer.operands, given)
         if (role := collectives.role(node)) is not None:
             attrs |= {"collective": role, "ranks": collectives.ranks(node) if role == "start" else None}
-        made = self._call_op(str(target), function, spelling.operands, given, attrs)
-        return made if several else made[0]
+        created = self._call_op(str(target), function, serializer.operands, given, attrs)
+        return created if several else created[0]
 
     def _shares(self, node: Node, operands: list[Value], fakes: Sequence[Any]) -> tuple[int, ...] | None:
         """For each result the operand in whose memory it lies, by the storages of the fake tensors."""
         known: dict[Any, int] = {}
         for source in node.all_input_nodes:
-            outside = self.made[source].outside
+            outside = self.created[source].outside
             if isinstance(outside, (list, tuple)):
                 return None
             storage = layouts.storage(source.meta.get("val"))
@@ -435,7 +435,7 @@ class _Lowering:
         returns: list[Value] = []
         places: dict[Value, int] = {}
         for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
-            what = self.made[leaf].outside if isinstance(leaf, Node) else leaf
+            what = self.created[leaf].outside if isinstance(leaf, Node) else leaf
             if isinstance(what, Value):
                 if what not in places:
                     places[what] = len(returns)

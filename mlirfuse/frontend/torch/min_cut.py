@@ -250,9 +250,9 @@ class _Costs:
                 own = _bytes(node)
                 self.source[node] = own
                 if is_free(node):
-                    made_of = sum(self.source[n] for n in inputs)
-                    self.source[node] = min(own, made_of)
-                    if made_of <= own + own // _BESIDE:
+                    created_from = sum(self.source[n] for n in inputs)
+                    self.source[node] = min(own, created_from)
+                    if created_from <= own + own // _BESIDE:
                         self.no_more.add(node)
         self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
         for node in reversed(list(graph.nodes)):

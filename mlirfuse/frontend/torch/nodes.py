@@ -19,10 +19,10 @@ def explain(node: Node, why: str) -> None:
 
 def call(graph: Graph, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     """A call where ``graph`` inserts, which stands in the user's program where ``like`` does."""
-    made = graph.call_function(target, args, kwargs)
-    made.meta.update({key: value for key, value in like.meta.items() if key not in ("val", "tensor_meta")})
-    made.meta["val"] = computed(made)
-    return made
+    created = graph.call_function(target, args, kwargs)
+    created.meta.update({key: value for key, value in like.meta.items() if key not in ("val", "tensor_meta")})
+    created.meta["val"] = computed(created)
+    return created
 
 
 def computed(node: Node) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mlirfuse.core import garbage
+from mlirfuse.core import gc_control
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.torch import (
     aot,
@@ -36,7 +36,7 @@ AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is
 _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
 
 
-@garbage.uncollected()
+@gc_control.gc_disabled()
 def partition(
     joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:

@@ -6,7 +6,7 @@ the bytes themselves, and of the image takes the size alone.
 ::
 
     values, places = max_pool2d_with_indices(x)           ->  values, offsets = max_pool(x)
-                                                              places = max_pool_places(offsets, size)
+                                                              places = max_pool_indices(offsets, size)
     max_pool2d_with_indices_backward(g, x, …, places)     ->  max_pool_backward(g, offsets, size)
 
 :mod:`mlirfuse.frontend.torch.ops.pools` has their rules; where no kernel is made, torch's own ops run.
@@ -33,10 +33,10 @@ _BACKWARD = {2: aten.max_pool2d_with_indices_backward.default, 3: aten.max_pool3
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _WINDOWS = "int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
 _library.define(f"max_pool(Tensor x, {_WINDOWS}) -> (Tensor, Tensor)")
-_library.define(f"max_pool_places(Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
+_library.define(f"max_pool_indices(Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
 _library.define(f"max_pool_backward(Tensor gradient, Tensor told, SymInt[] size, {_WINDOWS}) -> Tensor")
-_POOL, _PLACES, _POOL_BACKWARD = (
-    getattr(torch.ops.mlirfuse, name).default for name in ("max_pool", "max_pool_places", "max_pool_backward")
+_POOL, _INDICES, _POOL_BACKWARD = (
+    getattr(torch.ops.mlirfuse, name).default for name in ("max_pool", "max_pool_indices", "max_pool_backward")
 )
 
 
@@ -44,7 +44,7 @@ def by_offsets(graph: Graph) -> None:
     """Has backwards read offsets where they are told places that are computed of them, of the same windows."""
     for node in graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
         places = node.args[1]
-        if places.target is _PLACES and _windows_of(places) == _windows_of(node):
+        if places.target is _INDICES and _windows_of(places) == _windows_of(node):
             node.update_arg(1, places.args[0])
             if not places.users:
                 graph.erase_node(places)
@@ -77,7 +77,7 @@ def _decomposed(n: int) -> dict[Any, Callable[..., Any]]:
         if windows is None:
             return NotImplemented
         values, offsets = _POOL(x, *windows)
-        return values, _PLACES(offsets, x.shape[-n:], *windows)
+        return values, _INDICES(offsets, x.shape[-n:], *windows)
 
     def backward(gradient: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any,
                  ceil_mode: bool, places: torch.Tensor) -> Any:  # fmt: skip
@@ -123,13 +123,13 @@ def _firsts(
         yield d, first.view(-1, *[1] * (-1 - d))
 
 
-def _pool_backward(gradient: torch.Tensor, told: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
+def _pool_backward(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
     """torch's op reads no element of the image."""
-    places = told if told.dtype is torch.int64 else _places(told, size, *windows)
-    return _BACKWARD[len(size)](gradient, _like_image(gradient, told, size), *windows, places)
+    places = reported if reported.dtype is torch.int64 else _places(reported, size, *windows)
+    return _BACKWARD[len(size)](gradient, _like_image(gradient, reported, size), *windows, places)
 
 
-for _op, _function in ((_POOL, _pool), (_PLACES, _places), (_POOL_BACKWARD, _pool_backward)):
+for _op, _function in ((_POOL, _pool), (_INDICES, _places), (_POOL_BACKWARD, _pool_backward)):
     for _key in ("CompositeExplicitAutograd", "Autograd"):  # of the second, dual numbers and gradients are torch's
         _library.impl(_op, _function, _key)
 
@@ -140,13 +140,15 @@ def _fake_pool(x: torch.Tensor, kernel: Sequence[int], *how: Any) -> tuple[torch
     return values, torch.empty_like(places, dtype=torch.uint8)
 
 
-@torch.library.register_fake("mlirfuse::max_pool_places", lib=_library)
-def _fake_places(offsets: torch.Tensor, *_: Any) -> torch.Tensor:
+@torch.library.register_fake("mlirfuse::max_pool_indices", lib=_library)
+def _fake_indices(offsets: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(offsets, dtype=torch.int64)
 
 
 @torch.library.register_fake("mlirfuse::max_pool_backward", lib=_library)
-def _like_image(gradient: torch.Tensor, told: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
+def _like_image(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
     """An image that lies as the pool's results do, and as the gradient of torch's op."""
     shape = (*gradient.shape[: -len(size)], *size)
-    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(told))
+    return torch.empty(
+        shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(reported)
+    )

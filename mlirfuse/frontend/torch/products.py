@@ -80,15 +80,15 @@ class _Padder:
         with self.module.graph.inserting_before(node):
             left = self.append(self.append(a, 0, rows), 1, inner)
             right = self.append(self.append(b, 0, inner), 1, columns)
-            made = self.call(aten.mm.default, left, right)
+            created = self.call(aten.mm.default, left, right)
             if columns:
-                made = self.call(aten.slice.Tensor, made, 1, 0, n)
+                created = self.call(aten.slice.Tensor, created, 1, 0, n)
             if rows:
-                made = self.call(aten.slice.Tensor, made, 0, 0, m)
+                created = self.call(aten.slice.Tensor, created, 0, 0, m)
             if rows or columns:
-                made = self.call(aten.clone.default, made, memory_format=torch.contiguous_format)
-        made.meta.update({key: value for key, value in node.meta.items() if key != "val"})
-        node.replace_all_uses_with(made)
+                created = self.call(aten.clone.default, created, memory_format=torch.contiguous_format)
+        created.meta.update({key: value for key, value in node.meta.items() if key != "val"})
+        node.replace_all_uses_with(created)
         self.module.graph.erase_node(node)
         self.changed = True
 
@@ -109,10 +109,10 @@ class _Padder:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A call with its fake result."""
-        made = self.module.graph.call_function(target, args, kwargs)
+        created = self.module.graph.call_function(target, args, kwargs)
         given, named = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-        made.meta["val"] = target(*given, **named)
-        return made
+        created.meta["val"] = target(*given, **named)
+        return created
 
 
 def _takes(a: Node, b: Node) -> bool:

@@ -75,10 +75,10 @@ class Profile(Tables):
     def tables(self) -> list[Table]:
         """The rows of each graph, equal ones as one, the slowest first."""
         out = []
-        for graph, told in [*enumerate(self.graphs), (None, None)]:
+        for graph, reported in [*enumerate(self.graphs), (None, None)]:
             rows = [row for row in self.rows if row.graph == graph]
             if rows:
-                out.append(_table(rows, f"{told.which if told else 'outside of graphs'}: {_ms(rows)} ms"))
+                out.append(_table(rows, f"{reported.which if reported else 'outside of graphs'}: {_ms(rows)} ms"))
         return out
 
     def to_html(self) -> str:
@@ -94,12 +94,12 @@ class Profile(Tables):
                 tip = f"{row.what}: {row.ms:.4f} ms, {_bytes(row.read + row.written)}\n{row.ops}\n{row.lines}"
                 box = f'x="{row.start * scale:.3f}" width="{max(row.ms * scale, 0.02):.3f}" y="0" height="60"'
                 boxes.append(f'<rect {box} fill="{_COLORS[row.kind]}"><title>{escape(tip)}</title></rect>')
-        for at, told in enumerate(self.graphs):
+        for at, reported in enumerate(self.graphs):
             begins = [row.start for row in self.rows if row.graph == at]
             if begins:
                 left = min(begins) * scale
                 side = f"right: {100 - left:.1f}%" if left > 85 else f"left: {left:.1f}%"
-                names.append(f'<span style="position: absolute; {side}">{escape(told.which)}</span>')
+                names.append(f'<span style="position: absolute; {side}">{escape(reported.which)}</span>')
         keys = "".join(f'<span style="color: {color}">■ {kind}</span> &nbsp; ' for kind, color in _COLORS.items())
         size = 'viewBox="0 0 100 60" width="100%" height="60" preserveAspectRatio="none"'
         svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(boxes)}</svg>'
@@ -116,28 +116,28 @@ def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
     kernels of a program that launches several are timed one by one in steps of their own, and share
     the program's time.
     """
-    clock, told = _Clock(), Profile()
+    clock, reported = _Clock(), Profile()
 
     def observer(which: str, lowered: Lowered, host: HostProgram) -> None:
-        told.graphs.append(described(which, lowered, host))
-        host.watch(_Watch(clock, len(told.graphs) - 1))
+        reported.graphs.append(described(which, lowered, host))
+        host.watch(_Watch(clock, len(reported.graphs) - 1))
 
     with compiled(model, options, observer) as run:
         for _ in range(2):
             step(run, model, args, kwargs)
-        clock.on_gpu = any(graph.host.target.device is not None for graph in told.graphs)
+        clock.on_gpu = any(graph.host.target.device is not None for graph in reported.graphs)
         best: tuple[list[_Span], float, float] | None = None
         for _ in range(_ROUNDS):
             found = clock.round(lambda: step(run, model, args, kwargs))
             best = found if best is None or found[1] < best[1] else best
         assert best is not None
-        spans, told.ms, told.host_ms = best
+        spans, reported.ms, reported.host_ms = best
         with timed() as clock.launched:
             for _ in range(2):  # the first makes what times them
                 shares = clock.round(lambda: step(run, model, args, kwargs))[0]
         alike = [(s.graph, s.place) for s in spans] == [(s.graph, s.place) for s in shares]
-    told.rows = list(_rows(told, spans, shares if alike else spans))
-    return told
+    reported.rows = list(_rows(reported, spans, shares if alike else spans))
+    return reported
 
 
 # ---- measuring
@@ -242,16 +242,16 @@ class _Watch:
 # ---- rows
 
 
-def _rows(told: Profile, spans: list[_Span], shares: list[_Span]) -> Iterator[Row]:
+def _rows(reported: Profile, spans: list[_Span], shares: list[_Span]) -> Iterator[Row]:
     """The parts of the step, and the gaps between them."""
     at = host_at = 0.0
     last: int | None = None
     for span, share in zip(spans, shares):
         graph = span.graph if span.graph == last else None
         yield Row(graph, "gap", "between", at, span.device[0] - at, span.host[0] - host_at)
-        yield from _parts(told.graphs[span.graph].host, span, share.kernels)
+        yield from _parts(reported.graphs[span.graph].host, span, share.kernels)
         at, host_at, last = span.device[1], span.host[1], span.graph
-    yield Row(None, "gap", "between", at, told.ms - at, told.host_ms - host_at)
+    yield Row(None, "gap", "between", at, reported.ms - at, reported.host_ms - host_at)
 
 
 def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
@@ -272,11 +272,11 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
             total = sum(taken.values())
             part = taken.get(segment, 0.0) / total if total else 1 / len(kernels)
             lines = ", ".join(kernel.lines)
-            made = row(
+            created = row(
                 "kernel", kernel.scheduler, part, read=read, written=written, ops=counted(kernel.ops), lines=lines
             )
-            yield made
-            start += made.ms
+            yield created
+            start += created.ms
     elif isinstance(step, st.Foreach):
         for kernel in kernels_of(step.op.blocks[0].ops).values():
             what, lines = f"{step.members} × {kernel.scheduler}", ", ".join(kernel.lines)

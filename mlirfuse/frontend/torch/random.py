@@ -33,8 +33,8 @@ def _seed(device: torch.device) -> torch.Tensor:
 def _numbers(name: str):
     def run(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         ours = dt.f64 if dtype is torch.float64 else dt.f32
-        made = table.TABLE[name].ref(int(seed), offset, tuple(size), ours)  # type: ignore[misc]
-        return arrays.from_numpy(made, seed)
+        created = table.TABLE[name].ref(int(seed), offset, tuple(size), ours)  # type: ignore[misc]
+        return arrays.from_numpy(created, seed)
 
     return run
 
@@ -62,11 +62,11 @@ NUMBERS = (torch.ops.mlirfuse.uniform.default, torch.ops.mlirfuse.normal.default
 def _uniform(size: Sequence[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Numbers in [0, 1) of a float type."""
     wide = torch.float64 if dtype is torch.float64 else torch.float32
-    made = NUMBERS[0](SEED(device), 0, size, wide)
+    created = NUMBERS[0](SEED(device), 0, size, wide)
     if dtype in _BITS:
         steps = 2.0 ** _BITS[dtype]
-        made = torch.floor(made * steps) * (1 / steps)
-    return made.to(dtype)
+        created = torch.floor(created * steps) * (1 / steps)
+    return created.to(dtype)
 
 
 def _normal(size: Sequence[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:

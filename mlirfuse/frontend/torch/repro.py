@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.package import sys_importer
 
 from mlirfuse.core.errors import located
-from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.frontend.torch.source_lines import user_line
 from mlirfuse.frontend.torch.torch_private import format_imports
 from mlirfuse.ir.graph import Op
 from mlirfuse.runtime.failures import innermost
@@ -57,7 +57,7 @@ def script(module: GraphModule, which: str) -> str:
         which=which,
         imports=format_imports(imports, sys_importer),
         classes="\n\n".join(classes),
-        inputs="".join(f"    {_spelled(x)},\n" for x in given),
+        inputs="".join(f"    {_serialized(x)},\n" for x in given),
         mode="symbolic" if symbolic else "fake",
     )
 
@@ -66,20 +66,20 @@ def _classes(name: str, module: GraphModule, imports: dict[str, Any]) -> list[st
     """The class of ``module``, behind those of the bodies of its higher-order ops."""
     code = module.graph.python_code("self")
     imports.update(code.globals)
-    inner, made = [], []
+    inner, created = [], []
     for target in dict.fromkeys(str(node.target) for node in module.graph.nodes if node.op == "get_attr"):
         what = getattr(module, target)
         if isinstance(what, GraphModule):
             inner += _classes(f"{name}_{target}", what, imports)
-            made.append(f"        self.{target} = {name}_{target}()\n")
+            created.append(f"        self.{target} = {name}_{target}()\n")
         else:
-            made.append(f"        self.{target} = {_spelled(what)}\n")
+            created.append(f"        self.{target} = {_serialized(what)}\n")
     body = "".join(f"    {line}\n" if line else "\n" for line in code.src.strip().splitlines())
-    start = f"    def __init__(self):\n        super().__init__()\n{''.join(made)}\n"
+    start = f"    def __init__(self):\n        super().__init__()\n{''.join(created)}\n"
     return [*inner, f"class {name}(torch.nn.Module):\n{start}{body}"]
 
 
-def _spelled(x: Any) -> str:
+def _serialized(x: Any) -> str:
     if not isinstance(x, torch.Tensor):
         return repr(_hint(x))
     size, stride = (tuple(map(_hint, numbers)) for numbers in (x.shape, x.stride()))

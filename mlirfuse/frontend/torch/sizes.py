@@ -103,12 +103,12 @@ def hint(value: Any) -> int:
     return int(found)
 
 
-def hinted(told: dict[str, str], inputs: list) -> dict[str, int]:
-    """The sizes of the call that a graph was traced for. ``told``: for each symbol Python over the list of inputs,
+def hinted(reported: dict[str, str], inputs: list) -> dict[str, int]:
+    """The sizes of the call that a graph was traced for. ``reported``: for each symbol Python over the list of inputs,
     ``args``; ``inputs``: the fake ones. Symbols without a value are left out."""
     shaped = [_Hinted([_known(n) for n in v.shape]) if isinstance(v, torch.Tensor) else _known(v) for v in inputs]
     out = {}
-    for name, source in told.items():
+    for name, source in reported.items():
         try:
             out[name] = int(eval(source, {"args": shaped}))
         except TypeError:  # of an input without a value

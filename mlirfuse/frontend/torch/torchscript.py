@@ -110,12 +110,12 @@ class _Source:
     def node(self, node: Any) -> list[str]:
         kind = node.kind()
         given = list(map(self.name, node.inputs()))
-        made = list(map(self.name, node.outputs()))
+        created = list(map(self.name, node.outputs()))
         special = getattr(self, "_" + kind.split("::")[1].lower(), None) if kind.startswith("prim::") else None
         if special is not None:
-            return special(node, given, made)
-        target = ", ".join(made)
-        return [f"{target} = {self.call(node, kind, given)}" if made else self.call(node, kind, given)]
+            return special(node, given, created)
+        target = ", ".join(created)
+        return [f"{target} = {self.call(node, kind, given)}" if created else self.call(node, kind, given)]
 
     def call(self, node: Any, kind: str, given: list[str]) -> str:
         inputs = list(node.inputs())
@@ -135,23 +135,23 @@ class _Source:
         schema = parse_schema(node.schema())
         packet = getattr(getattr(torch.ops, space), short)
         function = getattr(packet, schema.overload_name or "default")
-        spelled = []
+        serialized = []
         for argument, name in zip(schema.arguments, given):
             convert = next((f for key, f in _CONVERSIONS.items() if key in str(argument.real_type)), None)
             text = name if convert is None else f"{self.bound(convert)}({name})"
-            spelled.append(f"{argument.name}={text}" if argument.kwarg_only else text)
-        return f"{self.bound(function)}({', '.join(spelled)})"
+            serialized.append(f"{argument.name}={text}" if argument.kwarg_only else text)
+        return f"{self.bound(function)}({', '.join(serialized)})"
 
     # ---- prim::
 
-    def _constant(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _constant(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         value = node.output().toIValue() if node.output().type().kind() != "NoneType" else None
         plain = value is None or type(value) in (bool, int, str)
         if plain and node.output().type().kind() == "TensorType":
             self.numbers.add(node.output().debugName())
-        return [f"{made[0]} = {value!r}" if plain else f"{made[0]} = {self.bound(value)}"]
+        return [f"{created[0]} = {value!r}" if plain else f"{created[0]} = {self.bound(value)}"]
 
-    def _getattr(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _getattr(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         attribute, owner = node.s("name"), node.input().debugName()
         script, module = self.objects.get(owner, (None, None))
         if script is not None and module is not None and attribute != "training":
@@ -160,52 +160,52 @@ class _Source:
                 self.objects[node.output().debugName()] = (found, getattr(module, attribute))
             elif not hasattr(module, attribute):
                 setattr(module, attribute, found)
-        return [f"{made[0]} = getattr({given[0]}, {attribute!r})"]
+        return [f"{created[0]} = getattr({given[0]}, {attribute!r})"]
 
-    def _createobject(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _createobject(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         if not str(node.output().type()).endswith(".grad_mode.no_grad"):
             raise UnsupportedError(f"TorchScript's own classes are not taken: {str(node).strip()}")
-        self.no_grads.add(made[0])
+        self.no_grads.add(created[0])
         return []
 
-    def _enter(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _enter(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         switch, state = self.bound(set_grad_enabled), self.bound(torch.is_grad_enabled)
         return [f"{given[0]} = {state}()", f"{switch}(False)"]
 
-    def _exit(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _exit(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         return [f"{self.bound(set_grad_enabled)}({given[0]})"]
 
-    def _setattr(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _setattr(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         return [] if given[0] in self.no_grads else [f"{given[0]}.{node.s('name')} = {given[1]}"]
 
-    def _listconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        return [f"{made[0]} = [{', '.join(given)}]"]
+    def _listconstruct(self, node: Any, given: list[str], created: list[str]) -> list[str]:
+        return [f"{created[0]} = [{', '.join(given)}]"]
 
-    def _tupleconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _tupleconstruct(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         known = _named_tuple(str(node.output().type()))
         values = "".join(name + ", " for name in given)
-        return [f"{made[0]} = {self.bound(known)}({values})" if known is not None else f"{made[0]} = ({values})"]
+        return [f"{created[0]} = {self.bound(known)}({values})" if known is not None else f"{created[0]} = ({values})"]
 
-    def _dictconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _dictconstruct(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         pairs = ", ".join(f"{k}: {v}" for k, v in zip(given[::2], given[1::2]))
-        return [f"{made[0]} = {{{pairs}}}"]
+        return [f"{created[0]} = {{{pairs}}}"]
 
-    def _listunpack(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        return [f"{''.join(name + ', ' for name in made)} = {given[0]}"]
+    def _listunpack(self, node: Any, given: list[str], created: list[str]) -> list[str]:
+        return [f"{''.join(name + ', ' for name in created)} = {given[0]}"]
 
     _tupleunpack = _listunpack
 
-    def _raiseexception(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _raiseexception(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         return [f"raise RuntimeError({given[0]})"]
 
-    def _if(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _if(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         out = []
         for word, block in zip((f"if {given[0]}:", "else:"), node.blocks()):
             out += [word, *self.block(block, "    ")]
-            out += [f"    {a} = {self.name(b)}" for a, b in zip(made, block.outputs())] or ["    pass"]
+            out += [f"    {a} = {self.name(b)}" for a, b in zip(created, block.outputs())] or ["    pass"]
         return out
 
-    def _loop(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+    def _loop(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         (block,) = node.blocks()
         counter, *carried = map(self.name, block.inputs())
         out = [f"{a} = {b}" for a, b in zip(carried, given[2:])]
@@ -216,4 +216,4 @@ class _Source:
         if carried:
             out.append(f"    {', '.join(carried)}, = {', '.join(following)},")
         out.append(f"    {go} = {again}")
-        return out + [f"{a} = {b}" for a, b in zip(made, carried)]
+        return out + [f"{a} = {b}" for a, b in zip(created, carried)]

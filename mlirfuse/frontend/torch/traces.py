@@ -17,7 +17,7 @@ log = logging.getLogger("mlirfuse")
 
 def graph(which: str, level: str, given: Graph) -> None:
     """``given`` as MLIR, after the passes that lead to ``level``."""
-    _told(which, level, logging.DEBUG, lambda: _text(given))
+    _reported(which, level, logging.DEBUG, lambda: _text(given))
 
 
 def _text(given: Graph) -> str:
@@ -32,10 +32,10 @@ def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
     """The tables of ``explain``."""
     from mlirfuse.frontend.torch.description import described  # drawing is imported where somebody looks
 
-    _told(which, "explain", logging.INFO, lambda: str(described(which, lowered, host)))
+    _reported(which, "explain", logging.INFO, lambda: str(described(which, lowered, host)))
 
 
-def _told(which: str, what: str, severity: int, text: Callable[[], str]) -> None:
+def _reported(which: str, what: str, severity: int, text: Callable[[], str]) -> None:
     if log.isEnabledFor(severity):
         log.log(severity, "the %s graph, %s:\n%s", which, what, text())
     if traced():

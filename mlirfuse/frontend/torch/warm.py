@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlirfuse.core import config, events, garbage
-from mlirfuse.core.machine import spelled
-from mlirfuse.frontend.torch import aot, calls, reports, uncompiled
+from mlirfuse.core import config, events, gc_control
+from mlirfuse.core.device_properties import serialized
+from mlirfuse.frontend.torch import aot, calls, eager, failure_reports
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
@@ -64,13 +64,13 @@ class Compiled(OutputCode):
             raise BypassAOTAutogradCache(f"the {self._which} graph runs op by op")
         try:
             with disable_current_modes():
-                body = _pickled(self.lowered, uncompiled.packed(self._module, self._which))
+                body = _pickled(self.lowered, eager.packed(self._module, self._which))
         except Exception as error:
             raise BypassAOTAutogradCache(f"the {self._which} graph: {error}") from error
         self._kept = hashlib.sha256(body).digest() + body
         self.run = self.lowered = self._module = None
 
-    @garbage.uncollected()
+    @gc_control.gc_disabled()
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes what runs the graph of what was kept. Raises ValueError where that is damaged."""
         if self.run is not None:
@@ -80,10 +80,10 @@ class Compiled(OutputCode):
             raise ValueError("a damaged entry of the cache")
         with disable_current_modes():
             lowered, module = _unpickled(body)
-        reports.calls_outside(lowered, self._which, self._options)
-        failed = reports.Failures(None, self._which, self._options)
+        failure_reports.calls_outside(lowered, self._which, self._options)
+        failed = failure_reports.Failures(None, self._which, self._options)
         run = boxed(lowered, host_program(lowered, failed.kernel))
-        self.run = uncompiled.where_transformed(run, lambda: uncompiled.unpacked(module), self._which)
+        self.run = eager.where_transformed(run, lambda: eager.unpacked(module), self._which)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
@@ -115,12 +115,12 @@ def _tag(options: Options) -> str:
     attention = [
         getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math", "cudnn")
     ]
-    machines = [target_of(torch.device("cpu")).machine]
+    all_properties = [target_of(torch.device("cpu")).properties]
     if torch.cuda.is_available():
-        machines.append(target_of(torch.device("cuda", torch.cuda.current_device())).machine)
+        all_properties.append(target_of(torch.device("cuda", torch.cuda.current_device())).properties)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
     settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
-    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(spelled, machines)]
+    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(serialized, all_properties)]
     return f"mlirfuse {cache.sources()} {facts}"
 
 
@@ -129,8 +129,8 @@ def _tag(options: Options) -> str:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is FunctionType and hasattr(obj, "spelled"):
-            return calls.spelled, obj.spelled
+        if type(obj) is FunctionType and hasattr(obj, "serialized"):
+            return calls.serialized, obj.serialized
         if isinstance(obj, OpOverload):
             return _overload, tuple(str(obj).rsplit(".", 2))
         if isinstance(obj, HigherOrderOperator):

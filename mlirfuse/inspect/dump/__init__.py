@@ -35,7 +35,7 @@ from mlirfuse.inspect.dump import cache, calls, code, guards, labels, tensors
 
 # By channel. Labels come first: the others print under them.
 OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], None]]], ...] = (
-    (frozenset(config.DUMPS), {events.Traced: labels.number_kind, events.Segmented: labels.name_programs}),
+    (frozenset(config.DUMPS), {events.Traced: labels.number_specialization, events.Segmented: labels.name_programs}),
     (
         tensors.NAMES,
         {

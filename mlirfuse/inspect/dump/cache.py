@@ -11,16 +11,18 @@ from mlirfuse.inspect.dump.output import log
 
 
 def found(event: events.Found) -> None:
-    log("cache", labels.of_function(event.source), "new signature, of a known kind")
+    log("cache", labels.of_function(event.source), "new signature, of a known specialization")
 
 
 def segmented(event: events.Segmented) -> None:
-    log("cache", labels.of_kind(event.kind), f"traced and segmented in {1e3 * event.seconds:.1f} ms")
+    log(
+        "cache", labels.of_specialization(event.specialization), f"traced and segmented in {1e3 * event.seconds:.1f} ms"
+    )
 
 
 def compiled(event: events.Compiled) -> None:
-    where = replace(labels.of_program(event.program), variant=len(event.program.variants))
-    log("cache", where, f"compiled in {1e3 * event.seconds:.1f} ms, {event.variant.kernels} launches")
+    where = replace(labels.of_program(event.program), program=len(event.program.compiled_programs))
+    log("cache", where, f"compiled in {1e3 * event.seconds:.1f} ms, {event.compiled_program.kernels} launches")
 
 
 def read(event: events.CacheRead) -> None:

@@ -16,7 +16,7 @@ from mlirfuse.inspect.launches import launch_of, threads_text
 from mlirfuse.inspect.listing import Names
 from mlirfuse.inspect.timing import OneByOne, peak_bandwidth
 from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.program import CompiledProgram, Program
 
 NAMES = frozenset({"kernel-args", "effective-bandwidth"})
 # By variant and sizes; a Watch holds on to its variant, and not to the program.
@@ -26,9 +26,9 @@ _watches: weakref.WeakKeyDictionary[Program, dict[tuple, Watch]] = weakref.WeakK
 def launching(event: events.Launching) -> None:
     """Puts a :class:`Watch` in the place of the variant's host function."""
     known = _watches.setdefault(event.program, {})
-    key = event.variant, event.program.sizes_key(event.env)
+    key = event.compiled_program, event.program.sizes_key(event.env)
     try:
-        watch = known.get(key) or known.setdefault(key, Watch(event.program, event.variant, event.env))
+        watch = known.get(key) or known.setdefault(key, Watch(event.program, event.compiled_program, event.env))
     except Exception as error:  # the call itself can go on
         where = labels.of_program(event.program)
         sys.stderr.write(f"mlirfuse dump: {where} cannot be watched: {type(error).__name__}: {error}\n")
@@ -39,12 +39,12 @@ def launching(event: events.Launching) -> None:
 class Watch(OneByOne):
     """Prints what the kernels of calls with the sizes ``env`` get, and how long they take."""
 
-    def __init__(self, program: Program, variant: Variant, env: dict[str, int]):
-        super().__init__(program, variant, env)
-        variants = list(program.variants.values())
-        number = variants.index(variant) if variant in variants else None
+    def __init__(self, program: Program, compiled_program: CompiledProgram, env: dict[str, int]):
+        super().__init__(program, compiled_program, env)
+        compiled_programs = list(program.compiled_programs.values())
+        number = compiled_programs.index(compiled_program) if compiled_program in compiled_programs else None
         self.names = Names(labels.graph_of(program), env)
-        where = replace(labels.of_program(program), variant=number)
+        where = replace(labels.of_program(program), program=number)
         self.segments = list(labels.by_segment(program, self.kernels, where))
 
     def run(self, pointers, ints, stream) -> int:
@@ -74,7 +74,7 @@ class Watch(OneByOne):
             )
 
     def arguments(self, at: int, kernels, pointers, ints, stream) -> str:
-        slots, analysis = self.variant.slots, self.steps[at].analysis
+        slots, analysis = self.compiled_program.slots, self.steps[at].analysis
         size = lambda n: sz.substitute(n, self.env)  # noqa: E731
         rows = []
         for what, values in (("in", analysis.inputs), ("out", analysis.outputs)):
@@ -100,9 +100,9 @@ class Watch(OneByOne):
         out = [listing.table(rows)]
         for k in kernels:
             if self.gpu:
-                spelled = {slot: key for key, slot in slots.ints.items()}
+                serialized = {slot: key for key, slot in slots.ints.items()}
                 passed = [
-                    f"{name} = {ints[slot]}" + self._meaning(spelled[slot])
+                    f"{name} = {ints[slot]}" + self._meaning(serialized[slot])
                     for (kind, slot), (name, _) in k.passed.items()
                     if kind == "size"
                 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core import config, events
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
 from mlirfuse.inspect.dump.output import attempt, log, write
@@ -18,8 +18,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, Kernel, KernelModule
 from mlirfuse.runtime import load
-from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule import spelling
+from mlirfuse.runtime.program import CompiledProgram, Program
+from mlirfuse.schedule import serialize
 
 _ONLY_GPU, _ONLY_CPU = frozenset({"gpu", "nvvm", "ptx", "sass"}), frozenset({"llvm"})
 _WRITTEN = frozenset({"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"})
@@ -33,27 +33,27 @@ def scheduled(event: events.Scheduled) -> None:
         return
     program = event.program
     where = labels.of_program(program)
-    if not program.variants:
-        on_gpu = isinstance(program.target.machine, Machine)
+    if not program.compiled_programs:
+        on_gpu = isinstance(program.target.properties, DeviceProperties)
         for level in sorted(wanted & (_ONLY_CPU if on_gpu else _ONLY_GPU)):
             log(level, where, f"code for {'a GPU' if on_gpu else 'the CPU'} has no such level")
-    where = replace(where, variant=len(program.variants))
+    where = replace(where, program=len(program.compiled_programs))
     module = module_of(program, event.params)
     segments = list(labels.by_segment(program, list(module.kernels), where))
     if "launch-params" in wanted:
-        for (segment, made), schedule in zip(segments, program.target.schedules(program, event.params)):
-            write("launch-params", segment, launch_params(made, spelling.flat(schedule), event.env))
-    for segment, made in segments:
-        if made:
-            _write_levels(segment, module.only(made).tiled(), program.target.machine)
+        for (segment, created), schedule in zip(segments, program.target.schedules(program, event.params)):
+            write("launch-params", segment, launch_params(created, serialize.flat(schedule), event.env))
+    for segment, created in segments:
+        if created:
+            _write_levels(segment, module.only(created).tiled(), program.target.properties)
     if "host" in wanted and module.kernels:
         write("host", where, f"module {{\n{module.host}\n}}")
 
 
-def _write_levels(where: Where, tiled: str, machine: Any) -> None:
+def _write_levels(where: Where, tiled: str, properties: Any) -> None:
     makers: dict[str, Callable[[], str]] = {"tiled": lambda: tiled}
-    if isinstance(machine, Machine):
-        chip = machine.chip
+    if isinstance(properties, DeviceProperties):
+        chip = properties.chip
         makers["gpu"] = lambda: str(ptx.to_gpu(tiled, chip))
         makers["nvvm"] = lambda: str(ptx.to_nvvm(tiled, chip))
         makers["ptx"] = lambda: load.ptx_of(tiled, chip)
@@ -68,10 +68,10 @@ def _write_levels(where: Where, tiled: str, machine: Any) -> None:
 def compiled(event: events.Compiled) -> None:
     """A variant is compiled."""
     if "occupancy" in config.dump:
-        program, variant = event.program, event.variant
-        where = replace(labels.of_program(program), variant=len(program.variants))
-        for segment, kernels in labels.by_segment(program, list(variant.module.kernels), where):
-            write("occupancy", segment, occupancy(program, variant, kernels, event.env))
+        program, compiled_program = event.program, event.compiled_program
+        where = replace(labels.of_program(program), program=len(program.compiled_programs))
+        for segment, kernels in labels.by_segment(program, list(compiled_program.module.kernels), where):
+            write("occupancy", segment, occupancy(program, compiled_program, kernels, event.env))
 
 
 def module_of(program: Program, params: tuple) -> KernelModule:
@@ -89,13 +89,15 @@ def launch_params(kernels: list[Kernel], params: dict[str, Any], env: dict[str, 
     return "\n".join(out)
 
 
-def occupancy(program: Program, variant: Variant, kernels: list[Kernel], env: dict[str, int]) -> str:
+def occupancy(program: Program, compiled_program: CompiledProgram, kernels: list[Kernel], env: dict[str, int]) -> str:
     """What of the machine a segment's kernels can use."""
-    machine = program.target.machine
-    if not isinstance(machine, Machine):
+    properties = program.target.properties
+    if not isinstance(properties, DeviceProperties):
         return "\n".join(_threads_busy(k, env) for k in kernels if isinstance(k, CpuKernel))
     return "\n".join(
-        _blocks_resident(k, variant.keep[1][k.name], machine, env) for k in kernels if isinstance(k, GpuKernel)
+        _blocks_resident(k, compiled_program.keep[1][k.name], properties, env)
+        for k in kernels
+        if isinstance(k, GpuKernel)
     )
 
 
@@ -106,15 +108,17 @@ def _threads_busy(kernel: CpuKernel, env: dict[str, int]) -> str:
     return f"{kernel.name}: {threads} of {there} threads busy, {tasks / max(threads, 1):.4g} tasks each"
 
 
-def _blocks_resident(kernel: GpuKernel, loaded: load.LoadedKernel, machine: Machine, env: dict[str, int]) -> str:
+def _blocks_resident(
+    kernel: GpuKernel, loaded: load.LoadedKernel, properties: DeviceProperties, env: dict[str, int]
+) -> str:
     handle, home = loaded.address, loaded.home
     facts, blocks = home.attributes(handle), home.occupancy(handle, kernel.threads, kernel.dynamic_shared)
     grid = sz.substitute(kernel.grid, env)
-    waves = grid / (blocks * machine.sm_count) if blocks else float("inf")
-    shared, busy = facts["shared_bytes"] + kernel.dynamic_shared, blocks * kernel.threads / machine.threads_per_sm
+    waves = grid / (blocks * properties.sm_count) if blocks else float("inf")
+    shared, busy = facts["shared_bytes"] + kernel.dynamic_shared, blocks * kernel.threads / properties.threads_per_sm
     return (
         f"{kernel.name}: {facts['registers']} registers, {shared} bytes of shared memory, "
         f"{facts['local_bytes']} bytes spilled; "
         f"{blocks} blocks of {kernel.threads} threads a multiprocessor, {busy:.0%} of its threads; "
-        f"{grid} blocks are {waves:.2f} waves on {machine.sm_count} multiprocessors"
+        f"{grid} blocks are {waves:.2f} waves on {properties.sm_count} multiprocessors"
     )

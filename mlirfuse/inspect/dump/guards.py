@@ -14,8 +14,8 @@ from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
-from mlirfuse.runtime.kinds import Call, Kind
 from mlirfuse.runtime.signature import SizeGuard, same_value
+from mlirfuse.runtime.specializations import Call, Specialization
 
 Sizes = dict[str, int]
 
@@ -33,13 +33,17 @@ class _Condition:
 def traced(event: events.Traced) -> None:
     """A front end has made a kind."""
     names = event.source.argument_names()
-    text = _arguments(event.kind.graph) + _holds_where(event.kind, names)
-    known = [(key, kind) for key, kinds in event.known.items() for kind in kinds]
+    text = _arguments(event.specialization.graph) + _holds_where(event.specialization, names)
+    known = [
+        (key, specialization) for key, specializations in event.known.items() for specialization in specializations
+    ]
     if known:
         text += "the kinds before it are for other calls:\n"
-        for at, (key, kind) in enumerate(known):
-            text += f"  kind {at}: {_difference(key, kind, event.call, event.kind, names)}\n"
-    write("guards", labels.of_kind(event.kind), text)
+        for at, (key, specialization) in enumerate(known):
+            text += (
+                f"  specialization {at}: {_difference(key, specialization, event.call, event.specialization, names)}\n"
+            )
+    write("guards", labels.of_specialization(event.specialization), text)
 
 
 def lowered(event: events.GraphLowered) -> None:
@@ -65,21 +69,21 @@ def _arguments(graph: Graph) -> str:
     return "arguments:\n" + (listing.table(rows, "  ") if rows else "")
 
 
-def _holds_where(kind: Kind, names: list[str]) -> str:
-    assumes, shown = kind.assumes, Names(kind.graph)
+def _holds_where(specialization: Specialization, names: list[str]) -> str:
+    assumes, shown = specialization.assumes, Names(specialization.graph)
     lines = [
-        f"{symbol} is {shown.of(kind.graph.args[argument])}.{what}[{axis}]"
+        f"{symbol} is {shown.of(specialization.graph.args[argument])}.{what}[{axis}]"
         for symbol, (argument, what, axis) in assumes.symbols.items()
     ]
     extents = [symbol for symbol, (_, what, _) in assumes.symbols.items() if what == "shape"]
     lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
-    lines += [condition.text for condition in _conditions(kind, names)]
-    lines += [f"{name} around the function is {value!r}" for name, value in kind.surroundings()]
+    lines += [condition.text for condition in _conditions(specialization, names)]
+    lines += [f"{name} around the function is {value!r}" for name, value in specialization.surroundings()]
     return "holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)) if lines else ""
 
 
-def _conditions(kind: Kind, names: list[str]) -> list[_Condition]:
-    assumes = kind.assumes
+def _conditions(specialization: Specialization, names: list[str]) -> list[_Condition]:
+    assumes = specialization.assumes
     guards = [*assumes.size_guards, *(SizeGuard(a, "==", b) for a, b in assumes.equalities)]
     out = [_of_sizes(str(guard), guard.holds, guard.left, guard.right) for guard in guards]
     bounds: list[tuple[int, Any]] = [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]
@@ -116,9 +120,9 @@ def _values(env: Sizes, sizes: tuple[Size, ...]) -> str:
 _PARTS = ("dtype", "extents of 0 and 1", "layout", "by value", "a Python number", "device", "writable")
 
 
-def _difference(key: tuple, kind: Kind, call: Call, new: Kind, names: list[str]) -> str:
-    """What keeps ``call``, for which ``new`` was made, from ``kind``."""
-    out = _unmet(kind, call, names) if key == call.key else []
+def _difference(key: tuple, specialization: Specialization, call: Call, new: Specialization, names: list[str]) -> str:
+    """What keeps ``call``, for which ``new`` was made, from ``specialization``."""
+    out = _unmet(specialization, call, names) if key == call.key else []
     for leaf, (a, b) in enumerate(zip(key[:-1], call.key[:-1])):
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_PARTS):
             out += [f"{_leaf(names, leaf)}: {what} {x}, now {y}" for what, x, y in zip(_PARTS, a, b) if x != y]
@@ -126,15 +130,18 @@ def _difference(key: tuple, kind: Kind, call: Call, new: Kind, names: list[str])
             out.append(f"{_leaf(names, leaf)}: {a[-1]}, now {b[-1]}")
     if key[-1] != call.key[-1]:
         out.append("the switches were others")
-    return "; ".join(out or _of_graphs(kind.graph, new.graph)) or "what it captures or which arguments share memory"
+    return (
+        "; ".join(out or _of_graphs(specialization.graph, new.graph))
+        or "what it captures or which arguments share memory"
+    )
 
 
-def _unmet(kind: Kind, call: Call, names: list[str]) -> list[str]:
+def _unmet(specialization: Specialization, call: Call, names: list[str]) -> list[str]:
     """The conditions of a kind that do not hold for a call with its key, with what there is instead."""
-    leaves, env = call.leaves, kind.env(call)
-    if kind.mutated and kind.aliases != call.aliases:
+    leaves, env = call.leaves, specialization.env(call)
+    if specialization.mutated and specialization.aliases != call.aliases:
         return ["other arguments share memory, and one is written"]
-    return [f"{c.text}: {c.found(leaves, env)}" for c in _conditions(kind, names) if not c.holds(leaves, env)]
+    return [f"{c.text}: {c.found(leaves, env)}" for c in _conditions(specialization, names) if not c.holds(leaves, env)]
 
 
 def _of_graphs(old: Graph, new: Graph) -> list[str]:

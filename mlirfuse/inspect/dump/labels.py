@@ -11,25 +11,25 @@ from dataclasses import dataclass, replace
 from mlirfuse.core import events, threads
 from mlirfuse.inspect.launches import kernels_of
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime.kinds import Kind, Source
 from mlirfuse.runtime.program import Program
+from mlirfuse.runtime.specializations import Source, Specialization
 
 
 @dataclass(frozen=True)
 class Where:
-    """What a dump is about. ``part`` counts the programs between library ops, None where there is one."""
+    """What a dump is about. ``region`` counts the programs between library ops, None where there is one."""
 
     function: str
-    kind: int | None = None
-    part: int | None = None
-    variant: int | None = None
+    specialization: int | None = None
+    region: int | None = None
+    program: int | None = None
     segment: int | None = None
     scheduler: str = ""
     group: int | None = None
 
     def __str__(self) -> str:
         words = [self.function]
-        for name in ("kind", "part", "variant", "group", "segment"):
+        for name in ("specialization", "region", "program", "group", "segment"):
             number = getattr(self, name)
             if number is not None:
                 scheduler = f" ({self.scheduler})" if name == "segment" and self.scheduler else ""
@@ -42,7 +42,7 @@ class Where:
         words = [re.sub(r"[^\w.-]", "_", self.function)]
         words += [
             f"{name}{getattr(self, name)}"
-            for name in ("kind", "part", "variant", "group", "segment")
+            for name in ("specialization", "region", "program", "group", "segment")
             if getattr(self, name) is not None
         ]
         return ".".join(words)
@@ -52,7 +52,7 @@ _lock = threads.lock()
 _owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: which function of that name it is
 _numbers: dict[str, Iterator[int]] = {}
 _counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a function's kinds so far
-_kinds: weakref.WeakKeyDictionary[Kind, Where] = weakref.WeakKeyDictionary()
+_specializations: weakref.WeakKeyDictionary[Specialization, Where] = weakref.WeakKeyDictionary()
 _graphs: weakref.WeakKeyDictionary[Graph, Where] = weakref.WeakKeyDictionary()  # of those without a kind
 # A program's label, and the graph that it is a part of.
 _programs: weakref.WeakKeyDictionary[Program, tuple[Where, Graph]] = weakref.WeakKeyDictionary()
@@ -68,25 +68,28 @@ def of_function(source: Source) -> Where:
         return Where(source.name if number == 1 else f"{source.name}-{number}")
 
 
-def number_kind(event: events.Traced) -> None:
+def number_specialization(event: events.Traced) -> None:
     """Gives a new kind its number."""
     owner = event.source.owner
     with _lock:
         number = _counts[owner] = _counts.get(owner, -1) + 1
-        _kinds[event.kind] = replace(of_function(event.source), kind=number)
+        _specializations[event.specialization] = replace(of_function(event.source), specialization=number)
 
 
 def name_programs(event: events.Segmented) -> None:
     """Gives the programs of a kind their labels."""
-    executor = event.kind.executor
+    executor = event.specialization.executor
     assert executor is not None
     for at, (program, _) in enumerate(executor.programs(event.env)):
-        _programs[program] = replace(of_kind(event.kind), part=None if executor.host is None else at), executor.graph
+        _programs[program] = (
+            replace(of_specialization(event.specialization), region=None if executor.host is None else at),
+            executor.graph,
+        )
 
 
-def of_kind(kind: Kind) -> Where:
+def of_specialization(specialization: Specialization) -> Where:
     """The label of a kind; of one that was made before any dump was on, its graph's name."""
-    return _kinds.get(kind) or Where(kind.graph.name)
+    return _specializations.get(specialization) or Where(specialization.graph.name)
 
 
 def of_graph(graph: Graph) -> Where:

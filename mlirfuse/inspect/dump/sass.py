@@ -23,9 +23,9 @@ def sass(text: str, chip: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source, image = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text(text.rstrip("\0"))
-        made = subprocess.run([assembler, f"-arch={chip}", "-o", image, source], capture_output=True, text=True)
-        if made.returncode:
-            return f"// ptxas: {made.stderr.strip()}"
+        created = subprocess.run([assembler, f"-arch={chip}", "-o", image, source], capture_output=True, text=True)
+        if created.returncode:
+            return f"// ptxas: {created.stderr.strip()}"
         options = ["-sass"] if disassembler.endswith("cuobjdump") else ["-c"]
         return subprocess.run([disassembler, *options, image], capture_output=True, text=True).stdout
 

@@ -22,7 +22,7 @@ NAMES = frozenset(
 
 def traced(event: events.Traced) -> None:
     """A front end has made the graph."""
-    _traced(labels.of_kind(event.kind), event.kind.graph)
+    _traced(labels.of_specialization(event.specialization), event.specialization.graph)
 
 
 def lowered(event: events.GraphLowered) -> None:
@@ -37,7 +37,7 @@ def _traced(where: labels.Where, graph: Graph) -> None:
 
 def after(event: events.PassRan) -> None:
     """A pass has run."""
-    _after(labels.of_kind(event.kind), event.kind.graph, event.step)
+    _after(labels.of_specialization(event.specialization), event.specialization.graph, event.step)
 
 
 def after_of_graph(event: events.GraphPassRan) -> None:
@@ -61,9 +61,9 @@ def _after(where: labels.Where, graph: Graph, step: Any) -> None:
 
 def segmented(event: events.Segmented) -> None:
     """The graph is cut into segments."""
-    executor = event.kind.executor
+    executor = event.specialization.executor
     assert executor is not None
-    where = labels.of_kind(event.kind)
+    where = labels.of_specialization(event.specialization)
     if "segmented" in config.dump:
         write("segmented", where, _with_choices(event))
     _segmented(where, executor.graph, event.env)
@@ -94,18 +94,18 @@ def _text(graph: Graph) -> str:
 
 def _with_choices(event: events.Segmented) -> str:
     """The segmented graph, with the schedules for the first call."""
-    executor, env = event.kind.executor, event.env
+    executor, env = event.specialization.executor, event.env
     assert executor is not None
 
     def choose() -> str:
         executor.check(env)
-        arguments = event.kind.arguments(event.call.leaves, env)
+        arguments = event.specialization.arguments(event.call.leaves, env)
         found = executor.alignments(arguments, list(range(len(arguments))))
         for program, segments in executor.programs(env):
             known = {v: found.get(v, 256) for v in program.graph.args}
             program.write_schedules(program.parameters(env, known), segments)
             for step in program.steps:
-                segments.get(step.segment, step.segment).params = traffic.spelled(*traffic.of_step(step, env))
+                segments.get(step.segment, step.segment).params = traffic.serialized(*traffic.of_step(step, env))
         return ""
 
     with undecided(executor.graph):

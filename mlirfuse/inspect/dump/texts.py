@@ -19,9 +19,9 @@ def group_log(graph: Graph) -> str:
             groups.setdefault(op.group, []).append(op)
     out = []
     for group, ops in groups.items():
-        told = [op for op in ops if not listing.is_literal(op)]
-        span = f"{told[0].name} … {told[-1].name}" if told else "constants"
-        out.append(f"group {group.number}: {len(told)} ops, {span}; {group.why}\n")
+        reported = [op for op in ops if not listing.is_literal(op)]
+        span = f"{reported[0].name} … {reported[-1].name}" if reported else "constants"
+        out.append(f"group {group.number}: {len(reported)} ops, {span}; {group.why}\n")
         out += [f"  {note}\n" for note in group.notes]
     loose = [op for op in graph.ops if op.group is None and not listing.is_literal(op)]
     rows = [(names.statement(op), op.attrs.get("note", "is alone"), listing.place(op.loc)) for op in loose]
@@ -32,13 +32,13 @@ def group_log(graph: Graph) -> str:
 
 def segmenter_log(decisions, graph: Graph) -> str:
     """What was merged, what was not and what is computed again, in the order in which it was decided."""
-    names, out, told = Names(graph), [], set()
+    names, out, reported = Names(graph), [], set()
     for a, count_a, b, count_b, why in decisions:
         verdict = "merged  " if why is None else "again   " if why == COPIED else "not     "
         line = f"{verdict} {_of(a, count_a, names)} + {_of(b, count_b, names)}" + (f": {why}" if why else "")
-        if why is None or line not in told:
+        if why is None or line not in reported:
             out.append(line)
-        told.add(line)
+        reported.add(line)
     segments: dict = {}
     for op in graph.ops:
         if op.segment is not None:

@@ -33,13 +33,13 @@ class Known:
     def of(self, value: Value, depth: int = DEEPEST) -> Bounds | None:
         """What is known of the elements of ``value``; None: nothing."""
         if value not in self._found:
-            found, dtype = self._made(value.op, depth), value.dtype
+            found, dtype = self._created(value.op, depth), value.dtype
             held = dtype.bits >= 32 if dtype.is_float else dtype.kind == "i"
             limit = 2.0 ** (127 if dtype.bits == 32 else 1023) if dtype.is_float else 2.0 ** (dtype.bits - 1)
             self._found[value] = found if held and found and found.most < limit else None
         return self._found[value]
 
-    def _made(self, op: Op | None, depth: int) -> Bounds | None:
+    def _created(self, op: Op | None, depth: int) -> Bounds | None:
         if op is None or depth == 0:
             return None
         match op.name:

@@ -9,7 +9,7 @@ from mlirfuse.ir import ops
 from mlirfuse.ir.graph import Op, Value
 
 
-class Halves:
+class ReducedPrecision:
     """Which values of the segment ``inside`` end as half types; ``stored``: its inputs and outputs."""
 
     def __init__(self, inside: set[Op], stored: Container[Value]):
@@ -38,8 +38,8 @@ class Halves:
     def _rounded(self, op: Op) -> bool:
         if op.name == "cast":
             return _is_half(op.result)
-        made = op.operands[0].op if op.name == "sum" else None
-        keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (made is not None and made.name == "exp")
+        created = op.operands[0].op if op.name == "sum" else None
+        keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (created is not None and created.name == "exp")
         return keeps and self.hide(op.result)
 
 
@@ -53,8 +53,10 @@ def is_less_its_largest(value: Value) -> bool:
     if value.op is None or value.op.name != "sub":
         return False
     x, largest = value.op.operands
-    made = largest.op
-    return made is not None and made.name == "max" and bool(made.attrs["keepdims"]) and made.operands[0] is x
+    created = largest.op
+    return (
+        created is not None and created.name == "max" and bool(created.attrs["keepdims"]) and created.operands[0] is x
+    )
 
 
 def is_share(op: Op) -> bool:

@@ -17,13 +17,13 @@ from mlirfuse.lowering import math as m
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.bounds import RULES, Known
-from mlirfuse.lowering.kernel.exactness import Halves, is_less_its_largest, is_share, is_size
+from mlirfuse.lowering.kernel.exactness import ReducedPrecision, is_less_its_largest, is_share, is_size
 from mlirfuse.lowering.kernel.index import Env, Index
+from mlirfuse.lowering.kernel.index_remapping import IndexRemapping, Steps
 from mlirfuse.lowering.kernel.memory import Memory
-from mlirfuse.lowering.kernel.moves import Moves, Steps
 
 
-class Kernel(Moves):
+class Kernel(IndexRemapping):
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
     index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
     i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of ``multiple_of``. ``reports``
@@ -36,7 +36,7 @@ class Kernel(Moves):
         super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples, multiple_of)
         self.inside = inside
         self.reports = reports
-        self._halves = Halves(inside, self.memories)
+        self._reduced_precision = ReducedPrecision(inside, self.memories)
         self._bounds = Known()
         self.short_means = True  # what is divided by a number of elements takes no branch
 
@@ -51,11 +51,11 @@ class Kernel(Moves):
             key = self._key(value, env)
             val = self._known(key)
             if val is None:
-                made = self._made(value, env)
-                if isinstance(made, Val):
-                    val = self._memo[-1][key] = made
+                created = self._created(value, env)
+                if isinstance(created, Val):
+                    val = self._memo[-1][key] = created
                 else:
-                    waiting.append((key, made))
+                    waiting.append((key, created))
             while waiting:
                 try:
                     value, env = waiting[-1][1].send(val)  # type: ignore[arg-type]  # None starts a rule
@@ -72,7 +72,7 @@ class Kernel(Moves):
                 return scope[key]
         return None
 
-    def _made(self, value: Value, env: Env) -> Val | Steps:
+    def _created(self, value: Value, env: Env) -> Val | Steps:
         """The element, or the rule that makes it of its operands'."""
         op = value.op
         if op is None or op not in self.inside:
@@ -166,7 +166,7 @@ class Kernel(Moves):
     def _rough(self, op: Op) -> bool:
         """Whether a GPU's approximation of a float32 result is good enough: rounding to a half type hides what it is
         off by, and it takes a quarter of the instructions."""
-        return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._halves.hide(op.result)
+        return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._reduced_precision.hide(op.result)
 
     def _div(self, op: Op, env: Env) -> Steps:
         """On a GPU, what divides many numbers is inverted once, a constant before. Quotients that are rounded to half
@@ -177,7 +177,7 @@ class Kernel(Moves):
             return (yield from self._elementwise(op, env))
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
-        half, number = self._halves.hide(op.result), self.e.known(divisor)
+        half, number = self._reduced_precision.hide(op.result), self.e.known(divisor)
         if number is not None or not set(axes(op.operands[1])) < set(axes(op.result)):
             quotient = m.half_quotient_by(self.e, dividend, number) if half and number is not None else None
             return quotient or self._typed(op.result, self._computed(op, [dividend, divisor]))
@@ -316,8 +316,8 @@ class Kernel(Moves):
 
     def _held_index(self, val: Val, indices: Value, extent: Size) -> Index:
         """An index out of ``indices``: negative ones count from the end, out of range is clamped."""
-        e, made = self.e, indices.op
-        if made is not None and made.name == "position" and made.attrs["extent"] == extent:
+        e, created = self.e, indices.op
+        if created is not None and created.name == "position" and created.attrs["extent"] == extent:
             return self._of_val(e.cast(val, self.index_type))
         return self._of_val(e.cast(self._inside(val, indices, extent), self.index_type))
 

@@ -11,21 +11,25 @@ from mlirfuse.ir.graph import Graph, Value, Window, walk
 
 def with_constant_sizes(graph: Graph, env: Mapping[str, int]) -> Graph:
     """A copy of ``graph`` whose sizes and strides are those that the symbols' values ``env`` give."""
-    made, values = graph.copy(), dict(env)
+    created, values = graph.copy(), dict(env)
 
     def settled(value: Any) -> Any:
         if isinstance(value, sz.Expr):
             return sz.substitute(value, values)
         return tuple(map(settled, value)) if isinstance(value, (tuple, list)) else value
 
-    for op in walk(made.body):
+    for op in walk(created.body):
         op.attrs = {key: settled(value) for key, value in op.attrs.items()}
-    for value in {*made.args, *made.returns, *(v for op in walk(made.body) for v in (*op.operands, *op.results))}:
+    for value in {
+        *created.args,
+        *created.returns,
+        *(v for op in walk(created.body) for v in (*op.operands, *op.results)),
+    }:
         if value.dtype is not None and value.shape:
             fixed = Value(value.dtype, settled(value.shape))
             value.shape, value.type = fixed.shape, fixed.type
-    made.windows = {k: Window(settled(window.start), window.step) for k, window in made.windows.items()}
-    for layout in made.layouts:
+    created.windows = {k: Window(settled(window.start), window.step) for k, window in created.windows.items()}
+    for layout in created.layouts:
         if layout is not None:
             layout.strides = settled(tuple(layout.strides))
-    return made
+    return created

@@ -38,14 +38,14 @@ class ControlFlow:
     def tensor(self, value: Value) -> str:
         return self.main.result(value).name
 
-    def spelled(self, value: Value) -> str:
+    def serialized(self, value: Value) -> str:
         return self.numbers[value] if value.dtype is None else self.tensor(value)
 
     def given(self, values: Iterable[Value], like: Iterable[Value]) -> list[str]:
         """``values`` as values of the types of ``like``."""
         out = []
         for value, wanted in zip(values, like):
-            name, a, b = self.spelled(value), self.type(value), self.type(wanted)
+            name, a, b = self.serialized(value), self.type(value), self.type(wanted)
             out.append(name if a == b else self.main.emit(f"tensor.cast {name} : {a} to {b}"))
         return out
 
@@ -59,7 +59,7 @@ class ControlFlow:
     def _number(self, op: Op) -> None:
         e = self.main.e
         names = [e.fresh() for _ in op.results]
-        operands = ", ".join(map(self.spelled, op.operands))
+        operands = ", ".join(map(self.serialized, op.operands))
         attrs = ", ".join(f"{key} = {value}" for key, value in op.attrs.items())
         types = ", ".join(map(self.type, op.operands))
         results = ", ".join(map(self.type, op.results))
@@ -68,27 +68,27 @@ class ControlFlow:
             self.name(value, name)
 
     def _if(self, op: Op) -> None:
-        made = self._open(op.results, f"scf.if {self.spelled(op.operands[0])}")
+        created = self._open(op.results, f"scf.if {self.serialized(op.operands[0])}")
         for k in range(2):
             if k:
                 self.main.e.line("} else {")
             block = op.blocks[k] if k < len(op.blocks) else Block()
             self._body(block, {}, functools.partial(self._end, "scf.yield", block.returns, op.results))
         self.main.e.line("}")
-        self._done(op, made)
+        self._done(op, created)
 
     def _for(self, op: Op) -> None:
         (block,) = op.blocks
         counter, *carried = block.args
         names = {value: self.main.e.fresh() for value in block.args}
         initial = self.given(op.operands[3:], carried)
-        start, stop, step = map(self.spelled, op.operands[:3])
+        start, stop, step = map(self.serialized, op.operands[:3])
         iterated = ", ".join(f"{names[v]} = {x}" for v, x in zip(carried, initial))
         iterated = f" iter_args({iterated})" if carried else ""
-        made = self._open(op.results, f"scf.for {names[counter]} = {start} to {stop} step {step}{iterated}")
+        created = self._open(op.results, f"scf.for {names[counter]} = {start} to {stop} step {step}{iterated}")
         self._body(block, names, lambda: self._end("scf.yield", block.returns, carried))
         self.main.e.line("}")
-        self._done(op, made)
+        self._done(op, created)
 
     def _while(self, op: Op) -> None:
         before, after = op.blocks
@@ -96,13 +96,13 @@ class ControlFlow:
         initial = ", ".join(f"{names[v]} = {x}" for v, x in zip(before.args, self.given(op.operands, before.args)))
         types = ", ".join(map(self.type, before.args))
         results = ", ".join(map(self.type, op.results))
-        made = self._open(op.results, f"scf.while ({initial})", f" : ({types}) -> ({results})")
+        created = self._open(op.results, f"scf.while ({initial})", f" : ({types}) -> ({results})")
         condition, *given = before.returns
 
         def decide() -> None:
             passed = self.given(given, op.results)
-            spelled = f" {', '.join(passed)} : {results}" if passed else ""
-            self.main.e.line(f"scf.condition({self.spelled(condition)}){spelled}")
+            serialized = f" {', '.join(passed)} : {results}" if passed else ""
+            self.main.e.line(f"scf.condition({self.serialized(condition)}){serialized}")
 
         self._body(before, {v: names[v] for v in before.args}, decide)
         self.main.e.line("} do {")
@@ -110,18 +110,18 @@ class ControlFlow:
         self.main.e.line(f"^bb0({head}):")
         self._body(after, {v: names[v] for v in after.args}, lambda: self._end("scf.yield", after.returns, before.args))
         self.main.e.line("}")
-        self._done(op, made)
+        self._done(op, created)
 
     # ---- pieces
 
     def _open(self, results: list[Value], head: str, arrow: str | None = None) -> str:
         """Begins an op with regions; the name of its results."""
-        made = self.main.e.fresh()
+        created = self.main.e.fresh()
         types = ", ".join(map(self.type, results))
-        left = f"{made}:{len(results)} = " if len(results) > 1 else f"{made} = " if results else ""
+        left = f"{created}:{len(results)} = " if len(results) > 1 else f"{created} = " if results else ""
         arrow = arrow if arrow is not None else f" -> ({types})" if results else ""
         self.main.e.line(f"{left}{head}{arrow} {{")
-        return made
+        return created
 
     def _body(self, block: Block, names: dict[Value, str], end: Callable[[], None]) -> None:
         """What ``block`` holds, then ``end``. What is made in it is known only there."""
@@ -141,9 +141,9 @@ class ControlFlow:
         types = ", ".join(map(self.type, like))
         self.main.e.line(f"{name} {', '.join(given)} : {types}" if given else name)
 
-    def _done(self, op: Op, made: str) -> None:
+    def _done(self, op: Op, created: str) -> None:
         for k, value in enumerate(op.results):
-            self.name(value, f"{made}#{k}" if len(op.results) > 1 else made)
+            self.name(value, f"{created}#{k}" if len(op.results) > 1 else created)
 
 
 def _at_entry(key: object, name: str) -> bool:

@@ -95,9 +95,9 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
         flipped = tuple(d for d, step in enumerate(steps) if step < 0)
         offset = start + sum((shape[d] - 1) * steps[d] for d in flipped)
         lengths = tuple(map(abs, steps))
-        made = Parameter(name, "pointer", slots.pointers[original], value.dtype, shape, lengths, offset, flipped)
-        parameters.append(made)
-        return made
+        created = Parameter(name, "pointer", slots.pointers[original], value.dtype, shape, lengths, offset, flipped)
+        parameters.append(created)
+        return created
 
     def part(k: int, value: Value) -> Parameter:
         """The part of an argument that result ``k`` is written into."""
@@ -134,7 +134,7 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
     e.line(f"{f'%o:{len(types)} = ' if types else ''}call @compute({given}) : {signature}")
     late = []
     for at, (k, value) in enumerate(zip(written, fixed.returns)):
-        made = f"%o#{at}"
+        created = f"%o#{at}"
         if k in results:
             place, to = results[k].name, results[k].type
         else:  # read by others until the end
@@ -143,10 +143,10 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
             to = to.replace("tensor", "memref", 1)
             e.line(f"{place} = memref.alloc() : {to}")
             if over.flipped:
-                _reversed(e, made, f"o{k}", over, types[at])
-                made = f"%o{k}"
+                _reversed(e, created, f"o{k}", over, types[at])
+                created = f"%o{k}"
             late.append(f"memref.copy {place}, {over.name} : {to} to {over.type}")
-        stored = f"{made} in restrict writable {place} : ({types[at]}, {to}) -> ()"
+        stored = f"{created} in restrict writable {place} : ({types[at]}, {to}) -> ()"
         e.line(f"bufferization.materialize_in_destination {stored}")
     for line in [*late, "return"]:
         e.line(line)
@@ -170,14 +170,14 @@ def _as_tensor(e: Emitter, k: int, parameter: Parameter, value: Value) -> None:
         _reversed(e, name, f"t{k}", parameter, to)
 
 
-def _reversed(e: Emitter, source: str, made: str, parameter: Parameter, type_: str) -> None:
-    """Makes the tensor ``%made`` of ``source``, whose elements lie the other way round along the parameter's flipped
+def _reversed(e: Emitter, source: str, created: str, parameter: Parameter, type_: str) -> None:
+    """Makes the tensor ``%created`` of ``source``, whose elements lie the other way round along the parameter's flipped
     dimensions."""
     rank, element = len(parameter.shape), parameter.dtype.signless
     space, kinds = ", ".join(f"d{d}" for d in range(rank)), ", ".join(['"parallel"'] * rank)
     maps = f"indexing_maps = [affine_map<({space}) -> ({space})>], iterator_types = [{kinds}]"
-    e.line(f"%{made}_empty = tensor.empty() : {type_}")
-    e.line(f"%{made} = linalg.generic {{{maps}}} outs(%{made}_empty : {type_}) {{")
+    e.line(f"%{created}_empty = tensor.empty() : {type_}")
+    e.line(f"%{created} = linalg.generic {{{maps}}} outs(%{created}_empty : {type_}) {{")
     e.line(f"^bb0(%unset: {element}):")
     for d, extent in enumerate(parameter.shape):
         e.line(f"  %i{d} = linalg.index {d} : index")

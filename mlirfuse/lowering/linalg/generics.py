@@ -62,7 +62,7 @@ class Generics(Elements):
                 body.operands[shape_only, (Dim(number),)] = Val(self.e.fresh(), dt.bool_)
             space = ", ".join(f"d{k}" for k in range(rank))
             maps = [at for _, at in body.operands] + out_maps
-            spelled = ", ".join(
+            serialized = ", ".join(
                 f"affine_map<({space}) -> ({', '.join(f'd{i.number}' if isinstance(i, Dim) else str(i) for i in at)})>"
                 for at in maps
             )
@@ -80,7 +80,7 @@ class Generics(Elements):
             )
             name = self.e.fresh()
             many = f"{name}:{len(outs)}" if len(outs) > 1 else name
-            attributes = f"indexing_maps = [{spelled}], iterator_types = [{iterators}]"
+            attributes = f"indexing_maps = [{serialized}], iterator_types = [{iterators}]"
             self.e.line(
                 f"{many} = linalg.generic {{{attributes}}}{ins} outs({', '.join(outs)} : {', '.join(types)}) {{"
             )
@@ -145,7 +145,7 @@ class Generics(Elements):
             before = [Val(self.e.fresh(), d) for d in sc.state_types(op)]
             new = sc.element(self.e, op, [self.element_at(v, at) for v in op.operands], 1)
             state = sc.combine(self.e, op, tuple(before), new)
-            made = sc.result(self.e, op, state)
+            created = sc.result(self.e, op, state)
         maps: list[tuple[Index, ...]] = [tuple(map(Dim, range(len(kept))))] * len(states) + [tuple(dims)]
         *_, name = self._write(
             body,
@@ -153,7 +153,7 @@ class Generics(Elements):
             [*states, self.empty(value.shape, dtype)],
             maps,
             [*sc.state_types(op), dtype],
-            [*state, made],
+            [*state, created],
             [*before, Val(self.e.fresh(), dtype)],
             op,
             ["parallel"] * len(kept) + ["reduction"],

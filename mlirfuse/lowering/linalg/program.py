@@ -38,11 +38,11 @@ class _Program:
         self.where: dict[
             str, tuple[int, int, int]
         ] = {}  # argument, dimension, and how many times the symbol that extent is
-        self.told: dict[str, tuple[Value, int]] = {}  # a symbol -> a value that is no argument, and its dimension
+        self.reported: dict[str, tuple[Value, int]] = {}  # a symbol -> a value that is no argument, and its dimension
         for k, value in enumerate(graph.args):
             for d, n in enumerate(value.shape):
                 for name in sz.symbols(n):
-                    by = 1 if sz.told_by(n) == name else sz.quotient(n, sz.symbol(name))
+                    by = 1 if sz.reported_by(n) == name else sz.quotient(n, sz.symbol(name))
                     if isinstance(by, int) and (name not in self.where or by < self.where[name][2]):
                         self.where[name] = k, d, by
         for op in walk(graph.body):
@@ -57,15 +57,15 @@ class _Program:
             self.flow.name(value, f"%arg{k}")
         self._block(graph.body)
         results = [main.result(v) if v.dtype is not None else None for v in graph.returns]
-        names = [self.flow.spelled(v) for v in graph.returns]
+        names = [self.flow.serialized(v) for v in graph.returns]
         head = ", ".join(f"%arg{k}: {self.flow.type(v)}{self._attributes(k)}" for k, v in enumerate(graph.args))
         types = [t.type if t else v.type for t, v in zip(results, graph.returns)]
-        spelled = ", ".join(
+        serialized = ", ".join(
             t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "")
             for k, t in enumerate(types)
         )
         main.e.line(f"return {', '.join(names)} : {', '.join(types)}" if results else "return")
-        arrow = f" -> ({spelled})" if results else ""
+        arrow = f" -> ({serialized})" if results else ""
         self.functions.append(f"func.func @{graph.name}({head}){arrow} {{\n{main.e.text()}\n}}")
         return "\n".join(self.functions)
 
@@ -73,7 +73,7 @@ class _Program:
         """Symbols that no argument tells are the extents of ``value``."""
         for d, n in enumerate(value.shape):
             if not isinstance(n, int) and n.is_symbol and str(n) not in self.where:
-                self.told.setdefault(str(n), (value, d))
+                self.reported.setdefault(str(n), (value, d))
 
     def _block(self, block: Block) -> None:
         main = self.main
@@ -117,8 +117,8 @@ class _Program:
         key = ("symbol", name)
         main = self.main
         if key not in main.indices:
-            if name not in self.where and name in self.told:
-                value, d = self.told[name]
+            if name not in self.where and name in self.reported:
+                value, d = self.reported[name]
                 with main.outside():
                     found = self.flow.tensor(value)
                     main.indices[key] = main.emit(f"tensor.dim {found}, {main.index(d)} : {self.flow.type(value)}")
@@ -135,8 +135,8 @@ class _Program:
         return main.indices[key]
 
     def _segment(self, segment: Segment, members: list[Op], outs: list[Value]) -> None:
-        made = {v for op in members for v in op.results}
-        ins = [v for v in dict.fromkeys(v for op in members for v in op.operands) if v not in made]
+        created = {v for op in members for v in op.results}
+        ins = [v for v in dict.fromkeys(v for op in members for v in op.operands) if v not in created]
         symbols: dict[str, None] = {}
 
         def symbol(name: str) -> str:

@@ -64,8 +64,8 @@ class Function(Generics):
             scalar = self.scalar(value)
             with self.outside():
                 scalar = self.e.cast(scalar, dtype or value.dtype.compute)
-                made = self.emit(f"tensor.from_elements {scalar} : {type_of((), scalar.dtype)}")
-            return Tensor(made, scalar.dtype, (), ())
+                created = self.emit(f"tensor.from_elements {scalar} : {type_of((), scalar.dtype)}")
+            return Tensor(created, scalar.dtype, (), ())
         tensor = self.tensor(value)
         if dtype is not None and tensor.dtype is not dtype:
             return self.generic(value, dtype)
@@ -79,13 +79,13 @@ class Function(Generics):
         return tensor
 
     def _expand(self, tensor: Tensor, groups, shape) -> Tensor:
-        sizes = self.spelled(shape)
+        sizes = self.serialized(shape)
         with self.outside():
             to = type_of(shape, tensor.dtype)
-            made = self.emit(
+            created = self.emit(
                 f"tensor.expand_shape {tensor.name} {groups} output_shape [{sizes}] : {tensor.type} into {to}"
             )
-        return Tensor(made, tensor.dtype, tuple(shape), tuple(range(len(shape))))
+        return Tensor(created, tensor.dtype, tuple(shape), tuple(range(len(shape))))
 
     def in_body(self, value: Value) -> bool:
         """Whether ``value`` is computed in the body of what uses it, or of a generic of its own."""
@@ -105,11 +105,11 @@ class Function(Generics):
         return op.name == "reshape" and renaming_reshape(op.operands[0].shape, value.shape) is not None
 
     def _slice(self, source: Tensor, start, shape, step) -> Tensor:
-        lists = [f"[{self.spelled(sizes)}]" for sizes in (start, shape, step)]
-        made = self.emit(
+        lists = [f"[{self.serialized(sizes)}]" for sizes in (start, shape, step)]
+        created = self.emit(
             f"tensor.extract_slice {source.name}{''.join(lists)} : {source.type} to {type_of(shape, source.dtype)}"
         )
-        return Tensor(made, source.dtype, tuple(shape), tuple(range(len(shape))))
+        return Tensor(created, source.dtype, tuple(shape), tuple(range(len(shape))))
 
     def _split(self, op: Op, value: Value) -> Tensor:
         axis, rank = op.attrs["axis"], value.rank
@@ -127,14 +127,16 @@ class Function(Generics):
         if any(s.dtype is not dtype for s in sources):
             dtype = value.dtype.compute
             sources = [self.full(v, dtype) for v in op.operands]
-        made = self.empty(value.shape, dtype)
+        created = self.empty(value.shape, dtype)
         offsets: list[Size] = [0] * value.rank
         for source in sources:
-            place = f"[{self.spelled(offsets)}] [{self.spelled(source.shape)}] [{', '.join('1' for _ in offsets)}]"
+            place = (
+                f"[{self.serialized(offsets)}] [{self.serialized(source.shape)}] [{', '.join('1' for _ in offsets)}]"
+            )
             to = type_of(value.shape, dtype)
-            made = self.emit(f"tensor.insert_slice {source.name} into {made}{place} : {source.type} into {to}")
+            created = self.emit(f"tensor.insert_slice {source.name} into {created}{place} : {source.type} into {to}")
             offsets[axis] = offsets[axis] + source.shape[axis]
-        return Tensor(made, dtype, value.shape, tuple(range(value.rank)))
+        return Tensor(created, dtype, value.shape, tuple(range(value.rank)))
 
     def _pad(self, op: Op) -> Tensor:
         value = op.result
@@ -143,12 +145,12 @@ class Function(Generics):
             fill = self.e.cast(fill, source.dtype)
         low, high = (", ".join(map(str, op.attrs[key])) for key in ("low", "high"))
         names = ", ".join(f"{self.e.fresh()}: index" for _ in value.shape)
-        made = self.e.fresh()
-        self.e.line(f"{made} = tensor.pad {source.name} low[{low}] high[{high}] {{")
+        created = self.e.fresh()
+        self.e.line(f"{created} = tensor.pad {source.name} low[{low}] high[{high}] {{")
         self.e.line(f"^bb0({names}):")
         self.e.line(f"  tensor.yield {fill} : {fill.type}")
         self.e.line(f"}} : {source.type} to {type_of(value.shape, source.dtype)}")
-        return Tensor(made, source.dtype, value.shape, tuple(range(value.rank)))
+        return Tensor(created, source.dtype, value.shape, tuple(range(value.rank)))
 
     def _reshape(self, op: Op) -> Tensor:
         """Runs of dimensions with one number of elements are collapsed and expanded again."""

@@ -130,7 +130,7 @@ class Writer:
                 self.indices[key] = self.emit(f"arith.index_cast {index} : index to i64")
         return Val(self.indices[key], I64)
 
-    def spelled(self, sizes: Iterable[Size]) -> str:
+    def serialized(self, sizes: Iterable[Size]) -> str:
         """Sizes as they stand in the lists of ``tensor`` ops: numbers where they are known, else values."""
         return ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in sizes)
 

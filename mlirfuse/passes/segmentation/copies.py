@@ -8,8 +8,8 @@ import math
 from mlirfuse.analysis.memory_order import turned
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import LARGEST
-from mlirfuse.passes.segmentation.parts import Part, Parts
 from mlirfuse.passes.segmentation.work import cost_of, moves
 
 COPIED = "computed again there, which moves fewer bytes than storing it"
@@ -24,20 +24,20 @@ _COPIES = 1 << 20  # more than a group has: a copy's position is the original's 
 class Copies:
     """Copies of ops that segments got, to compute what they would else read."""
 
-    def __init__(self, parts: Parts):
-        self.parts = parts
+    def __init__(self, drafts: SegmentDrafts):
+        self.drafts = drafts
         self.original: dict[Op, Op] = {}  # of a copy
         # Pairs of segments whose boundary was compared, with what they had then.
-        self.compared: dict[tuple[Part, Part], tuple[int, ...]] = {}
+        self.compared: dict[tuple[SegmentDraft, SegmentDraft], tuple[int, ...]] = {}
 
     def compute_again(self) -> bool:
         """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of
         those ops if that moves fewer bytes."""
         changed = False
-        for part in self.parts.all:
-            if part.into is None:
-                for value in list(part.outs):
-                    changed |= self._copies_for_readers(value, part)
+        for draft in self.drafts.all:
+            if draft.into is None:
+                for value in list(draft.outs):
+                    changed |= self._copies_for_readers(value, draft)
         return changed
 
     def move_boundaries(self) -> bool:
@@ -45,47 +45,47 @@ class Copies:
         itself from what they follow from, it does: a gradient is stored rather than each product of it, and indices
         that are computed are not stored."""
         changed = False
-        for part in self.parts.alive():
+        for draft in self.drafts.alive():
             for reader in dict.fromkeys(
-                self.parts.part_of(op) for v in part.outs for op in self.parts.users.get(v, ())
+                self.drafts.draft_of(op) for v in draft.outs for op in self.drafts.users.get(v, ())
             ):
-                if reader is None or reader is part or reader.into is not None:
+                if reader is None or reader is draft or reader.into is not None:
                     continue
-                if not (part.moving or reader.moving):  # else the order of memory decides, which has no price here
+                if not (draft.moving or reader.moving):  # else the order of memory decides, which has no price here
                     continue
-                state = len(part.ops), len(reader.ops), len(part.outs), len(reader.ins)
-                if self.compared.get((part, reader)) == state:
+                state = len(draft.ops), len(reader.ops), len(draft.outs), len(reader.ins)
+                if self.compared.get((draft, reader)) == state:
                     continue
-                self.compared[part, reader] = state
-                found = self._cheaper_boundary(part, reader)
+                self.compared[draft, reader] = state
+                found = self._cheaper_boundary(draft, reader)
                 if found is not None:
                     cone, values = found
-                    first, count = self.parts.members[reader.first], len(reader.ops)
+                    first, count = self.drafts.members[reader.first], len(reader.ops)
                     self._copy(cone, values, reader)
-                    self.parts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
+                    self.drafts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
                     changed = True
         return changed
 
-    def _cheaper_boundary(self, part: Part, reader: Part) -> tuple[list[Op], list[Value]] | None:
-        """The ops of ``part`` that ``reader`` had better compute too, in order, and those of its inputs that they give;
-        None if what it reads is best stored. By a cheapest cut: a value on it is stored and read, an op behind it is
-        computed again."""
-        read = [v for v in reader.ins if v in part.outs]
-        work = self.parts.work(reader) if reader.moving else None
+    def _cheaper_boundary(self, draft: SegmentDraft, reader: SegmentDraft) -> tuple[list[Op], list[Value]] | None:
+        """The ops of ``draft`` that ``reader`` had better compute too, in order, and those of its inputs that they
+        give; None if what it reads is best stored. By a cheapest cut: a value on it is stored and read, an op behind it
+        is computed again."""
+        read = [v for v in reader.ins if v in draft.outs]
+        work = self.drafts.work(reader) if reader.moving else None
         if reader.moving and work is None:
             return None
-        often = max(work.counts.get(v, 0) / self.parts.elements(v) for v in read) if work else 1
+        often = max(work.counts.get(v, 0) / self.drafts.elements(v) for v in read) if work else 1
         edges: list[Edge] = []
         # What is behind more instructions than this is not computed again.
-        most = sum(self._boundary_price(v, part, reader, read) for v in read)
+        most = sum(self._boundary_price(v, draft, reader, read) for v in read)
         price_to = {v.op: 0.0 for v in read}  # of the ops between it and what is read, on the cheapest way
         # How often an op is computed in the reader, whose threads have no results of each other: once for each element.
-        times = {v.op: self.parts.elements(v) * often for v in read}
-        pending = [-self.parts.order[op] for op in price_to]
+        times = {v.op: self.drafts.elements(v) * often for v in read}
+        pending = [-self.drafts.order[op] for op in price_to]
         heapq.heapify(pending)
         seen: set[Op] = set()
         while pending:  # in reverse order, so that all that read an op have been seen
-            op = self.parts.members[-heapq.heappop(pending)]
+            op = self.drafts.members[-heapq.heappop(pending)]
             if op in seen:
                 continue
             seen.add(op)
@@ -93,94 +93,94 @@ class Copies:
             may = op.row.recomputable and not op.row.barrier
             may &= price_to[op] + price < most
             edges.append((_SOURCE, op, price if may else math.inf))
-            edges.append((op, op.result, self._boundary_price(op.result, part, reader, read)))
+            edges.append((op, op.result, self._boundary_price(op.result, draft, reader, read)))
             for v in op.operands if may else ():
                 edges.append((v, op, math.inf))
-                if self.parts.part_of(v.op) is part:
+                if self.drafts.draft_of(v.op) is draft:
                     price_to[v.op] = min(price_to[op] + price, price_to.get(v.op, math.inf))
                     times[v.op] = max(times[op], times.get(v.op, 0))
-                    heapq.heappush(pending, -self.parts.order[v.op])
+                    heapq.heappush(pending, -self.drafts.order[v.op])
                 else:
-                    given = math.inf if v in self.parts.written else self._boundary_price(v, part, reader, read)
+                    given = math.inf if v in self.drafts.written else self._boundary_price(v, draft, reader, read)
                     edges.append((_SOURCE, v, given))
         edges += [(v, _SINK, math.inf) for v in read]
         behind = sink_side(edges, _SOURCE, _SINK)
         if behind is None:
             return None
-        cone = sorted((op for op in seen if op in behind), key=self.parts.order.__getitem__)
+        cone = sorted((op for op in seen if op in behind), key=self.drafts.order.__getitem__)
         values = [v for v in read if v.op in behind]
         sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v.op not in behind]
         if not cone or reader.cost + sum(op.row.cost for op in cone) > LARGEST:
             return None
-        if any(self._turned(v, sources, reader) for v in values) or not self._stays_one(part, reader, values, sources):
+        if any(self._turned(v, sources, reader) for v in values) or not self._stays_one(draft, reader, values, sources):
             return None
         return cone, values
 
-    def _stays_one(self, part: Part, reader: Part, values: list[Value], sources: list[Value]) -> bool:
-        """Whether one loop nest gives what ``part`` has to give once ``reader`` reads ``sources`` instead of
+    def _stays_one(self, draft: SegmentDraft, reader: SegmentDraft, values: list[Value], sources: list[Value]) -> bool:
+        """Whether one loop nest gives what ``draft`` has to give once ``reader`` reads ``sources`` instead of
         ``values``."""
-        if part.reduced or part.rows:
+        if draft.reduced or draft.rows:
             return True
-        left = [v for v in part.outs if v not in values or part.outs[v] > reader.ins[v]]
-        masks = [self.parts.axis_mask(v) for v in (*left, *sources) if self.parts.part_of(v.op) is part]
+        left = [v for v in draft.outs if v not in values or draft.outs[v] > reader.ins[v]]
+        masks = [self.drafts.axis_mask(v) for v in (*left, *sources) if self.drafts.draft_of(v.op) is draft]
         widest = max(masks, key=int.bit_count, default=0)
         return not any(mask & ~widest for mask in masks)
 
-    def _boundary_price(self, value: Value, part: Part, reader: Part, read: list[Value]) -> float:
+    def _boundary_price(self, value: Value, draft: SegmentDraft, reader: SegmentDraft, read: list[Value]) -> float:
         """Instructions that take as long as to write ``value``, unless others need it anyway, and to read it; infinite
-        where ``part`` cannot give it."""
-        if value in self.parts.unread:
+        where ``draft`` cannot give it."""
+        if value in self.drafts.unread:
             return 0
-        mine = self.parts.part_of(value.op) is part
-        if mine and value not in part.outs:
-            widest = part.domain if part.reduced or part.rows else max(part.masks, key=int.bit_count)
-            if self.parts.axis_mask(value) & ~widest:
+        mine = self.drafts.draft_of(value.op) is draft
+        if mine and value not in draft.outs:
+            widest = draft.domain if draft.reduced or draft.rows else max(draft.masks, key=int.bit_count)
+            if self.drafts.axis_mask(value) & ~widest:
                 return math.inf
-        users = (self.parts.part_of(op) for op in self.parts.users.get(value, ()))
-        others = value in self.parts.returned or any(p is not part and p is not reader for p in users)
+        users = (self.drafts.draft_of(op) for op in self.drafts.users.get(value, ()))
+        others = value in self.drafts.returned or any(p is not draft and p is not reader for p in users)
         times = (mine and not others) + (value in read or value not in reader.ins)
         return times * self._bytes(value) * _PER_BYTE
 
     def keep_order(self) -> None:
         """Where the permuted view of a copy would be stored for other segments, the copy is, in the order of memory for
         which it was made, and those segments have the view."""
-        for part in self.parts.alive():
-            for value in list(part.outs):
-                if value.op.name != "permute" or value in self.parts.returned:
+        for draft in self.drafts.alive():
+            for value in list(draft.outs):
+                if value.op.name != "permute" or value in self.drafts.returned:
                     continue
                 source = value.op.operands[0]
-                readers = dict.fromkeys(self.parts.part_of(op) for op in self.parts.users[value])
-                if source.op is None or source.op.name != "copy" or {None, part} & readers.keys():
+                readers = dict.fromkeys(self.drafts.draft_of(op) for op in self.drafts.users[value])
+                if source.op is None or source.op.name != "copy" or {None, draft} & readers.keys():
                     continue
-                if self.parts.part_of(source.op) is part and source not in part.outs:
-                    part.outs[source] = 0
-                    part.masks[self.parts.axis_mask(source)] = part.masks.get(self.parts.axis_mask(source), 0) + 1
+                if self.drafts.draft_of(source.op) is draft and source not in draft.outs:
+                    draft.outs[source] = 0
+                    draft.masks[self.drafts.axis_mask(source)] = draft.masks.get(self.drafts.axis_mask(source), 0) + 1
                 for reader in filter(None, readers):
                     self._copy([value.op], [value], reader)
 
-    def _copies_for_readers(self, value: Value, part: Part) -> bool:
-        cone = self._cheap_ops(value, part)
-        if cone is None or self._holds_together(value, part):
+    def _copies_for_readers(self, value: Value, draft: SegmentDraft) -> bool:
+        cone = self._cheap_ops(value, draft)
+        if cone is None or self._holds_together(value, draft):
             return False
         inside = {op.result for op in cone}
         sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v not in inside]
-        readers = dict.fromkeys(self.parts.part_of(op) for op in self.parts.users.get(value, ()))
-        others = [p for p in readers if p is not None and p is not part]
+        readers = dict.fromkeys(self.drafts.draft_of(op) for op in self.drafts.users.get(value, ()))
+        others = [p for p in readers if p is not None and p is not draft]
         stored = self._bytes(value)
         costs = {
-            p: sum(self._bytes(v) for v in sources if v not in self.parts.unread and v not in p.ins) for p in others
+            p: sum(self._bytes(v) for v in sources if v not in self.drafts.unread and v not in p.ins) for p in others
         }
-        if value in self.parts.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
+        if value in self.drafts.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
             others = [p for p in others if costs[p] < stored]  # it is stored in any case, for some of its readers
         others = [p for p in others if not self._too_often(cone, value, p) and not self._turned(value, sources, p)]
         for reader in others:
-            first, count = self.parts.members[reader.first], len(reader.ops)
+            first, count = self.drafts.members[reader.first], len(reader.ops)
             self._copy(cone, [value], reader)
-            self.parts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
+            self.drafts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
         return bool(others)
 
-    def _cheap_ops(self, value: Value, part: Part) -> list[Op] | None:
-        """The ops of ``part`` that compute ``value`` from what is in memory, in order; None if they are not few and
+    def _cheap_ops(self, value: Value, draft: SegmentDraft) -> list[Op] | None:
+        """The ops of ``draft`` that compute ``value`` from what is in memory, in order; None if they are not few and
         cheap."""
         found: set[Op] = set()
         pending = [value.op]
@@ -192,128 +192,128 @@ class Copies:
                 return None
             found.add(op)
             for v in op.operands:
-                if self.parts.part_of(v.op) is part and v not in part.outs:
+                if self.drafts.draft_of(v.op) is draft and v not in draft.outs:
                     pending.append(v.op)
-                elif v in self.parts.written:
+                elif v in self.drafts.written:
                     return None
-        return sorted(found, key=self.parts.order.__getitem__)
+        return sorted(found, key=self.drafts.order.__getitem__)
 
-    def _too_often(self, cone: list[Op], value: Value, reader: Part) -> bool:
+    def _too_often(self, cone: list[Op], value: Value, reader: SegmentDraft) -> bool:
         """Whether ``reader`` reads ``value`` at so many positions that it is better stored."""
         if not reader.moving:
             return False
-        both = self.parts.work_with(reader, cone)
+        both = self.drafts.work_with(reader, cone)
         if both is None or both.code > LARGEST:
             return True
         more = sum(cost_of(op) * both.counts.get(op, 0) for op in cone)
-        return more > (self.parts.repeated + sum(map(cost_of, cone))) * self.parts.elements(value)
+        return more > (self.drafts.repeated + sum(map(cost_of, cone))) * self.drafts.elements(value)
 
-    def _turned(self, value: Value, sources: list[Value], reader: Part) -> bool:
+    def _turned(self, value: Value, sources: list[Value], reader: SegmentDraft) -> bool:
         """Whether ``reader`` would go over memory in strides, which it does not with ``value`` stored."""
-        along = self.parts.axes.flat(value)
-        others = [v for v in reader.ins if v is not value and v not in self.parts.unread]
-        given = self.parts.axes, self.parts.layouts, self._bytes
+        along = self.drafts.axes.flat(value)
+        others = [v for v in reader.ins if v is not value and v not in self.drafts.unread]
+        given = self.drafts.axes, self.drafts.layouts, self._bytes
         return bool(along) and turned(along[-1], sources, others, *given)
 
-    def _holds_together(self, value: Value, part: Part) -> bool:
-        """Whether ``part``'s other results run over axes of one domain only as ``value``'s has them all."""
-        if part.reduced or part.rows:
+    def _holds_together(self, value: Value, draft: SegmentDraft) -> bool:
+        """Whether ``draft``'s other results run over axes of one domain only as ``value``'s has them all."""
+        if draft.reduced or draft.rows:
             return False
-        mine = self.parts.axis_mask(value)
-        others = [mask for mask, count in part.masks.items() if count > (mask == mine)]
+        mine = self.drafts.axis_mask(value)
+        others = [mask for mask, count in draft.masks.items() if count > (mask == mine)]
         widest = max(others, key=int.bit_count, default=0)
         return any(mask & ~widest for mask in others)
 
-    def _copy(self, cone: list[Op], values: list[Value], reader: Part) -> None:
+    def _copy(self, cone: list[Op], values: list[Value], reader: SegmentDraft) -> None:
         """Gives ``reader`` its own ``values``, which ``cone`` computes."""
-        made: dict[Value, Value] = {}
+        created: dict[Value, Value] = {}
         for op in cone:
             copy = Op(
                 op.name,
-                [made.get(v, v) for v in op.operands],
+                [created.get(v, v) for v in op.operands],
                 op.attrs,
                 [Value(op.result.dtype, op.result.shape)],
                 loc=op.loc,
             )
             copy.group = op.group
-            made[op.result] = copy.result
-            self.parts.axes.share(copy.result, op.result)
+            created[op.result] = copy.result
+            self.drafts.axes.share(copy.result, op.result)
             self.original[copy] = self.original.get(op, op)
-            position = self.parts.order[copy] = int(self.parts.order[op]) + len(self.original) / _COPIES
-            self.parts.members[position] = copy
-            self.parts.part[copy] = reader
+            position = self.drafts.order[copy] = int(self.drafts.order[op]) + len(self.original) / _COPIES
+            self.drafts.members[position] = copy
+            self.drafts.draft[copy] = reader
             reader.ops.append(copy)
             reader.first, reader.last = min(reader.first, position), max(reader.last, position)
             reader.moving, reader.work = reader.moving + moves(copy), None
             for v in dict.fromkeys(copy.operands):
-                self.parts.users.setdefault(v, []).append(copy)
-                if self.parts.part_of(v.op) is not reader:
+                self.drafts.users.setdefault(v, []).append(copy)
+                if self.drafts.draft_of(v.op) is not reader:
                     reader.ins[v] = reader.ins.get(v, 0) + 1
                     self._uses(v, 1)
         for value in values:
-            for op in [op for op in self.parts.users[value] if self.parts.part_of(op) is reader]:
-                self._replace(op, value, made[value])
+            for op in [op for op in self.drafts.users[value] if self.drafts.draft_of(op) is reader]:
+                self._replace(op, value, created[value])
             self._uses(value, -reader.ins.pop(value))
         for value in values:
             self._drop_unused(value.op)
 
     def _replace(self, user: Op, old: Value, new: Value) -> None:
         user.operands = [new if v is old else v for v in user.operands]
-        self.parts.users[old].remove(user)
-        self.parts.users.setdefault(new, []).append(user)
+        self.drafts.users[old].remove(user)
+        self.drafts.users.setdefault(new, []).append(user)
 
     def _uses(self, value: Value, more: int) -> None:
         """``value`` has so many more uses outside of the segment that makes it."""
-        part = self.parts.part_of(value.op)
-        if part is None:
+        draft = self.drafts.draft_of(value.op)
+        if draft is None:
             return
-        mask = self.parts.axis_mask(value)
-        if value not in part.outs:
-            part.masks[mask] = part.masks.get(mask, 0) + 1
-        part.outs[value] = part.outs.get(value, 0) + more
-        if not part.outs[value]:
-            del part.outs[value]
-            part.masks[mask] -= 1
+        mask = self.drafts.axis_mask(value)
+        if value not in draft.outs:
+            draft.masks[mask] = draft.masks.get(mask, 0) + 1
+        draft.outs[value] = draft.outs.get(value, 0) + more
+        if not draft.outs[value]:
+            del draft.outs[value]
+            draft.masks[mask] -= 1
 
     def _drop_unused(self, op: Op) -> None:
         """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""
-        part = self.parts.part_of(op)
-        if part is None or self.parts.users.get(op.result) or op.result in self.parts.returned:
+        draft = self.drafts.draft_of(op)
+        if draft is None or self.drafts.users.get(op.result) or op.result in self.drafts.returned:
             return
-        part.ops.remove(op)
-        part.moving, part.work = part.moving - moves(op), None
-        del self.parts.part[op]
+        draft.ops.remove(op)
+        draft.moving, draft.work = draft.moving - moves(op), None
+        del self.drafts.draft[op]
         for v in dict.fromkeys(op.operands):
-            self.parts.users[v].remove(op)
-            if v in part.ins:
-                part.ins[v] -= 1
+            self.drafts.users[v].remove(op)
+            if v in draft.ins:
+                draft.ins[v] -= 1
                 self._uses(v, -1)
-                if not part.ins[v]:
-                    del part.ins[v]
+                if not draft.ins[v]:
+                    del draft.ins[v]
             if v.op is not None:
                 self._drop_unused(v.op)
 
     def _bytes(self, value: Value) -> int:
         """How many bytes ``value`` has where all sizes are large."""
-        return self.parts.elements(value) * value.dtype.bytes
+        return self.drafts.elements(value) * value.dtype.bytes
 
     def share(self) -> None:
         """Segments that have become one since need one copy."""
-        kept: dict[tuple[Part, Op], Op] = {}
+        kept: dict[tuple[SegmentDraft, Op], Op] = {}
         for copy, op in self.original.items():
-            part = self.parts.part_of(copy)
-            if part is None:
+            draft = self.drafts.draft_of(copy)
+            if draft is None:
                 continue
-            same = op if self.parts.part_of(op) is part else kept.setdefault((part, op), copy)
+            same = op if self.drafts.draft_of(op) is draft else kept.setdefault((draft, op), copy)
             if same is not copy and same.operands == copy.operands:
-                for user in list(self.parts.users.get(copy.result, ())):
+                for user in list(self.drafts.users.get(copy.result, ())):
                     self._replace(user, copy.result, same.result)
                 self._drop_unused(copy)
 
     def in_order(self) -> dict[Op, list[Op]]:
         """For ops that have been removed or copied: what stands in their place, after :meth:`run`."""
-        out: dict[Op, list[Op]] = {op: [op] if op in self.parts.part else [] for op in self.original.values()}
+        out: dict[Op, list[Op]] = {op: [op] if op in self.drafts.draft else [] for op in self.original.values()}
         for copy, op in self.original.items():
-            if copy in self.parts.part:
+            if copy in self.drafts.draft:
                 out[op].append(copy)
         return out

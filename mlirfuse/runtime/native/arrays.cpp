@@ -127,12 +127,12 @@ PyObject* made_by_torch(const ArraySpec& spec, const Leaf& prototype, void** dat
   Ref shape(spec.contiguous ? Py_NewRef(spec.shape_tuple.get()) : Py_BuildValue("(L)", (long long)spec.extent));
   if (!type || !shape) return nullptr;
   PyObject* arguments[] = {prototype.object, type.get(), shape.get()};
-  Ref made(PyObject_Vectorcall(result_maker, arguments, 3, nullptr));
-  Ref address(made ? PyObject_CallMethodNoArgs(made.get(), data_ptr.get()) : nullptr);
+  Ref created(PyObject_Vectorcall(result_maker, arguments, 3, nullptr));
+  Ref address(created ? PyObject_CallMethodNoArgs(created.get(), data_ptr.get()) : nullptr);
   if (!address) return nullptr;
   *data = PyLong_AsVoidPtr(address.get());
   if (PyErr_Occurred()) return nullptr;
-  return spec.contiguous ? made.release() : torch_view(spec, made.get(), 0);
+  return spec.contiguous ? created.release() : torch_view(spec, created.get(), 0);
 }
 
 PyObject* make_exchange_array(const Placement& placement, const ArraySpec& spec, const Leaf& prototype, void** data) {

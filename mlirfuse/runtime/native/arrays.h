@@ -1,4 +1,4 @@
-// Arrays for results, made through the allocator of the framework that a call's arguments belong to.
+// Arrays for results, created through the allocator of the framework that a call's arguments belong to.
 #pragma once
 
 #include <string>

@@ -147,7 +147,7 @@ Error take_error();
 const char* error_name(Result code);
 const char* error_text(Result code);
 
-// The calling thread's default device (mgpuSetDefaultDevice), whose primary context is made current where none is.
+// The calling thread's default device (mgpuSetDefaultDevice), whose primary context is created current where none is.
 void set_default_device(int32_t device);
 bool ensure_context();
 // The primary context of a device, retained once a process; null with the error noted on failure.

@@ -10,7 +10,7 @@
 #include "dispatcher.h"
 #include "foreach.h"
 #include "function.h"
-#include "kind.h"
+#include "array_type.h"
 #include "record.h"
 #include "thread_pool.h"
 
@@ -65,9 +65,9 @@ PyObject* place_of(PyObject*, PyObject* object) {
   Ref words(PyTuple_New(1 + 2 * rank));
   if (!words) return nullptr;
   const auto set = [&words](int at, int64_t value) {
-    PyObject* made = PyLong_FromLongLong(value);
-    if (made) PyTuple_SET_ITEM(words.get(), at, made);
-    return made != nullptr;
+    PyObject* created = PyLong_FromLongLong(value);
+    if (created) PyTuple_SET_ITEM(words.get(), at, created);
+    return created != nullptr;
   };
   if (!set(0, address)) return nullptr;
   intptr_t low = address, high = address + size;

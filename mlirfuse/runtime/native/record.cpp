@@ -301,12 +301,12 @@ struct Outputs {
   }
 };
 
-PyObject* make_output(const RecordData& data, const Output& output, const Leaves& leaves, const Outputs& made,
+PyObject* make_output(const RecordData& data, const Output& output, const Leaves& leaves, const Outputs& created,
                       const Leaf* prototype, void* stream, void** pointer) {
   if (output.kind == OutputKind::New) return make_array(data.placement, output.spec, prototype, stream, pointer);
   if (output.kind == OutputKind::Argument) return Py_NewRef(leaves[output.source].object);
   if (output.from_output)
-    return make_view(data.placement, output.spec, made.objects[output.source], output.byte_offset, stream);
+    return make_view(data.placement, output.spec, created.objects[output.source], output.byte_offset, stream);
   const Leaf& source = leaves[output.source];
   if (data.placement.allocator == Allocator::Exchange && source.dtype != output.spec.dtype) {
     PyErr_SetString(PyExc_TypeError, "a view of a tensor keeps its dtype");
@@ -383,10 +383,10 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
   Outputs outputs;
   for (const Output& output : data.outputs) {
     void* pointer = nullptr;
-    PyObject* made = make_output(data, output, leaves, outputs, prototype, stream, &pointer);
-    if (!made) return nullptr;
-    if (!outputs.objects.push(made)) {
-      Py_DECREF(made);
+    PyObject* created = make_output(data, output, leaves, outputs, prototype, stream, &pointer);
+    if (!created) return nullptr;
+    if (!outputs.objects.push(created)) {
+      Py_DECREF(created);
       return nullptr;
     }
     if (output.kind == OutputKind::New && !pointers.push(pointer)) return nullptr;

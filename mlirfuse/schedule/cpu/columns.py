@@ -2,7 +2,7 @@
 
 *Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the
 nearest cache, and rows are added to them a few at a time, so that memory is read in order. A task takes a part of the
-rows (``split``). Where there are few columns, several rows are taken as one (``folded``): accumulators ``[rows
+rows (``split``). Where there are few columns, several rows are taken as one (``coalesced``): accumulators ``[rows
 together, columns]``, combined at the end like parts.
 
 *Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each
@@ -15,47 +15,47 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, StoredBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, rounds
 from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
-BLOCK = 256  # rows that are added up in registers as a block
+BLOCK_ROWS = 256  # rows that are added up in registers as a block
 GROUPS = 128  # so often are rows added to accumulators in a buffer, as a block
 
 
 class Params(NamedTuple):
-    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one.
-    ``streamed``: full-size outputs are stored past the caches. ``totals``: sums go to running totals, as those of very
-    many elements have to. ``apart``: elements between rows that vectors run across, where these are picked out of whole
-    vectors; 0: any number."""
+    """``split``: parts of the rows (0: accumulators in registers). ``coalesced``: several rows are taken as one.
+    ``streamed``: full-size outputs are stored past the caches. ``compensated``: sums go to running totals, as those of
+    very many elements have to. ``row_stride``: elements between rows that vectors run across, where these are picked
+    out of whole vectors; 0: any number."""
 
     split: int = 1
-    folded: bool = False
+    coalesced: bool = False
     streamed: bool = False
-    totals: bool = False
-    apart: int = 0
+    compensated: bool = False
+    row_stride: int = 0
 
 
-def folds(extents: tuple[int, int], host: Host) -> bool:
+def folds(extents: tuple[int, int], host: HostProperties) -> bool:
     """Whether several rows should be taken as one: ``extents`` of the innermost reduced and the innermost kept loop."""
     rows, columns = extents
-    return columns < model_of(host).tasks.short and rows > 1
+    return columns < heuristics_of(host).tasks.short and rows > 1
 
 
-class Columns(Scheduler[Params, Host]):
+class CpuColumns(Scheduler[Params, HostProperties]):
     """Reductions down columns, and what is as long as they are; and rows that are a small part of a vector."""
 
     name = "columns"
@@ -64,85 +64,96 @@ class Columns(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces and bool(analysis.kept)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         if runs_across(analysis, env, host):
-            for params in self._without_totals(analysis, env, alignments, host):
-                yield params._replace(totals=_needs_totals(analysis, params, env, host))
+            for params in self._uncompensated(analysis, env, alignments, host):
+                yield params._replace(compensated=_needs_compensation(analysis, params, env, host))
 
-    def _without_totals(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        model = model_of(host)
-        shared = model.tasks
+    def _uncompensated(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
+        heuristics = heuristics_of(host)
+        shared = heuristics.tasks
         kept, reduced, width, height = analysis.values(column_extents, env)
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
             streamed = streams(analysis, full, env, alignments, host)
-            yield Params(split=0, streamed=streamed, apart=apart(analysis, env))
+            yield Params(split=0, streamed=streamed, row_stride=apart(analysis, env))
             return
         folded = folds((height, width), host)
-        if reduced <= model.columns.few and not folded:
-            yield Params(split=0, apart=apart(analysis, env))
+        if reduced <= heuristics.columns.few and not folded:
+            yield Params(split=0, row_stride=apart(analysis, env))
             return
-        tasks = kept // width * (1 if folded else -(-width // model.columns.stretch))
-        few = tasks < model.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
-        few = few and reduced >= model.columns.rows_a_part * parts(host)
-        yield Params(split=parts(host) if few and host.threads > 1 else 1, folded=folded)
+        tasks = kept // width * (1 if folded else -(-width // heuristics.columns.stretch))
+        few = tasks < heuristics.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
+        few = few and reduced >= heuristics.columns.rows_per_part * parts(host)
+        yield Params(split=parts(host) if few and host.threads > 1 else 1, coalesced=folded)
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
         """There are too few blocks of columns for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
         kept, reduced, width, _ = analysis.values(column_extents, env)
         blocks = kept // width * -(-width // (lanes_of(analysis, host) * block_vectors(analysis)))
-        tasks = model_of(host).tasks
+        tasks = heuristics_of(host).tasks
         return blocks < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared // 8
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, _kernels(name, analysis, slots, params, machine)
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         full, _ = analysis.once(late_outputs)
         _, _, width, height = analysis.values(column_extents, env)
         several = bool(full) or len(analysis.phases) > 1
         require(p.split >= 0, f"split = {p.split}: not negative")
-        require(p.totals or not _needs_totals(analysis, p, env, host), "totals: sums of so many rows need them")
+        require(
+            p.compensated or not _needs_compensation(analysis, p, env, host),
+            "compensated: sums of so many rows need them",
+        )
         require(
             not several or p.split == 0,
             f"split = {p.split}: 0 for columns that take more than one pass, or are written",
         )
-        if p.folded:
-            require(p.split > 0, "folded: parts of columns only")
+        if p.coalesced:
+            require(p.split > 0, "coalesced: parts of columns only")
             require(
                 folds((height, width), host),
-                f"folded: rows of less than {model_of(host).tasks.short} elements, several of them",
+                f"coalesced: rows of less than {heuristics_of(host).tasks.short} elements, several of them",
             )
-        require(p.apart in (0, apart(analysis, env)), f"apart = {p.apart}: rows are not, or not that far")
-        require(p.apart == 0 or p.split == 0, "apart: accumulators in registers only")
+        require(
+            p.row_stride in (0, apart(analysis, env)), f"row_stride = {p.row_stride}: rows are not, or not that far"
+        )
+        require(p.row_stride == 0 or p.split == 0, "row_stride: accumulators in registers only")
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def _needs_totals(analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool:
+def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool:
     """Whether there are so many blocks of rows that sums of them lose too much."""
     if not analysis.once(rounds):
         return False
     _, reduced, width, height = analysis.values(column_extents, env)
     if p.split == 0:
-        return reduced // max(1, height) * -(-height // BLOCK) >= BLOCKS
-    model = model_of(host).columns
-    together = max(1, min(model.folded // max(1, width), height // model.rows)) if p.folded else 1
+        return reduced // max(1, height) * -(-height // BLOCK_ROWS) >= BLOCKS
+    heuristics = heuristics_of(host).columns
+    together = max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows)) if p.coalesced else 1
     rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
     return rows > GROUPS * _at_once(analysis, host) * together
 
 
-def _at_once(analysis: Analysis, host: Host) -> int:
+def _at_once(analysis: Analysis, host: HostProperties) -> int:
     """Rows that are added up in registers before they go to accumulators in a buffer."""
-    model = model_of(host).columns
-    return max(1, min(model.rows, model.instructions // max(1, analysis.once(cost_of))))
+    heuristics = heuristics_of(host).columns
+    return max(1, min(heuristics.rows, heuristics.instructions // max(1, analysis.once(cost_of))))
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     if params.split == 0:
         return [_in_registers(name, analysis, slots, params, host)]
     first = _reduce(name, analysis, slots, params, host)
@@ -152,16 +163,16 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     ]
 
 
-def _together(analysis: Analysis, params: Params, host: Host) -> sz.Size:
+def _together(analysis: Analysis, params: Params, host: HostProperties) -> sz.Size:
     """Rows that are taken as one: so many of those that some are left to be added up."""
     rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
-    model = model_of(host).columns
-    if not params.folded:
+    heuristics = heuristics_of(host).columns
+    if not params.coalesced:
         return 1
-    return sz.maximum(1, sz.minimum(sz.floordiv(model.folded, columns), sz.floordiv(rows, model.rows)))
+    return sz.maximum(1, sz.minimum(sz.floordiv(heuristics.coalesced, columns), sz.floordiv(rows, heuristics.rows)))
 
 
-def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     """Accumulates parts."""
     body = CpuBody(name, analysis, slots, host)
     e, k, split = body.e, body.k, params.split
@@ -172,16 +183,16 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     columns, together = size_of(inner), _together(analysis, params, host)
     memories = partial.buffers(body, phase, kept, sz.mul(split, together))
     lanes = lanes_of(analysis, host)
-    model = model_of(host)
+    heuristics = heuristics_of(host)
     at_once = _at_once(analysis, host)
-    stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, model.columns.stretch)
-    stretches = 1 if params.folded else sz.ceildiv(columns, model.columns.stretch)
+    stretch = sz.mul(columns, together) if params.coalesced else sz.minimum(columns, heuristics.columns.stretch)
+    stretches = 1 if params.coalesced else sz.ceildiv(columns, heuristics.columns.stretch)
     packed = None
-    if params.folded:
-        count, vectors = model.columns.folded * at_once, -(-model.tasks.short // lanes)
+    if params.coalesced:
+        count, vectors = heuristics.columns.coalesced * at_once, -(-heuristics.tasks.short // lanes)
         packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
     group = e.mul(body.size(together), at_once)
-    totals = params.totals and running.round_off(phase)
+    totals = params.compensated and compensated_sums.round_off(phase)
     sums = StoredBlocks(body, phase, memories, stretch, lanes) if totals else None
     rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
     block = e.mul(group, GROUPS)  # rows that are added to the accumulators
@@ -209,7 +220,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             sums.begin(e.cmp("gt", body.size(rows), block), left, right, place)
 
         def add(here: Env, low, high, count: int):
-            """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the
+            """Adds ``count`` rows from ``low`` on (coalesced: of as many as there are below ``high``) to the
             accumulators."""
             if packed:
                 packed.pack([here], low, e.min(e.add(low, e.mul(body.size(together), count)), high))
@@ -238,14 +249,14 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 for op, state in zip(phase, red.grouped(phase, before)):
                     elements = []
                     for u, here in enumerate(envs):
-                        k.flat = flats[u - len(envs)] if params.folded else None
+                        k.flat = flats[u - len(envs)] if params.coalesced else None
                         elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
                     out += red.accumulate(e, op, state, elements, body.in_order(op))
                 k.flat = None
                 return out
 
             stop = right
-            if params.folded and count == 1:
+            if params.coalesced and count == 1:
                 stop = e.min(right, e.mul(e.sub(high, low), body.size(columns)))
             body.vectors(left, stop, lanes, [], step, 1)
 
@@ -288,15 +299,15 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     return body.finish(tasks, 1)
 
 
-def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     """Blocks of columns with their accumulators in registers."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
     e, k = body.e, body.k
     *outer, inner = analysis.loops(analysis.kept)
     loops = analysis.loops(analysis.reduced)
-    if params.apart:
-        body.constant_steps(size_of(loops[-1]), params.apart)
+    if params.row_stride:
+        body.constant_steps(size_of(loops[-1]), params.row_stride)
     lanes = lanes_of(analysis, host)
     vectors = block_vectors(analysis)
     block = lanes * vectors
@@ -318,9 +329,9 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                 return body.loop(low, high, 1, carried, inside)
 
             def one(i, state):
-                return blocks.add(state, body.loop(i, e.min(e.add(i, BLOCK), high), 1, blocks.empty, inside))
+                return blocks.add(state, body.loop(i, e.min(e.add(i, BLOCK_ROWS), high), 1, blocks.empty, inside))
 
-            return body.loop(low, high, BLOCK, carried, one)
+            return body.loop(low, high, BLOCK_ROWS, carried, one)
 
         return nest(0, env, carried)
 
@@ -344,7 +355,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                     out += body.accumulate(phase, before, [at(here, u)], mask, lanes)
                 return out
 
-            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.totals)
+            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.compensated)
             done = all_of.end(over_rows(env, all_of.start, step, all_of))
             for u, here in enumerate(envs):
                 for op, total in zip(phase, done[u * len(phase) :]):
@@ -373,7 +384,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
 
         body.vectors(low, high, lanes, [], step, vectors)
 
-    number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK))
+    number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
     invariant = _invariant(analysis)
     body.tasks(task)
     rows = sz.product(a.size for a in analysis.reduced)

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.kernel.memory import PICKED
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.scheduler import Sizes
 
 
-def parts(host: Host) -> int:
+def parts(host: HostProperties) -> int:
     """Parts that a reduction is split into."""
-    tasks = model_of(host).tasks
-    return min(tasks.parts_a_thread * host.threads, tasks.most_parts)
+    tasks = heuristics_of(host).tasks
+    return min(tasks.parts_per_thread * host.threads, tasks.most_parts)
 
 
-def runs_across(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def runs_across(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
     """Whether vectors run across the reduced axes: along memory, or across short rows."""
     return is_outer(analysis, env) or _across_short_rows(analysis, env, host)
 
 
-def _across_short_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def _across_short_rows(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
     """Whether vectors run across rows that lie one behind the other, where a row is a small part of a vector. They are
     picked out of whole ones; where that cannot be they are gathered, and rows have to be shorter. Sums alone, and what
     is written as long as the rows, take less time a row at a time from five elements on."""
     if not analysis.kept:
         return False
     kept, reduced, width, height = analysis.values(column_extents, env)
-    columns = model_of(host).columns
+    columns = heuristics_of(host).columns
     if height > columns.across_height or width < columns.across_rows or analysis.values(row_steps, env) != (height,):
         return False
     if reduced > height:  # each row in pieces
-        return kept * reduced >= columns.across_pieces * model_of(host).tasks.shared
+        return kept * reduced >= columns.across_pieces * heuristics_of(host).tasks.shared
     names = {op.name for phase in analysis.phases for op in phase}
     full, _ = analysis.once(late_outputs)
     if apart(analysis, env):
@@ -48,12 +48,12 @@ def apart(analysis: Analysis, env: Sizes) -> int:
     return height if known and height in PICKED else 0
 
 
-def across_scanned_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def across_scanned_rows(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
     """Whether the lanes of a vector take a row each of those that are scanned, as they are a small part of a vector."""
     if not analysis.kept:
         return False
     _, length, width, _ = analysis.values(column_extents, env)
-    columns = model_of(host).columns
+    columns = heuristics_of(host).columns
     return length <= columns.across_height and width >= columns.across_rows
 
 

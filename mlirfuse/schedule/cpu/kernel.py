@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -24,7 +24,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
-from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 
 I64 = dt.i64
 
@@ -87,7 +87,7 @@ class Elements(Kernel):
 class CpuBody:
     """What the schedulers of CPU kernels share: the function, its arguments, loops."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, streamed=frozenset()):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=frozenset()):
         self.name, self.analysis, self.host = name, analysis, host
         self.e = Emitter("cpu", host.features)
         self.args = CpuArguments(self.e, slots, I64)
@@ -211,11 +211,11 @@ class CpuBody:
         body,
         unroll: int = 1,
         exact: bool = False,
-        again: bool = False,
+        overlapped_tail: bool = False,
     ) -> list[Val]:
         """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
-        time, then the rest one by one, masked. ``exact``: there is no rest. ``again``: it is the end of as many vectors
-        before ``high``, whose elements may be visited again, and be before ``low``."""
+        time, then the rest one by one, masked. ``exact``: there is no rest. ``overlapped_tail``: it is the end of as
+        many vectors before ``high``, whose elements may be visited again, and be before ``low``."""
         e, step = self.e, lanes * unroll
         middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
@@ -227,7 +227,7 @@ class CpuBody:
         carried = self.loop(low, middle, step, carried, wide)
         if exact or step == 1:
             return carried
-        if again:  # a loop of at most one turn
+        if overlapped_tail:  # a loop of at most one turn
             return self.loop(middle, high, step, carried, lambda _, state: wide(e.sub(high, step), state))
 
         def narrow(i, state):
@@ -245,7 +245,7 @@ class CpuBody:
         e, lanes, extent = self.e, index.lanes, size_of(loops[1])
         at = e.cast(self.k.materialize(index), dt.u32)
         size = e.cast(self.size(extent), dt.u32)
-        tasks = model_of(self.host).tasks
+        tasks = heuristics_of(self.host).tasks
         shift = (tasks.tile * tasks.short).bit_length() - 1
         inverse = e.div(e.add(size, (1 << shift) - 1), size)  # a scalar: LLVM moves it out of the loop
         row = e.shr(e.mul(at, e.splat(inverse, lanes)), shift)
@@ -338,7 +338,7 @@ class CpuBody:
             self.k.value(value, env)
 
 
-def lanes_of(analysis: Analysis, host: Host) -> int:
+def lanes_of(analysis: Analysis, host: HostProperties) -> int:
     """Vector lanes: a register of the widest element that is computed with."""
     return host.vector_bytes * 8 // analysis.once(_widest_bits)
 
@@ -384,6 +384,6 @@ def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[A
     body.k.store_at_zero(value, env, val, [index for index in missing if index != ZERO])
 
 
-def rows_grain(elements_a_task: Size, host: Host) -> Size:
+def rows_grain(elements_a_task: Size, host: HostProperties) -> Size:
     """Tasks a thread takes at a time, so that it has about the model's ``grain`` of elements."""
-    return sz.maximum(1, sz.floordiv(model_of(host).tasks.grain, sz.maximum(1, elements_a_task)))
+    return sz.maximum(1, sz.floordiv(heuristics_of(host).tasks.grain, sz.maximum(1, elements_a_task)))

@@ -1,24 +1,24 @@
-"""Reductions in parts, on the CPU: accumulators in the workspace, ``[parts, kept]`` for each, and the kernel that
+"""Reductions in parts, on the CPU: accumulators in the workspace, ``[partials, kept]`` for each, and the kernel that
 combines them."""
 
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 
 
-def buffers(body: CpuBody, phase: list[Op], kept: Size, parts: Size) -> list[list[Memory]]:
+def buffers(body: CpuBody, phase: list[Op], kept: Size, partials: Size) -> list[list[Memory]]:
     """For each reduction the buffers of its accumulator's pieces."""
-    count = sz.mul(kept, parts)
+    count = sz.mul(kept, partials)
     return [[body.buffer((op, k), count, dtype) for k, dtype in enumerate(red.accumulator_types(op))] for op in phase]
 
 
@@ -38,7 +38,9 @@ def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
         body.put(memory, offset, val)
 
 
-def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, together: Size = 1) -> CpuKernel:
+def finish(
+    name: str, analysis: Analysis, slots: Slots, split: int, host: HostProperties, together: Size = 1
+) -> CpuKernel:
     """Combines the parts and computes what follows from them: a task is a point of the outer kept loops, the innermost
     one in vectors.
 
@@ -55,17 +57,17 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
     lanes = lanes_of(analysis, host) if loops else 1
 
     def combine(env: Env, row, column, lanes: int) -> None:
-        def add(part, state):
+        def add(partial, state):
             start = e.add(
-                e.mul(part, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together)))
+                e.mul(partial, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together)))
             )
 
             def one(k, state):
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
-                part = load(body, phase, memories, offset, lanes)
+                partial = load(body, phase, memories, offset, lanes)
                 if many:
-                    return running.added(e, phase, state, part)
-                pairs = zip(phase, red.grouped(phase, state), red.grouped(phase, part))
+                    return compensated_sums.added(e, phase, state, partial)
+                pairs = zip(phase, red.grouped(phase, state), red.grouped(phase, partial))
                 return [v for op, a, b in pairs for v in red.combine(e, op, a, b)]
 
             return (
@@ -74,9 +76,9 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
                 else one(body.constant(0), state)
             )
 
-        begin = running.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
+        begin = compensated_sums.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
         done = body.loop(body.constant(0), body.constant(split), 1, begin, add)
-        for op, total in zip(phase, red.grouped(phase, running.settled(e, phase, done) if many else done)):
+        for op, total in zip(phase, red.grouped(phase, compensated_sums.settled(e, phase, done) if many else done)):
             body.k.bind(op.result, env, red.result(e, op, total))
         store_all(body, analysis.outputs, [env], analysis.kept)
 

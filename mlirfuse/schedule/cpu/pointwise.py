@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, depends_on, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import (
     CpuBody,
     CpuKernel,
@@ -26,10 +27,9 @@ from mlirfuse.schedule.cpu.kernel import (
     store_all,
     unroll_for,
 )
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 MOST_SIDES = 8  # each is packed by code of its own
 
@@ -45,16 +45,16 @@ class Params(NamedTuple):
     sides: int = 1
 
 
-def can_flatten(analysis: Analysis, host: Host, env: Sizes, vectors: int) -> bool:
+def can_flatten(analysis: Analysis, host: HostProperties, env: Sizes, vectors: int) -> bool:
     """Whether vectors can run across the two innermost loops, and rows are shorter than so many vectors."""
     loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, env)
-    if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), model_of(host).tasks.short):
+    if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), heuristics_of(host).tasks.short):
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def _flattens(analysis: Analysis, host: Host, env: Sizes) -> int:
+def _flattens(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
     """How many vectors a row takes at most, if they should run so; else 0. Rows are shorter than a vector; or than two
     of them and no whole one, while outputs go to memory that is in no cache of a core's own, where the masked stores of
     a row's end take two or three times as long as whole ones."""
@@ -81,7 +81,7 @@ def _in_lines(analysis: Analysis) -> bool:
     return True
 
 
-class Pointwise(Scheduler[Params, Host]):
+class Pointwise(Scheduler[Params, HostProperties]):
     """Elements of outputs from elements of inputs."""
 
     name = "pointwise"
@@ -90,16 +90,20 @@ class Pointwise(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         if vectors := _flattens(analysis, host, env):
             yield Params(flat=True, vectors=vectors, sides=_sides(analysis, host, env))
             return
         yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, _kernels(name, analysis, slots, params, machine)
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         if p.flat:
             fits = can_flatten(analysis, host, env, p.vectors)
             require(fits and not p.streamed, "flat: rows are shorter than its vectors, and not streamed")
@@ -110,14 +114,14 @@ class Pointwise(Scheduler[Params, Host]):
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def _sides(analysis: Analysis, host: Host, env: Sizes) -> int:
+def _sides(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
     """How many neighbours along the loop around the two innermost ones are taken together: those that share a line of
     the cache in what is packed, where it is lost before it is their turn. Lines of a row's packed neighbours a power of
     two apart share few of the cache's sets."""
     if len(analysis.loops(analysis.kept)) < 3:
         return 1
-    model, (third, rows, columns) = model_of(host), analysis.values(_kept_extents, env)[-3:]
-    rows, line, found = min(rows, model.tasks.tile // columns), model.pointwise.line, 1
+    heuristics, (third, rows, columns) = heuristics_of(host), analysis.values(_kept_extents, env)[-3:]
+    rows, line, found = min(rows, heuristics.tasks.tile // columns), heuristics.pointwise.line, 1
     steps = iter(analysis.values(_packed_steps, env))
     for near, far in zip(steps, steps):
         if 0 < near <= line // 2 < far and rows > host.own_cache // max(line, far & -far):
@@ -139,10 +143,10 @@ def _kept_extents(analysis: Analysis) -> list[sz.Size]:
     return [size_of(loop) for loop in analysis.loops(analysis.kept)]
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
-    model = model_of(host).pointwise
-    body.k.ahead = model.ahead if sum(op.row.indexed for op in analysis.ops) >= model.positions else 0
+    heuristics = heuristics_of(host).pointwise
+    body.k.ahead = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
     loops = analysis.loops(analysis.kept)
     if not loops:
         body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
@@ -154,7 +158,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 def _line(body: CpuBody, loop) -> CpuKernel:
     """One loop: a task is a piece of it."""
-    extent, tile = size_of(loop), model_of(body.host).tasks.tile
+    extent, tile = size_of(loop), heuristics_of(body.host).tasks.tile
 
     def task(index):
         low = body.e.mul(index, tile)
@@ -169,7 +173,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     e, k = body.e, body.k
     *outer, middle, inner = loops
     rows, columns = size_of(middle), size_of(inner)
-    tile = model_of(body.host).tasks.tile
+    tile = heuristics_of(body.host).tasks.tile
     height, width = sz.maximum(1, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
     third = outer.pop() if params.sides > 1 else []
@@ -236,9 +240,11 @@ def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sid
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
-    model = model_of(body.host).pointwise
+    heuristics = heuristics_of(body.host).pointwise
     element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner))) * (sides.together if sides else 1)
-    count = max(2 * vectors * lanes, min(model.packed, model.packed_bytes // max(1, element)))  # two rows at least
+    count = max(
+        2 * vectors * lanes, min(heuristics.packed, heuristics.packed_bytes // max(1, element))
+    )  # two rows at least
     rows = body.size(sz.floordiv(count, extent))
     packed = Packed(body, (middle, inner), count, lanes, vectors, sides.together if sides else 1)
 

@@ -2,13 +2,13 @@
 
 Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs.
 What is expensive to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors
-stay in registers (``held``).
+stay in registers (``in_registers``).
 
 Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see
 :mod:`partial`.
 
-Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the blocks
-(:mod:`mlirfuse.schedule.cpu.blocks`), then the lanes: the error stays near that of pairwise summation.
+Sums add up the vectors in flight, then blocks of :data:`BLOCK_VECTORS` of those, then the blocks
+(:mod:`mlirfuse.schedule.cpu.blocked_sums`), then the lanes: the error stays near that of pairwise summation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -29,28 +29,28 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, rounds
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
+from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.models import RowModel, model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
-BLOCK = 64
+BLOCK_VECTORS = 64
 
 
 class Params(NamedTuple):
-    """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
-    over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches. ``totals``: sums
-    go to running totals, as those of very many elements have to. ``again``: vectors at the end of a row take elements
-    again, instead of being masked; for reductions that these do not change."""
+    """``split``: parts of the reduced range. ``in_registers``: the row is that many vectors, kept in registers; 0: it
+    is passed over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches.
+    ``compensated``: sums go to running totals, as those of very many elements have to. ``overlapped_tail``: vectors at
+    the end of a row take elements again, instead of being masked; for reductions that these do not change."""
 
     split: int = 1
-    held: int = 0
+    in_registers: int = 0
     stash: bool = False
     streamed: bool = False
-    totals: bool = False
-    again: bool = False
+    compensated: bool = False
+    overlapped_tail: bool = False
 
 
 @dataclass
@@ -106,7 +106,7 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
     return {v for v, cost in total.items() if cost == threshold and v.op.row.kind == "elementwise"}
 
 
-class Rows(Scheduler[Params, Host]):
+class CpuRows(Scheduler[Params, HostProperties]):
     """Reductions along rows, and what is as long as they are."""
 
     name = "rows"
@@ -115,74 +115,95 @@ class Rows(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         if runs_across(analysis, env, host):
             return
-        model = model_of(host).rows
+        heuristics = heuristics_of(host).rows
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            totals = needs_totals(analysis, env, host)
-            yield Params(split=parts(host), totals=totals, again=can_visit_again(analysis, env, host))
+            totals = needs_compensation(analysis, env, host)
+            yield Params(split=parts(host), compensated=totals, overlapped_tail=can_visit_again(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
-        if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
-            yield Params(held=1 << (vectors - 1).bit_length())
+        if vectors <= heuristics.in_registers and len(analysis.loops(analysis.reduced)) == 1:
+            yield Params(in_registers=1 << (vectors - 1).bit_length())
             return
-        length = reduced * _stash_bytes(analysis, model)
+        length = reduced * _stash_bytes(analysis, heuristics)
         streamed = streams(analysis, full, env, alignments, host)
-        stash, totals = 0 < length <= model.stash_bytes, needs_totals(analysis, env, host)
-        yield Params(stash=stash, streamed=streamed, totals=totals, again=can_visit_again(analysis, env, host))
+        stash, totals = 0 < length <= heuristics.stash_bytes, needs_compensation(analysis, env, host)
+        yield Params(
+            stash=stash, streamed=streamed, compensated=totals, overlapped_tail=can_visit_again(analysis, env, host)
+        )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
         """There are too few rows for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
         kept, reduced = analysis.values(row_extents, env)
-        return kept * reduced >= 2 * model_of(host).tasks.shared and _few(kept, reduced, host)
+        return kept * reduced >= 2 * heuristics_of(host).tasks.shared and _few(kept, reduced, host)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, _kernels(name, analysis, slots, params, machine)
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
-        model = model_of(host).rows
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+        heuristics = heuristics_of(host).rows
         full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, env)
-        require(p.split >= 1 and p.held >= 0, "split, held: not negative")
-        require(p.totals or not needs_totals(analysis, env, host), f"totals: sums of {reduced} elements need them")
+        require(p.split >= 1 and p.in_registers >= 0, "split, in_registers: not negative")
+        require(
+            p.compensated or not needs_compensation(analysis, env, host),
+            f"compensated: sums of {reduced} elements need them",
+        )
         if p.split > 1:
             require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
-            require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
-        if p.again:
-            require(can_visit_again(analysis, env, host), "again: sums, or rows shorter than the vectors in flight")
-        if p.held:
-            room = p.held * lanes_of(analysis, host)
-            require(len(analysis.loops(analysis.reduced)) == 1, "held: a row is one loop")
-            require(reduced <= room, f"held = {p.held}: {room} elements, a row has {reduced}")
-            require(p.held <= model.most_held, f"held = {p.held}: at most {model.most_held} vectors")
-            require(not p.stash and not p.streamed, "held: what is held is not stashed or streamed")
+            require(
+                not p.in_registers and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed"
+            )
+        if p.overlapped_tail:
+            require(
+                can_visit_again(analysis, env, host),
+                "overlapped_tail: sums, or rows shorter than the vectors in flight",
+            )
+        if p.in_registers:
+            room = p.in_registers * lanes_of(analysis, host)
+            require(len(analysis.loops(analysis.reduced)) == 1, "in_registers: a row is one loop")
+            require(reduced <= room, f"in_registers = {p.in_registers}: {room} elements, a row has {reduced}")
+            require(
+                p.in_registers <= heuristics.most_in_registers,
+                f"in_registers = {p.in_registers}: at most {heuristics.most_in_registers} vectors",
+            )
+            require(not p.stash and not p.streamed, "in_registers: what is held is not stashed or streamed")
         if p.stash:
-            nbytes = reduced * _stash_bytes(analysis, model)
-            require(nbytes <= model.stash_bytes, f"stash: {nbytes} bytes of a row, {model.stash_bytes} are there")
+            nbytes = reduced * _stash_bytes(analysis, heuristics)
+            require(
+                nbytes <= heuristics.stash_bytes, f"stash: {nbytes} bytes of a row, {heuristics.stash_bytes} are there"
+            )
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def needs_compensation(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
     if not analysis.once(rounds):
         return False
     pieces, length = analysis.values(_pieces, env)
-    least = BLOCK * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
+    least = BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
     return pieces * -(-length // least) >= BLOCKS
 
 
-def can_visit_again(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def can_visit_again(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
     """Whether some phase may have elements again, and the vectors in flight are no longer than what they run along."""
-    model = model_of(host).rows
-    unroll = max(unroll_for(stage.cost) for threshold in (None, model.stash) for stage in stages(analysis, threshold))
+    heuristics = heuristics_of(host).rows
+    unroll = max(
+        unroll_for(stage.cost) for threshold in (None, heuristics.stash) for stage in stages(analysis, threshold)
+    )
     _, length = analysis.values(_pieces, env)
     return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
 
@@ -198,38 +219,38 @@ def _pieces(analysis: Analysis) -> list[sz.Size]:
     return [sz.product(outer), inner]
 
 
-def _few(kept: int, reduced: int, host: Host) -> bool:
+def _few(kept: int, reduced: int, host: HostProperties) -> bool:
     """Whether there are too few rows for all threads, and enough to do."""
-    tasks = model_of(host).tasks
+    tasks = heuristics_of(host).tasks
     return kept * reduced >= tasks.shared and kept < tasks.tasks_a_thread * host.threads and host.threads > 1
 
 
-def _stash_bytes(analysis: Analysis, model: RowModel) -> int:
+def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
     """Bytes of an element in the buffers for values that are kept."""
-    return sum(value.dtype.compute.bytes for stage in stages(analysis, model.stash) for value in stage.kept)
+    return sum(value.dtype.compute.bytes for stage in stages(analysis, heuristics.stash) for value in stage.kept)
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     if params.split > 1:
         return [
             _split_rows(name, analysis, slots, params, host),
             partial.finish(f"{name}_finish", analysis, slots, params.split, host),
         ]
-    if params.held:
-        return [_held_rows(name, analysis, slots, params, host)]
+    if params.in_registers:
+        return [_register_rows(name, analysis, slots, params, host)]
     return [_long_rows(name, analysis, slots, params, host)]
 
 
 class RowsBody(CpuBody):
     """Loops over a row."""
 
-    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False, again=False):
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, compensated=False, overlapped_tail=False):
         super().__init__(name, analysis, slots, host, streamed)
-        self.totals, self.again = totals, again
+        self.compensated, self.overlapped_tail = compensated, overlapped_tail
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
         self.invariant = _invariant(analysis)
-        self.stages = stages(analysis, model_of(host).rows.stash if stash else None)
+        self.stages = stages(analysis, heuristics_of(host).rows.stash if stash else None)
         length = sz.product(a.size for a in analysis.reduced)
         self.kept = [
             (at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept
@@ -242,7 +263,7 @@ class RowsBody(CpuBody):
         bound the outermost loop. ``blocks``: what is carried is theirs; ``step`` carries the accumulators of a
         block."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
-        again = self.visits_again(at)
+        overlapped_tail = self.visits_again(at)
 
         def nest(depth: int, env: Env, carried):
             loop, extent = self.loops[depth], size_of(self.loops[depth])
@@ -268,7 +289,10 @@ class RowsBody(CpuBody):
 
             def one(i, state):
                 end = self.e.min(self.e.add(i, length), stop)
-                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll, again=again))
+                return blocks.add(
+                    state,
+                    self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll, overlapped_tail=overlapped_tail),
+                )
 
             return self.loop(start, stop, length, carried, one)
 
@@ -295,14 +319,14 @@ class RowsBody(CpuBody):
             return following
 
         number = sz.mul(*map(size_of, self.loops[:-1]), sz.ceildiv(size_of(self.loops[-1]), self.block(at)))
-        blocks = CarriedBlocks(self, phase, self.lanes, number, self.totals)
+        blocks = CarriedBlocks(self, phase, self.lanes, number, self.compensated)
         done = blocks.end(self.over(env, at, blocks.start, step, low, high, blocks))
         totals = [red.across_lanes(self.e, op, a) for op, a in zip(phase, done)]
         return [self._located(env, at, op, *a) if op in by_start else a for op, a in zip(phase, totals)]
 
     def visits_again(self, at: int) -> bool:
         """Whether stage ``at`` has elements again at the ends of rows."""
-        return self.again and at < len(self.analysis.phases) and _idempotent(self.analysis.phases[at])
+        return self.overlapped_tail and at < len(self.analysis.phases) and _idempotent(self.analysis.phases[at])
 
     def _located(self, env: Env, at: int, op: Op, best: Val, start: Val) -> tuple[Val, Val]:
         """The best value and its position, which is in the vectors in flight from ``start`` on."""
@@ -319,7 +343,7 @@ class RowsBody(CpuBody):
 
     def block(self, at: int) -> int:
         """Elements of a row that stage ``at`` adds up as a block."""
-        return BLOCK * self.lanes * unroll_for(self.stages[at].cost)
+        return BLOCK_VECTORS * self.lanes * unroll_for(self.stages[at].cost)
 
     def write(self, env: Env, outputs: list[Value]) -> None:
         """Stores full-size outputs."""
@@ -371,10 +395,13 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
     return out
 
 
-def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     full, small = late_outputs(analysis)
-    streamed, (stash, totals, again) = full if params.streamed else (), (params.stash, params.totals, params.again)
-    body = RowsBody(name, analysis, slots, host, streamed, stash, totals, again)
+    streamed, (stash, totals, overlapped_tail) = (
+        full if params.streamed else (),
+        (params.stash, params.compensated, params.overlapped_tail),
+    )
+    body = RowsBody(name, analysis, slots, host, streamed, stash, totals, overlapped_tail)
 
     def task(index):
         env: Env = {}
@@ -391,13 +418,13 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
     return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
-def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
-    """Rows of one loop of at most ``held`` vectors: what is computed of an element once is known to the end."""
+def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+    """Rows of one loop of at most ``in_registers`` vectors: what is computed of an element once is known to the end."""
     full, small = late_outputs(analysis)
     body = RowsBody(name, analysis, slots, host)
     e, k, lanes = body.e, body.k, body.lanes
     (loop,) = body.loops
-    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.held)]
+    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.in_registers)]
 
     def row_of(op: Op, env: Env, mask: Val):
         k.mask = mask
@@ -407,7 +434,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
         env: Env = {}
         body.unlinear(env, analysis.loops(analysis.kept), index)
         envs = []
-        for u in range(params.held):
+        for u in range(params.in_registers):
             envs.append(dict(env))
             body.set_loop(envs[-1], loop, Index(body.constant(u * lanes), 1, lanes))
         for phase in analysis.phases:
@@ -426,9 +453,9 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
     return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
-def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     """A task is a part of a row: its accumulators go to the workspace."""
-    body = RowsBody(name, analysis, slots, host, totals=params.totals, again=params.again)
+    body = RowsBody(name, analysis, slots, host, compensated=params.compensated, overlapped_tail=params.overlapped_tail)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])
@@ -451,5 +478,5 @@ def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, hos
     return body.finish(sz.mul(kept, split), 1)
 
 
-def _grain(analysis: Analysis, host: Host) -> sz.Size:
+def _grain(analysis: Analysis, host: HostProperties) -> sz.Size:
     return rows_grain(sz.product(a.size for a in analysis.reduced), host)

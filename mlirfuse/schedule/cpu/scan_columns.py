@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
@@ -16,7 +16,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 STATES = 8  # vectors of states in registers: half of those that AVX-512 leaves beside what is computed
 
@@ -27,7 +27,7 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-class ScanColumns(Scheduler[Params, Host]):
+class ScanColumns(Scheduler[Params, HostProperties]):
     """Scans down columns, and what is as long as they are."""
 
     name = "scan_columns"
@@ -36,24 +36,28 @@ class ScanColumns(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         if across_scanned_rows(analysis, env, host):
             yield Params()
         elif is_outer(analysis, env):
             full, _ = analysis.once(late_outputs)
             yield Params(streams(analysis, full, env, alignments, host))
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, [_columns(name, analysis, slots, params, machine)]
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, [_columns(name, analysis, slots, params, properties)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         if p.streamed:
             full, _ = analysis.once(late_outputs)
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
     e, k, scans, lanes = body.e, body.k, analysis.scans, lanes_of(analysis, host)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
@@ -20,11 +20,11 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents, parts
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 
 class Params(NamedTuple):
@@ -36,7 +36,7 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-class ScanFewColumns(Scheduler[Params, Host]):
+class ScanFewColumns(Scheduler[Params, HostProperties]):
     """Scans down a few columns, and what is as long as they are."""
 
     name = "scan_few_columns"
@@ -45,29 +45,33 @@ class ScanFewColumns(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_is_one_row)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         kept, rows, columns, _ = analysis.values(column_extents, env)
-        model = model_of(host)
-        if not is_outer(analysis, env) or not _fits(analysis, columns, host) or rows < model.columns.across_rows:
+        heuristics = heuristics_of(host)
+        if not is_outer(analysis, env) or not _fits(analysis, columns, host) or rows < heuristics.columns.across_rows:
             return
         lanes = lanes_of(analysis, host)
-        if lanes % columns and lanes <= model.columns.turned * columns:
+        if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
         full, _ = analysis.once(late_outputs)
         streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, alignments, host)
-        if kept // columns < host.threads and kept * rows >= 4 * model.tasks.shared and analysis.once(can_split):
+        if kept // columns < host.threads and kept * rows >= 4 * heuristics.tasks.shared and analysis.once(can_split):
             yield Params(columns, parts(host), streamed)
         yield Params(columns, 1, streamed)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
         full, _ = late_outputs(analysis)
         streamed = full if params.streamed else ()
         yield (
             analysis,
-            kernels(name, params.split, lambda name: _FewColumns(name, analysis, slots, machine, params, streamed)),
+            kernels(name, params.split, lambda name: _FewColumns(name, analysis, slots, properties, params, streamed)),
         )
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         _, _, columns, _ = analysis.values(column_extents, env)
         require(p.columns == columns, f"columns = {p.columns}: there are {columns}")
         require(_fits(analysis, columns, host), f"columns = {columns}: more than a vector has lanes")
@@ -79,11 +83,11 @@ class ScanFewColumns(Scheduler[Params, Host]):
             )
 
 
-def _fits(analysis: Analysis, columns: int, host: Host) -> bool:
+def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
     return 1 < columns <= lanes_of(analysis, host)
 
 
-def _can_stream(analysis: Analysis, alignments: Alignments, host: Host) -> bool:
+def _can_stream(analysis: Analysis, alignments: Alignments, host: HostProperties) -> bool:
     full, _ = analysis.once(late_outputs)
     return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, full, alignments, host)
 
@@ -105,7 +109,7 @@ def _is_one_row(analysis: Analysis) -> bool:
 class _FewColumns(ScannedRows):
     """The loop over all rows as one."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, params: Params, streamed):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params, streamed):
         super().__init__(name, analysis, slots, host, params.split, streamed)
         *self.around, self.inner = analysis.loops(analysis.kept)
         self.columns, self.invariant = params.columns, [[]]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
@@ -25,11 +25,11 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.models import model_of
-from mlirfuse.schedule.cpu.rows import RowsBody, needs_totals
+from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 
 class Params(NamedTuple):
@@ -39,7 +39,7 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-class ScanRows(Scheduler[Params, Host]):
+class ScanRows(Scheduler[Params, HostProperties]):
     """Scans along rows, and what is as long as they are."""
 
     name = "scan_rows"
@@ -48,26 +48,32 @@ class ScanRows(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):
             return
         kept, length = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         streamed = streams(analysis, full, env, alignments, host)
-        few = kept < host.threads and kept * length >= 4 * model_of(host).tasks.shared
-        if analysis.phases and (few or needs_totals(analysis, env, host) or not _cached(analysis, length, host)):
+        few = kept < host.threads and kept * length >= 4 * heuristics_of(host).tasks.shared
+        if analysis.phases and (few or needs_compensation(analysis, env, host) or not _cached(analysis, length, host)):
             return
         if few and analysis.once(can_split):
             yield Params(parts(host), streamed)
         yield Params(1, streamed)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, _kernels(name, analysis, slots, params, machine)
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         require(p.split >= 1, f"split = {p.split}: one part at least")
         require(p.split == 1 or analysis.once(can_split), "split: scans of scans, reductions, or rows of several loops")
-        require(not analysis.phases or not needs_totals(analysis, env, host), "sums of rows so long are by themselves")
+        require(
+            not analysis.phases or not needs_compensation(analysis, env, host), "sums of rows so long are by themselves"
+        )
         if p.streamed:
             full, _ = analysis.once(late_outputs)
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
@@ -79,7 +85,7 @@ def can_split(analysis: Analysis) -> bool:
     return apart(analysis) and not analysis.phases and len(analysis.loops(analysis.reduced)) == 1
 
 
-def _cached(analysis: Analysis, length: int, host: Host) -> bool:
+def _cached(analysis: Analysis, length: int, host: HostProperties) -> bool:
     """Whether a row is still in the core's own cache when it is read again."""
     return length * sum(v.dtype.bytes for v in analysis.once(_along)) <= host.own_cache // 2
 
@@ -89,7 +95,7 @@ def _along(analysis: Analysis) -> list[Value]:
     return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     full, _ = late_outputs(analysis)
     streamed = full if params.streamed else ()
     return kernels(name, params.split, lambda name: ScannedRows(name, analysis, slots, host, params.split, streamed))
@@ -107,7 +113,7 @@ class ScannedRows(RowsBody):
     ``around``: the loops over rows. ``unit``: what parts of a row are multiples of. ``steps``: of lanes, the distances
     at which a vector is scanned. ``kept_lanes``: of a state in the workspace."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, split: int, streamed=()):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, split: int, streamed=()):
         super().__init__(name, analysis, slots, host, streamed)
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, size_of
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -20,11 +20,11 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.scan_rows import before
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
 I64 = dt.i64
 
@@ -37,7 +37,7 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-class ScanShortRows(Scheduler[Params, Host]):
+class ScanShortRows(Scheduler[Params, HostProperties]):
     """Scans along rows of at most a vector, and what is as long as they are."""
 
     name = "scan_short_rows"
@@ -46,19 +46,23 @@ class ScanShortRows(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_behind_each_other)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         _, length, width, _ = analysis.values(column_extents, env)
         lanes = lanes_of(analysis, host)
-        if is_outer(analysis, env) or not 1 < length <= lanes or width < model_of(host).columns.across_rows:
+        if is_outer(analysis, env) or not 1 < length <= lanes or width < heuristics_of(host).columns.across_rows:
             return
         full, _ = analysis.once(late_outputs)
         streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, length, alignments, host)
         yield Params(length if length <= lanes // 2 or length == lanes else 0, streamed)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, [_kernel(name, analysis, slots, params, machine)]
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, [_kernel(name, analysis, slots, params, properties)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         _, length, _, _ = analysis.values(column_extents, env)
         lanes = lanes_of(analysis, host)
         require(length <= lanes, f"rows are {length} long, and a vector {lanes}")
@@ -80,14 +84,14 @@ def _behind_each_other(analysis: Analysis) -> bool:
     return bool(full)
 
 
-def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: Host) -> bool:
+def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: HostProperties) -> bool:
     """Whether every vector of outputs along the rows is aligned for stores past the caches."""
     full, _ = analysis.once(late_outputs)
     whole = lanes_of(analysis, host) % length == 0 and len(analysis.loops(analysis.kept)) == 1
     return whole and can_stream_line(analysis, full, alignments, host)
 
 
-def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
     """A task is a tile of rows."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
@@ -179,7 +183,7 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             store_all(body, small, [here], analysis.kept)
         return []
 
-    tile = model_of(host).tasks.tile
+    tile = heuristics_of(host).tasks.tile
     height = -(-tile // (params.length or lanes) // lanes) * lanes  # whole vectors of outputs over the rows, too
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in around), sz.ceildiv(rows, height))

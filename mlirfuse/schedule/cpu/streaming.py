@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.machine import Host
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 ALIGNED = 64  # bytes: what results and the workspace are aligned to
 
 
-def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
+def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties) -> bool:
     """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them
     is aligned."""
     return past_caches(analysis, outputs, env, host) and can_stream(analysis, outputs, env, alignments, host)
 
 
-def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: Host) -> bool:
+def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: HostProperties) -> bool:
     """Whether ``outputs`` together do not stay in the caches, and the processor has stores past them."""
     if not outputs or host.vector_bytes < 32:
         return False
-    return output_bytes(analysis, outputs, env) > host.last_cache * model_of(host).tasks.past_caches
+    return output_bytes(analysis, outputs, env) > host.last_cache * heuristics_of(host).tasks.past_caches
 
 
 def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
@@ -32,7 +32,9 @@ def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
     return sum([sizes[v][0] for v in outputs])
 
 
-def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
+def can_stream(
+    analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties
+) -> bool:
     """Whether every vector of ``outputs`` is aligned, and the processor has stores past the caches for them."""
     if host.vector_bytes < 32:
         return False
@@ -46,7 +48,7 @@ def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments:
     return True
 
 
-def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignments, host: Host) -> bool:
+def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignments, host: HostProperties) -> bool:
     """Whether vectors one behind the other, through all of ``outputs`` as through one row, are aligned, and the
     processor has stores past the caches for them."""
     nbytes = [(value, lanes_of(analysis, host) * value.dtype.bytes) for value in outputs]
@@ -57,7 +59,7 @@ def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignm
 
 def _output_sizes(analysis: Analysis):
     """A function of the sizes: the bytes of each output, and its strides."""
-    pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.spelled(analysis.strides[v])})" for v in analysis.outputs]
+    pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.serialized(analysis.strides[v])})" for v in analysis.outputs]
     return sz.function(
-        sz.spelled(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v]))
+        sz.serialized(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v]))
     )

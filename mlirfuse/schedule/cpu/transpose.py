@@ -12,33 +12,33 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, power_of_two, require
 
 
 class Params(NamedTuple):
     """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the
-    reading and along the writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are
+    reading and along the writing loop, of which both are multiples if they are ``unmasked``. ``streamed``: outputs are
     stored past the caches."""
 
     reading: int
     height: int
     width: int
-    whole: bool
+    unmasked: bool
     streamed: bool = False
 
 
-def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
+def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
     """The loop that most of what is read is contiguous along, where that is not the one that is written along and one
     of the two is as long as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
     loops = analysis.loops(analysis.kept)
@@ -53,7 +53,7 @@ def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, 
         if here[-1] not in (0, 1) and 1 in here:
             votes[here.index(1)] += value.dtype.bytes
     best = max(range(len(loops)), key=votes.__getitem__)
-    side = min(lanes_of(analysis, host), model_of(host).transpose.widest)
+    side = min(lanes_of(analysis, host), heuristics_of(host).transpose.widest)
     if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
         return None
     height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
@@ -74,7 +74,7 @@ def _strides_and_extents(analysis: Analysis):
     ]
 
 
-def _staged(analysis: Analysis, reading, writing) -> list[Value]:
+def _in_shared(analysis: Analysis, reading, writing) -> list[Value]:
     """What is computed along the reading loop: the inputs that are contiguous along it or, if these are no more, what
     comes of them alone."""
     of = lambda v, loop: analysis.axis_stride(v, loop[-1])  # noqa: E731
@@ -90,7 +90,7 @@ def _staged(analysis: Analysis, reading, writing) -> list[Value]:
     return needed if len(needed) <= len(inputs) else inputs
 
 
-class Transpose(Scheduler[Params, Host]):
+class Transpose(Scheduler[Params, HostProperties]):
     """Elements of outputs from elements of inputs that lie along another dimension."""
 
     name = "transpose"
@@ -99,33 +99,37 @@ class Transpose(Scheduler[Params, Host]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and len(analysis.loops(analysis.kept)) > 1
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
+    ) -> Iterator[Params]:
         block = block_of(analysis, host, env)
         if block is not None:
             yield Params(*block, streams(analysis, analysis.outputs, env, alignments, host))
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
-        yield analysis, _kernels(name, analysis, slots, params, machine)
+    def emit(
+        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
+    ) -> EmittedKernels:
+        yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         block = block_of(analysis, host, env)
         if block is None:
             raise ScheduleError("transpose: nothing is read along another loop, or the loops are shorter than a vector")
-        widest = model_of(host).transpose.widest
+        widest = heuristics_of(host).transpose.widest
         extents = analysis.values(_strides_and_extents, env)[-len(analysis.loops(analysis.kept)) :]
         require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
         for name, n in (("height", p.height), ("width", p.width)):
             require(power_of_two(n) and n <= widest, f"{name} = {n}: a power of two up to {widest}")
         require(max(p.height, p.width) > 1, "height, width: one of them is more than 1")
-        whole = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
-        require(whole or not p.whole, "whole: blocks of this height and width leave something over")
+        unmasked = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
+        require(unmasked or not p.unmasked, "unmasked: blocks of this height and width leave something over")
         if p.streamed:
             aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
             aligned = aligned and p.width <= lanes_of(analysis, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
     e, k = body.e, body.k
     loops = analysis.loops(analysis.kept)
@@ -133,10 +137,10 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
     rows, columns = size_of(reading), size_of(writing)
     # A tile has as many elements where one of the loops is short.
-    model = model_of(host).transpose
-    tile_rows = model.rows * sz.floordiv(model.columns, sz.minimum(columns, model.columns))
-    tile_columns = model.columns * sz.floordiv(model.rows, sz.minimum(rows, model.rows))
-    staged = _staged(analysis, reading, writing)
+    heuristics = heuristics_of(host).transpose
+    tile_rows = heuristics.rows * sz.floordiv(heuristics.columns, sz.minimum(columns, heuristics.columns))
+    tile_columns = heuristics.columns * sz.floordiv(heuristics.rows, sz.minimum(rows, heuristics.rows))
+    staged = _in_shared(analysis, reading, writing)
 
     def at(env: Env, r: Index, w: Index) -> Env:
         here = dict(env)
@@ -199,7 +203,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
             return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
 
         body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
-        if not params.whole:
+        if not params.unmasked:
             body.loop(low_r, high_r, params.height, [], edge)
 
     body.tasks(task)

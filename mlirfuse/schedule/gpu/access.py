@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.scheduler import power_of_two, require
 
 
@@ -33,19 +33,19 @@ class Access(NamedTuple):
     hint: str = ""
 
 
-def moved(analysis: Analysis, env: dict[str, int], machine: Machine) -> tuple[float, float]:
+def moved(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> tuple[float, float]:
     """How many second-level caches full a segment reads and writes."""
     read, written = analysis.values(_bytes, env)
-    return read / machine.l2_bytes, written / machine.l2_bytes
+    return read / properties.l2_bytes, written / properties.l2_bytes
 
 
-def hint_of(analysis: Analysis, env: dict[str, int], machine: Machine) -> str:
+def hint_of(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> str:
     """How the caches shall treat what is read once, by how much is read and written."""
-    model = model_of(machine).access
+    heuristics = heuristics_of(properties).access
     read, written = analysis.values(_bytes, env)
     if analysis.phases and analysis.once(only_reduces):
-        return PASS_L1 if read <= model.reduced * machine.l2_bytes else ""
-    return STAY_L2 if read + written >= model.staying * machine.l2_bytes and machine.cache_policies else ""
+        return PASS_L1 if read <= heuristics.reduced * properties.l2_bytes else ""
+    return STAY_L2 if read + written >= heuristics.staying * properties.l2_bytes and properties.cache_policies else ""
 
 
 def only_reduces(analysis: Analysis) -> bool:
@@ -115,22 +115,22 @@ class _Reach:
                 or 0
             )
             numbers += [along, *steps, *value.shape, *strides]
-        lines.append(f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *cuts])}")
+        lines.append(f"_lanes = max({sz.serialized(wanted)}) | {_ored([extent, 8, *cuts])}")
         lines.append("_lanes &= -_lanes")
-        narrow = f"max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
+        narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
         limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
-        source = f"_made({narrow}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)}, _hint)"
+        source = f"_made({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(whole)}, _hint)"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
-        names = values | {"_made": functools.lru_cache(self._made)}
+        names = values | {"_made": functools.lru_cache(self._created)}
         divided = _ored([extent, 8, *cuts])
-        bounds = f"{narrow}, {divided}, {sz.spelled(limits)}, {sz.spelled(self.multiples)}"
+        bounds = f"{narrow}, {divided}, {sz.serialized(limits)}, {sz.serialized(self.multiples)}"
         limited = [line for line in lines if not line.startswith("_lanes")]
         self.bounds = functools.partial(
             sz.function, bounds, sz.symbols_of(numbers), limited, ("env", "_alignments"), **values
         )
         self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments", "_hint"), **names)
 
-    def _made(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...], hint: str) -> Access:
+    def _created(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...], hint: str) -> Access:
         """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its
         limit, and these of the sizes that may be known multiples of the lanes."""
         aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
@@ -144,7 +144,7 @@ def check(
     along_kept: bool,
     env: dict[str, int],
     alignments: dict[Value, int],
-    machine: Machine,
+    properties: DeviceProperties,
     widest: Sequence[int],
 ) -> None:
     """Raises :class:`ScheduleError` where memory is not as ``access`` assumes for these sizes. ``widest``: the bytes of
@@ -173,7 +173,8 @@ def check(
         require(at is not None and multiples[at] % lanes == 0, f"multiples: {n} is not known to be one of {lanes}")
     require(access.hint in ("", PASS_L1, STAY_L2), f"hint = '{access.hint}': it is '', '{PASS_L1}' or '{STAY_L2}'")
     require(
-        access.hint != STAY_L2 or machine.cache_policies, f"hint = '{STAY_L2}': {machine.chip} has no such accesses"
+        access.hint != STAY_L2 or properties.cache_policies,
+        f"hint = '{STAY_L2}': {properties.chip} has no such accesses",
     )
 
 

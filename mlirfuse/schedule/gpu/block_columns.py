@@ -70,7 +70,7 @@ class BlockColumns:
         tile = self.tx * lanes
         moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
         threads = min(32, max(1, self.ty // lanes))  # of a column
-        parts, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
+        partials, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
         stride = tile + 1  # no two rows of a column in the same bank
         given = {v: body.reserve(self.ty * stride * v.dtype.bytes) for v in moving}
         found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
@@ -85,8 +85,8 @@ class BlockColumns:
 
         def parts_of(v: Val, column: Val) -> Val:
             if v not in given:
-                return e.const(e.known(v), v.dtype, parts)
-            rows = [e.add(first, n * threads) for n in range(parts)]
+                return e.const(e.known(v), v.dtype, partials)
+            rows = [e.add(first, n * threads) for n in range(partials)]
             places = [body.shared_address(given[v], e.add(e.mul(row, stride), column), v.dtype.bytes) for row in rows]
             return e.from_lanes([body.shared_load(place, v.dtype) for place in places])
 

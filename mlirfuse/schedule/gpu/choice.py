@@ -1,38 +1,38 @@
 """The schedulers of GPUs, in the order in which they are asked: a new one is a file and a line here.
 
-Rows of softmax and layer norm are :class:`Rows`'.
+Rows of softmax and layer norm are :class:`GpuRows`'.
 """
 
 from __future__ import annotations
 
-from mlirfuse.core.machine import Machine
-from mlirfuse.schedule.gpu.accumulation import Accumulation
-from mlirfuse.schedule.gpu.accumulation_rows import AccumulationRows
-from mlirfuse.schedule.gpu.columns import Columns
+from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.schedule.gpu.columns import GpuColumns
+from mlirfuse.schedule.gpu.concat import Concat
+from mlirfuse.schedule.gpu.concat_shared import ConcatShared
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
-from mlirfuse.schedule.gpu.joins import Joins
-from mlirfuse.schedule.gpu.pieces import Pieces
+from mlirfuse.schedule.gpu.multi_stage import GpuMultiStage
 from mlirfuse.schedule.gpu.pointwise import Pointwise
-from mlirfuse.schedule.gpu.rows import Rows
+from mlirfuse.schedule.gpu.rows import GpuRows
 from mlirfuse.schedule.gpu.scan_columns import ScanColumns
 from mlirfuse.schedule.gpu.scan_rows import ScanRows
-from mlirfuse.schedule.gpu.staged import GpuStaged
+from mlirfuse.schedule.gpu.scatter_add import ScatterAdd
+from mlirfuse.schedule.gpu.scatter_add_rows import ScatterAddRows
 from mlirfuse.schedule.gpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 
-SCHEDULERS: Schedulers[Machine] = Schedulers(
-    GpuStaged,
+SCHEDULERS: Schedulers[DeviceProperties] = Schedulers(
+    GpuMultiStage,
     (
         InnerOuter(),
-        Columns(),
-        Rows(),
+        GpuColumns(),
+        GpuRows(),
         ScanColumns(),
         ScanRows(),
-        AccumulationRows(),
-        Accumulation(),
+        ScatterAddRows(),
+        ScatterAdd(),
         Transpose(),
-        Joins(),
-        Pieces(),
+        ConcatShared(),
+        Concat(),
         Pointwise(),
     ),
 )

@@ -11,13 +11,13 @@ from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
-from mlirfuse.schedule.gpu.column_folds import written
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
@@ -52,12 +52,12 @@ def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Ind
     return ThreadPlace(x, y, held, inside, env)
 
 
-def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple[Val, Val]:
+def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) -> tuple[Val, Val]:
     """The first row of one of ``split`` parts, and the first behind it."""
     e, low, high = body.e, body.e.const(0, body.index), body.size(rows)
     if split > 1:
         length = body.size(sz.ceildiv(rows, split))
-        low = e.min(e.mul(body.k.scalar(part.base), length), high)
+        low = e.min(e.mul(body.k.scalar(partial.base), length), high)
         high = e.min(e.add(low, length), high)
     return low, high
 
@@ -75,7 +75,7 @@ def down_rows(
     def clamped(row: Val) -> Place:
         return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
 
-    if p.held:
+    if p.in_registers:
         return visit([clamped(row) for row in rows_from(first)], carried)
 
     def checked(i: Val, state: list[Val]) -> list[Val]:
@@ -84,8 +84,8 @@ def down_rows(
     if p.checked:
         return loop(first, high, span, carried, checked)
     last_start = e.sub(high, (p.unroll - 1) * step)
-    turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
-    rest = e.add(first, e.mul(turns, span))
+    iterations = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+    rest = e.add(first, e.mul(iterations, span))
     carried = loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
     if p.unroll == 1:
         return carried
@@ -98,7 +98,7 @@ def _loaded_at_once(body: GpuBody, p) -> bool:
     """Whether the rows that are left of a turn are loaded at once, too: of 1000 rows 15 waited one for the other. What
     is written of each row would take its registers a second time: SiLU's gradient and its sum, 20000×2730 bf16, 242 →
     320 µs."""
-    return not written(body.analysis) and not p.chunks and len(body.analysis.once(joint.online)) == 1
+    return not written(body.analysis) and not p.vectors_per_thread and len(body.analysis.once(joint.online)) == 1
 
 
 def totals_of(
@@ -110,8 +110,8 @@ def totals_of(
     if not p.blocks:
         return red.grouped(phase, down_rows(body, p, step, rows, at, start, visit))
     loop = functools.partial(body.summed, phase, p.blocks, start)
-    totals = down_rows(body, p, step, rows, at, running.nothing(e, phase, lanes), visit, loop)
-    return red.grouped(phase, running.settled(e, phase, totals))
+    totals = down_rows(body, p, step, rows, at, compensated_sums.nothing(e, phase, lanes), visit, loop)
+    return red.grouped(phase, compensated_sums.settled(e, phase, totals))
 
 
 def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
@@ -135,12 +135,12 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     there are several."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
-    resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
+    min_blocks_per_sm = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
     down, wide = set(analysis.reduced), written(analysis)
     streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
     if not p.blocks and p.split > 1 and wide and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run at once
-        resident = max(1, WRITTEN.get(p.access.lanes, threads) // threads)
-    body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, resident)
+        min_blocks_per_sm = max(1, WRITTEN.get(p.access.lanes, threads) // threads)
+    body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, min_blocks_per_sm)
     e, k = body.e, body.k
     lanes = p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else None
@@ -149,29 +149,29 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-    columns, parts = size_of(inner), p.split * p.fold
-    if p.fold > 1:
-        columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
+    columns, partials = size_of(inner), p.split * p.coalesced_rows
+    if p.coalesced_rows > 1:
+        columns, rows = sz.mul(columns, p.coalesced_rows), sz.floordiv(rows, p.coalesced_rows)
     small = [v for v in analysis.outputs if v not in wide]
     late = analysis.late_values()
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
     phases = analysis.once(joint.online)
 
     across = sz.ceildiv(columns, p.tx * lanes)
-    q, part = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
+    q, partial = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
     if p.split > 1:
-        q, part = k.divmod(q, p.split)
+        q, partial = k.divmod(q, p.split)
     elif rank is not None:
-        part = Index(body.wide(rank))
+        partial = Index(body.wide(rank))
     above, block_column = k.divmod(q, across) if outer else (Index(0), q)
     x, y, held, inside, base_env = place_of(body, p, columns, above, block_column)
-    low, high = rows_of_part(body, rows, p.split * p.cluster, part)
+    low, high = rows_of_partial(body, rows, p.split * p.cluster, partial)
     first = e.add(low, body.wide(y))
     block = BlockColumns(body, p.tx, p.ty, x, y)
 
     def at(row: Val) -> Env:
         env = dict(base_env)
-        if p.fold > 1:  # memory is one row: a place in it stands for row and column
+        if p.coalesced_rows > 1:  # memory is one row: a place in it stands for row and column
             body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
             return env
         body.unlinear(env, loops, Index(row))
@@ -198,17 +198,17 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         totals = block.combine(phase, over_rows(phase), needed)
         if rank is not None:
             totals = block.across_cluster(phase, totals, rank)
-        if parts == 1:
+        if partials == 1:
             body.bind(phase, totals, base_env)
         else:
             writes = e.and_(inside, e.cmp("eq", y, 0))
             with k.region(f"scf.if {writes} {{"):
                 for op, total in zip(phase, totals):
                     for which, v in enumerate(total):
-                        memory = partial_memory(body, op, which, sz.mul(kept, parts))
-                        of_part = body.size(sz.mul(kept, p.fold))
+                        memory = partial_memory(body, op, which, sz.mul(kept, partials))
+                        of_part = body.size(sz.mul(kept, p.coalesced_rows))
                         offset = e.add(
-                            e.mul(k.scalar(part.base), of_part),
+                            e.mul(k.scalar(partial.base), of_part),
                             e.add(e.mul(k.scalar(above.base), body.size(columns)), held),
                         )
                         store_partial(body, memory, offset, v)  # lanes divide the columns
@@ -222,7 +222,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
             return []
 
         down_rows(body, p, p.ty, (first, high), at, [], write)
-    if small and parts == 1:
+    if small and partials == 1:
         stores = e.and_(inside, e.cmp("eq", y if rank is None else e.add(y, rank), 0))
         body.store_at(small, base_env, analysis.kept, stores)
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)

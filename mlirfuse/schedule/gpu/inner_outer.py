@@ -3,7 +3,7 @@
 A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is
 worked on; within a row its threads reduce and write as :mod:`mlirfuse.schedule.gpu.rows` does, and add what is summed
 over the rows to accumulators in registers. At the end the block adds up those of its rows, and stores them as its part.
-A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
+A row too long for that (``vectors_per_thread == 0``) is passed over in a loop, and the parts are added up in memory.
 """
 
 from __future__ import annotations
@@ -17,57 +17,58 @@ from typing import NamedTuple
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import staging as gpu_staging
+from mlirfuse.schedule.gpu import async_copies as gpu_staging
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.models import InnerOuterModel, model_of
+from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
+from mlirfuse.schedule.gpu.heuristics import InnerOuterHeuristics, heuristics_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
-from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
+from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
-from mlirfuse.schedule.gpu.rows import MOST_HELD
+from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, in_blocks
-from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 KEPT = 512  # threads of a multiprocessor: their registers are what a thread of half types has without running totals
 
 
 class Params(NamedTuple):
-    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how
-    many of them lie inside the row for every thread; ``resident``: blocks that shall fit a multiprocessor at a time;
+    """``tx`` threads a row and ``ty`` rows a block at a time, ``vectors_per_thread`` vectors a thread (0: looped);
+    ``unmasked``: how many of them lie inside the row for every thread; ``min_blocks_per_sm``: blocks that shall fit a
+    multiprocessor at a time;
     ``stages``: turns that are in or on their way to shared memory (0: the next one to registers); ``blocks``: turns
     after which sums over rows go to running totals in memory (0: never)."""
 
     access: Access
     tx: int
     ty: int
-    chunks: int
-    whole: int
-    resident: int = 1
+    vectors_per_thread: int
+    unmasked: int
+    min_blocks_per_sm: int = 1
     stages: int = 0
     blocks: int = 0
 
     @property
     def cluster(self) -> int:
-        """As :class:`Rows` asks for."""
+        """As :class:`RowsBody` asks for."""
         return 1
 
     @property
     def online(self) -> bool:
-        """As :class:`Rows` asks for."""
+        """As :class:`RowsBody` asks for."""
         return False
 
 
-class _SummedRows(Rows):
+class _SummedRows(RowsBody):
     """A kernel of ``blocks`` blocks, each of which takes a row after the other and has a part of the sums over them."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
@@ -77,23 +78,23 @@ class _SummedRows(Rows):
         self.full = [v for v in self.full if v not in sums]
         self.number = self.wide(self.block)  # of this block, and its first turn
 
-    def each_turn(self, carried: list[Val], turn, after_block=None) -> list[Val]:
-        """``turn(number, carried)`` for every turn of this block; ``after_block(carried)`` after each ``p.blocks`` of
-        them."""
-        turns = self.size(sz.ceildiv(self.kept, self.p.ty))
+    def each_iteration(self, carried: list[Val], iteration, after_block=None) -> list[Val]:
+        """``iteration(number, carried)`` for every turn of this block; ``after_block(carried)`` after each ``p.blocks``
+        of them."""
+        iterations = self.size(sz.ceildiv(self.kept, self.p.ty))
         if not (self.p.blocks and after_block):
-            return self.loop(self.number, turns, self.blocks, carried, turn)
+            return self.loop(self.number, iterations, self.blocks, carried, iteration)
 
         def some(low: Val, high: Val, carried: list[Val]) -> list[Val]:
-            return after_block(self.loop(low, high, self.blocks, carried, turn))
+            return after_block(self.loop(low, high, self.blocks, carried, iteration))
 
-        return self.each_block(self.number, turns, self.blocks, self.p.blocks, carried, some)
+        return self.each_block(self.number, iterations, self.blocks, self.p.blocks, carried, some)
 
     def totals(self, op: Op, count: sz.Size) -> list[Memory]:
         """Memory for running totals of a sum over rows, of so many elements in each block: for values, and for what
         rounding took from them."""
         out = []
-        for part, dtype in enumerate(running.types(op)):
+        for part, dtype in enumerate(compensated_sums.types(op)):
             nbytes = sz.mul(count, self.blocks, dtype.bytes)
             out.append(Memory(self.args.temporary((op, "total", part), nbytes), (), dtype, dtype.bytes))
         return out
@@ -113,7 +114,7 @@ class _SummedRows(Rows):
         """Where this block's part of a sum lies, for the columns at this place."""
         return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
 
-    def store_part(self, op: Op, place: Place, val: Val) -> None:
+    def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
         """Stores this block's part of a sum, for the columns at this place."""
         if place.inside is None:
             self.k.store(op.result, self.part(op, place), val)
@@ -132,9 +133,11 @@ class _KeptRows(_SummedRows):
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
         self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
         self.same = [v for v in inputs if v not in by_row]  # for all rows
-        self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
+        self.staging = (
+            AsyncCopies(self, self.streamed * p.vectors_per_thread, self.lanes, p.stages) if p.stages else None
+        )
         self.meeting = (
-            self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0
+            self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)) if p.ty > 1 else 0
         )  # of the sums of a block's rows
 
     # What was loaded a turn ahead is found by its indices: those along a row are computed once, before the first turn.
@@ -144,25 +147,27 @@ class _KeptRows(_SummedRows):
         """Where this thread's vectors are in each row."""
         p = self.p
         return [
-            self.at({}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.whole)
-            for chunk in range(p.chunks)
+            self.at(
+                {}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.unmasked
+            )
+            for chunk in range(p.vectors_per_thread)
         ]
 
     def vectors(self, row: Env) -> list[tuple[Value, Env]]:
         """This thread's vectors of a row's inputs."""
         return [(v, row | place.env) for place in self.columns for v in self.streamed]
 
-    def ahead(self, turn: Val, turns: int) -> Env:
+    def ahead(self, iteration: Val, iterations: int) -> Env:
         """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until
         :meth:`arrived`.)"""
-        e, later = self.e, self.e.add(turn, turns * self.blocks) if turns else turn
+        e, later = self.e, self.e.add(iteration, iterations * self.blocks) if iterations else iteration
         row = self.row_of(later)
         return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
 
-    def loads(self, turn: Val, turns: int) -> list[Val]:
+    def loads(self, iteration: Val, iterations: int) -> list[Val]:
         """What registers hold of the row so many turns later: all of it, but for what is staged."""
         with self.k.forget():
-            env = self.ahead(turn, turns)
+            env = self.ahead(iteration, iterations)
             vectors = [] if self.staging else self.vectors(env)
             return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
 
@@ -182,29 +187,33 @@ class _KeptRows(_SummedRows):
                 e.const(stages - 1, dt.i32),
             ]  # the stage of this turn, and that of what is started in it
 
-        def turn(number: Val, carried: list[Val]) -> list[Val]:
+        def iteration(number: Val, carried: list[Val]) -> list[Val]:
             following = self.loads(number, 1)
             here = self.arrived(number, carried[len(sums) :], following)
             return self.computed(here, carried[: len(sums)]) + following
 
         if self.p.blocks:
-            done = self.in_totals(lambda after: self.each_turn(sums + loaded, turn, after))
+            done = self.in_totals(lambda after: self.each_iteration(sums + loaded, iteration, after))
         else:
-            done = self.each_turn(sums + loaded, turn)
+            done = self.each_iteration(sums + loaded, iteration)
         for at, op in enumerate(self.partials):
-            self.store_sums(op, done[at * self.p.chunks : (at + 1) * self.p.chunks])
+            self.store_sums(op, done[at * self.p.vectors_per_thread : (at + 1) * self.p.vectors_per_thread])
 
-    def in_totals(self, turns: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
-        """The sums over all ``turns(after_block)``, which carry those of a block first. Each thread has running totals
-        of its own in memory."""
+    def in_totals(self, iterations: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
+        """The sums over all ``iterations(after_block)``, which carry those of a block first. Each thread has running
+        totals of its own in memory."""
         e, p, lanes = self.e, self.p, self.lanes
-        own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.chunks * lanes)
-        memories = {op: self.totals(op, self.threads * p.chunks * lanes) for op in self.partials if running.rounded(op)}
+        own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.vectors_per_thread * lanes)
+        memories = {
+            op: self.totals(op, self.threads * p.vectors_per_thread * lanes)
+            for op in self.partials
+            if compensated_sums.rounded(op)
+        }
         places = [
-            (at * p.chunks + chunk, op, e.add(own, chunk * lanes))
+            (at * p.vectors_per_thread + chunk, op, e.add(own, chunk * lanes))
             for at, op in enumerate(self.partials)
             if op in memories
-            for chunk in range(p.chunks)
+            for chunk in range(p.vectors_per_thread)
         ]
 
         def zero(op: Op) -> Val:
@@ -212,7 +221,7 @@ class _KeptRows(_SummedRows):
 
         def added(op: Op, offset: Val, val: Val) -> list[Val]:
             before = [load_partial(self, memory, offset, memory.dtype, lanes) for memory in memories[op]]
-            return running.added(e, [op], before, [val])
+            return compensated_sums.added(e, [op], before, [val])
 
         def keep(op: Op, offset: Val, vals: list[Val]) -> None:
             for memory, val in zip(memories[op], vals):
@@ -226,21 +235,21 @@ class _KeptRows(_SummedRows):
 
         for _, op, offset in places:
             keep(op, offset, [zero(op)] * len(memories[op]))
-        done = turns(after_block)
+        done = iterations(after_block)
         for at, op, offset in places:
-            done[at] = running.settled(e, [op], added(op, offset, done[at]))[0]
+            done[at] = compensated_sums.settled(e, [op], added(op, offset, done[at]))[0]
         return done
 
-    def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
+    def arrived(self, iteration: Val, loaded: list[Val], following: list[Val]) -> Env:
         """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs
         goes to ``following``."""
         if self.staging:
             *loaded, stage, free = loaded
-            self.staging.start(free, self.vectors(self.ahead(turn, self.p.stages - 1)))
+            self.staging.start(free, self.vectors(self.ahead(iteration, self.p.stages - 1)))
             self.staging.wait(self.p.stages - 1)
             loaded += self.staging.read(stage)
             following += [self.staging.next(stage), self.staging.next(free)]
-        here = self.env_of(self.row_of(turn))
+        here = self.env_of(self.row_of(iteration))
         for (v, env), val in zip([*((v, here) for v in self.narrow), *self.vectors(here)], loaded):
             self.k.bind_loaded(v, env, val)
         return here
@@ -261,7 +270,7 @@ class _KeptRows(_SummedRows):
         """Stores this block's part of a sum, of which each thread has these vectors for the rows that were its own."""
         if self.p.ty == 1:
             for place, val in zip(self.columns, sums):
-                self.store_part(op, place, val)
+                self._store_own_partial(op, place, val)
             return
         e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
         if op is not self.partials[0]:
@@ -269,15 +278,17 @@ class _KeptRows(_SummedRows):
 
         def address(y: Val, vector: Val) -> str:
             """Of a row of threads, behind the one before it, and of a vector in it."""
-            return self.dynamic_address(self.meeting, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
+            return self.dynamic_address(
+                self.meeting, e.mul(e.add(e.mul(y, p.tx * p.vectors_per_thread), vector), lanes * nbytes)
+            )
 
         for chunk, val in enumerate(sums):
             self.shared_store(
                 address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes)
             )
         self.barrier()
-        for turn in range(-(-p.chunks // p.ty)):
-            vector = e.add(self.thread, turn * self.threads)
+        for iteration in range(-(-p.vectors_per_thread // p.ty)):
+            vector = e.add(self.thread, iteration * self.threads)
             place = self.at({}, self.wide(e.mul(vector, lanes)))
             with self.k.region(f"scf.if {place.inside} {{"):
                 parts = [
@@ -314,18 +325,20 @@ class _LoopedRows(_SummedRows):
         if not self.p.blocks:
             return self.along_row(row, self.nothing(phase), visit)
         loop = functools.partial(self.summed, phase, self.p.blocks, self.nothing(phase))
-        return running.settled(self.e, phase, self.along_row(row, running.nothing(self.e, phase, 1), visit, loop))
+        return compensated_sums.settled(
+            self.e, phase, self.along_row(row, compensated_sums.nothing(self.e, phase, 1), visit, loop)
+        )
 
     def visit(self) -> None:
         """Computes all rows of this block."""
         if self.p.blocks:  # what rounding took from the sums lies beside them
-            for op in filter(running.rounded, self.partials):
+            for op in filter(compensated_sums.rounded, self.partials):
                 memory = self.k.memories[op.result]
                 pointer = self.args.temporary((op, "lost"), sz.mul(op.result.numel, memory.dtype.bytes))
                 self.lost[op] = dataclasses.replace(memory, pointer=pointer)
         self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
 
-        def turn(row: Val, _) -> list[Val]:
+        def iteration(row: Val, _) -> list[Val]:
             here = self.env_of(row)
             for phase in self.phases:
                 self.reduced(phase, red.grouped(phase, self.sums_along(here, phase)), here)
@@ -333,7 +346,7 @@ class _LoopedRows(_SummedRows):
             self.write_small(here)
             return []
 
-        self.each_turn([], turn)
+        self.each_iteration([], iteration)
         if self.lost:
             self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
 
@@ -351,7 +364,9 @@ class _LoopedRows(_SummedRows):
             before = self.sum_at(op, place)
             plain = op not in self.lost
             self.put_sum(
-                op, place, [self.e.add(before[0], summand)] if plain else running.added(self.e, [op], before, [summand])
+                op,
+                place,
+                [self.e.add(before[0], summand)] if plain else compensated_sums.added(self.e, [op], before, [summand]),
             )
         self.store(self.full, place)
         return []
@@ -359,7 +374,7 @@ class _LoopedRows(_SummedRows):
     def settle(self, place: Place, _) -> list[Val]:
         """Ends the sums of these columns."""
         for op in self.lost:
-            self.put_sum(op, place, running.settled(self.e, [op], self.sum_at(op, place)))
+            self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
         return []
 
     def sum_at(self, op: Op, place: Place) -> list[Val]:
@@ -371,7 +386,7 @@ class _LoopedRows(_SummedRows):
 
     def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
         """Stores what :meth:`sum_at` gives, or the first of it."""
-        self.store_part(op, place, vals[0])
+        self._store_own_partial(op, place, vals[0])
         for val in vals[1:]:
             with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
                 store_partial(self, self.lost[op], self._offset(op, place), val)
@@ -389,57 +404,73 @@ class InnerOuter(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.partials) and not analysis.finishing
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         rows, length = analysis.values(_extents, env)
         blocks = analysis.partials[0].attrs["parts"]
         yielded: set[Params] = set()
-        for p in self._modelled(analysis, env, alignments, machine):
-            turns = rows // (p.ty * blocks)
-            p = in_blocks(p, analysis, turns if p.chunks else max(turns, length // (p.tx * p.access.lanes)))
-            if p.blocks and p.chunks and analysis.once(_registers)[2]:  # ptxas would take more for totals of half types
-                p = p._replace(resident=max(p.resident, KEPT // (p.tx * p.ty)))
+        for p in self._modelled(analysis, env, alignments, properties):
+            iterations = rows // (p.ty * blocks)
+            p = in_blocks(
+                p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
+            )
+            if (
+                p.blocks and p.vectors_per_thread and analysis.once(_registers)[2]
+            ):  # ptxas would take more for totals of half types
+                p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, KEPT // (p.tx * p.ty)))
             if p not in yielded:
                 yielded.add(p)
                 yield p
 
-    def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        hint = hint_of(analysis, env, machine)
+    def _modelled(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        hint = hint_of(analysis, env, properties)
         access = access_of(analysis, False, env, alignments, hint)
         _, length = analysis.values(_extents, env)
-        first = analysis.remembered(_first, access, length, machine)
+        first = analysis.remembered(_first, access, length, properties)
         yield first
-        others = itertools.islice(_ordered(analysis, access, length, machine), 1, None)
+        others = itertools.islice(_ordered(analysis, access, length, properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         rows: _KeptRows | _LoopedRows = (
-            _KeptRows(name, analysis, slots, p) if p.chunks else _LoopedRows(name, analysis, slots, p)
+            _KeptRows(name, analysis, slots, p) if p.vectors_per_thread else _LoopedRows(name, analysis, slots, p)
         )
         rows.visit()
         return [rows.finish(rows.blocks)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
-        self.check_access(analysis, p, False, env, alignments, machine)
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
+        self.check_access(analysis, p, False, env, alignments, properties)
         check_threads(p.tx, p.ty)
         _, length = analysis.values(_extents, env)
-        lanes, threads, most = p.access.lanes, p.tx * p.ty, machine.threads_per_sm
-        require(p.resident >= 1 and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
-        require(p.chunks >= 0 and p.stages >= 0 and p.blocks >= 0, "chunks, stages, blocks: not negative")
-        if not p.chunks:
-            require(p.ty == 1 and not p.stages, "chunks = 0: one row a block, and no stages")
+        lanes, threads, most = p.access.lanes, p.tx * p.ty, properties.threads_per_sm
+        require(
+            p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
+            f"min_blocks_per_sm = {p.min_blocks_per_sm}: at most {most // threads}",
+        )
+        require(p.vectors_per_thread >= 0 and p.stages >= 0 and p.blocks >= 0, "chunks, stages, blocks: not negative")
+        if not p.vectors_per_thread:
+            require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: one row a block, and no stages")
             return
-        held, stride = p.tx * p.chunks * lanes, p.tx * lanes
-        require(held >= length, f"tx * chunks * lanes = {held}: a row has {length} elements")
-        inside = min(p.chunks, length // stride)
-        require(0 <= p.whole <= inside, f"whole = {p.whole}: {inside} chunks are inside the row")
-        require(p.chunks * lanes <= MOST_HELD, f"chunks * lanes: a thread holds at most {MOST_HELD} elements")
-        nbytes = _meeting(analysis, p.access, p.tx, p.ty, p.chunks)
+        held, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
+        require(held >= length, f"tx * vectors_per_thread * lanes = {held}: a row has {length} elements")
+        inside = min(p.vectors_per_thread, length // stride)
+        require(0 <= p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} chunks are inside the row")
+        require(
+            p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
+            f"vectors_per_thread * lanes: a thread holds at most {MOST_REGISTER_ELEMENTS} elements",
+        )
+        nbytes = _meeting(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
         if p.stages:
             require(p.stages > 1, "stages = 1: two at least, or none")
-            require(machine.async_copies, f"stages: {machine.chip} has no copies to shared memory")
+            require(properties.async_copies, f"stages: {properties.chip} has no copies to shared memory")
             require(analysis.once(_stageable, p.access), "stages: rows cannot be copied to shared memory")
-            nbytes += p.stages * threads * p.chunks * lanes * analysis.once(_registers)[1]
-        room = machine.shared_per_block
+            nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
+        room = properties.shared_per_block
         require(nbytes <= room, f"stages, ty: {nbytes} bytes of shared memory, a block has {room}")
 
 
@@ -447,61 +478,80 @@ def _first(analysis: Analysis, *given) -> Params:
     return next(_ordered(analysis, *given))
 
 
-def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterator[Params]:
+def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Params]:
     """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much.
     Where threads have as much, rows come through shared memory two turns ahead; else one, if they are short ones of
     half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost
     more than that gives, as the copies themselves do of the shortest rows."""
-    lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
-    model = model_of(machine).inner_outer
-    room = machine.shared_per_block // 2 - model.left_shared  # two blocks a multiprocessor
+    lanes, (registers, nbytes, reduced_precision) = access.lanes, analysis.once(_registers)
+    heuristics = heuristics_of(properties).inner_outer
+    room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks a multiprocessor
 
     def unstaged() -> Iterator[Params]:
-        for tx, chunks in _places(length, lanes, lanes * registers, halves, model):
-            usual, less, more = model.block, model.block // 2, model.block * 2
-            much = chunks * lanes > model.widened or chunks == model.most_chunks
+        for tx, vectors_per_thread in _places(length, lanes, lanes * registers, reduced_precision, heuristics):
+            usual, less, more = heuristics.block, heuristics.block // 2, heuristics.block * 2
+            much = vectors_per_thread * lanes > heuristics.widened or vectors_per_thread == heuristics.most_per_thread
             threads = (less, usual, more) if much else (usual, more, less)
             for ty in [
-                *(n // tx for n in threads if tx < model.block and n > tx),
+                *(n // tx for n in threads if tx < heuristics.block and n > tx),
                 1,
             ]:  # several rows only where one has few threads
-                if _meeting(analysis, access, tx, ty, chunks) <= room:
-                    yield Params(access, tx, ty, chunks, chunks - (tx * chunks * lanes > length))
+                if _meeting(analysis, access, tx, ty, vectors_per_thread) <= room:
+                    yield Params(
+                        access,
+                        tx,
+                        ty,
+                        vectors_per_thread,
+                        vectors_per_thread - (tx * vectors_per_thread * lanes > length),
+                    )
 
-    staged = machine.async_copies and analysis.once(_stageable, access)
+    in_shared = properties.async_copies and analysis.once(_stageable, access)
     for p in unstaged():
-        turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
+        iteration, others = (
+            p.tx * p.ty * p.vectors_per_thread * lanes * nbytes,
+            _meeting(analysis, access, p.tx, p.ty, p.vectors_per_thread),
+        )
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
-        exact = p.whole == p.chunks
+        exact = p.unmasked == p.vectors_per_thread
         ahead = (
             p._replace(stages=n)
-            for n in (model.stages if exact else model.stages_odd)
-            if staged and n * turn + others <= most
+            for n in (heuristics.stages if exact else heuristics.stages_odd)
+            if in_shared and n * iteration + others <= most
         )
-        first = p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and halves)
+        first = (
+            p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
+        )
         yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
-    yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
+    yield from (p._replace(min_blocks_per_sm=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
 
 
 @functools.lru_cache
-def _places(length: int, lanes: int, registers: float, halves: bool, model: InnerOuterModel) -> list[tuple[int, int]]:
+def _places(
+    length: int, lanes: int, registers: float, reduced_precision: bool, heuristics: InnerOuterHeuristics
+) -> list[tuple[int, int]]:
     """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and
     accumulators, ``registers`` a vector, is at most 96, about 64 where there is a choice but for long odd rows of half
     types: few threads a row, all with as much of it or few with less."""
     vectors = -(-length // lanes)
 
     def cost(place: tuple[int, int]) -> tuple:
-        tx, chunks = place
-        over = tx * chunks * lanes - length  # elements behind the row's end that threads have
-        long = over and halves and tx >= model.long_threads
-        if chunks > (model.most_chunks_long if long else model.most_chunks):
+        tx, vectors_per_thread = place
+        over = tx * vectors_per_thread * lanes - length  # elements behind the row's end that threads have
+        long = over and reduced_precision and tx >= heuristics.long_threads
+        if vectors_per_thread > (heuristics.most_per_thread_long if long else heuristics.most_per_thread):
             return (True, 0, -tx)
-        return (False, over, chunks * registers > (model.most_registers if long else model.registers), tx)
+        return (
+            False,
+            over,
+            vectors_per_thread * registers > (heuristics.most_registers if long else heuristics.registers),
+            tx,
+        )
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]
     return sorted(
-        (p for p in places if p[1] * registers <= model.most_registers and (p[0] == 8 or p[0] < 2 * vectors)), key=cost
+        (p for p in places if p[1] * registers <= heuristics.most_registers and (p[0] == 8 or p[0] < 2 * vectors)),
+        key=cost,
     )
 
 
@@ -518,19 +568,21 @@ def few(analysis: Analysis, env: dict[str, int]) -> bool:
     return _more_to_read(analysis, env) <= 0
 
 
-def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine: Machine) -> bool:
+def better_apart(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's
     registers do not hold a row's elements, each input's, each sum's and each weight's; or where reading the inputs
     again takes less than writing and reading the partial sums, and than blocks need to begin and to add up their rows:
     an eighth of that where rows can only be read by elements, by which other kernels lose more."""
     _, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
-    held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
-    if not p.chunks or held > REGISTERS:
+    held = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
+    if not p.vectors_per_thread or held > REGISTERS:
         return True
-    model = model_of(machine).inner_outer
-    beginning = model.beginning * len(analysis.partials)
-    return length * _more_to_read(analysis, env) < beginning / (model.beginning_elements if p.access.lanes == 1 else 1)
+    heuristics = heuristics_of(properties).inner_outer
+    beginning = heuristics.beginning * len(analysis.partials)
+    return length * _more_to_read(analysis, env) < beginning / (
+        heuristics.beginning_elements if p.access.lanes == 1 else 1
+    )
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
@@ -557,10 +609,10 @@ def _streamed(analysis: Analysis) -> list[Value]:
     return at_own_index(analysis, streamed_inputs(analysis))
 
 
-def _meeting(analysis: Analysis, access: Access, tx: int, ty: int, chunks: int) -> int:
+def _meeting(analysis: Analysis, access: Access, tx: int, ty: int, vectors_per_thread: int) -> int:
     """Bytes of shared memory in which the sums of a block's rows meet, one sum after the other."""
     widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
-    return tx * ty * chunks * access.lanes * widest if ty > 1 else 0
+    return tx * ty * vectors_per_thread * access.lanes * widest if ty > 1 else 0
 
 
 def _stageable(analysis: Analysis, access: Access) -> bool:

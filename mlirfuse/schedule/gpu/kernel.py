@@ -15,8 +15,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.mapping import mapped
@@ -40,15 +40,15 @@ class GpuBody:
         access: Access,
         threads: int,
         cluster: int = 1,
-        resident: int = 1,
+        min_blocks_per_sm: int = 1,
     ):
-        self.name, self.analysis, self.access, self.threads, self.cluster, self.resident = (
+        self.name, self.analysis, self.access, self.threads, self.cluster, self.min_blocks_per_sm = (
             name,
             analysis,
             access,
             threads,
             cluster,
-            resident,
+            min_blocks_per_sm,
         )
         self.e = Emitter("gpu")
         self.e.depth = 2
@@ -143,8 +143,8 @@ class GpuBody:
             for name, type_ in self.args.passed.values()
         )
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
-        if self.resident > 1:
-            attributes += f", nvvm.minctasm = {self.resident} : i32"
+        if self.min_blocks_per_sm > 1:
+            attributes += f", nvvm.minctasm = {self.min_blocks_per_sm} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
         head = shared + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
@@ -188,12 +188,12 @@ class GpuBody:
         low: Val,
         high: Val,
         step: int,
-        turns: int,
+        iterations: int,
         carried: list[Val],
         block: Callable[[Val, Val, list[Val]], list[Val]],
     ) -> list[Val]:
         """``block(low, high, carried)`` for so many turns of a loop at a time, from ``low`` to ``high`` by ``step``."""
-        e, span = self.e, step * turns
+        e, span = self.e, step * iterations
         count = e.add(e.div(e.sub(e.max(e.sub(high, low), 1), 1), span), 1)  # nothing past the largest index
 
         def one(number: Val, state: list[Val]) -> list[Val]:
@@ -205,25 +205,25 @@ class GpuBody:
     def summed(
         self,
         phase: list[Op],
-        turns: int,
+        iterations: int,
         start: list[Val],
         low: Val,
         high: Val,
         step: int,
         totals: list[Val],
-        turn: Callable[[Val, list[Val]], list[Val]],
+        iteration: Callable[[Val, list[Val]], list[Val]],
     ) -> list[Val]:
         """As :meth:`loop`, of accumulators, which begin with ``start`` and go to the running totals that are carried
         after so many turns."""
         e = self.e
 
         def block(low: Val, high: Val, totals: list[Val]) -> list[Val]:
-            done = red.grouped(phase, self.loop(low, high, step, start, turn))
+            done = red.grouped(phase, self.loop(low, high, step, start, iteration))
             if all(v.lanes == 1 for v in totals):
                 done = [red.across_lanes(e, op, a) for op, a in zip(phase, done)]
-            return running.added(e, phase, totals, [v for a in done for v in a])
+            return compensated_sums.added(e, phase, totals, [v for a in done for v in a])
 
-        return self.each_block(low, high, step, turns, totals, block)
+        return self.each_block(low, high, step, iterations, totals, block)
 
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
         """The env of a loop over merged axes: all of its index is on the innermost one."""
@@ -250,7 +250,7 @@ class GpuBody:
         held = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
         return e.of_words(held, val.dtype, val.lanes)
 
-    def under_way(self, vals: list[Val]) -> list[Val]:
+    def in_flight(self, vals: list[Val]) -> list[Val]:
         """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and
         ptxas beside what uses it, where each is waited for alone. Neither moves one that opaque code takes across what
         may be the kernel's end, as far as they know: no tensor is at address 1, of which they are not told."""

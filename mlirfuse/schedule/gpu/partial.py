@@ -16,11 +16,11 @@ THREADS = 256
 AT_ONCE = 16  # parts that a thread loads before it combines them
 
 
-def partial_memory(body: GpuBody, op: Op, part: int, count: sz.Size) -> Memory:
+def partial_memory(body: GpuBody, op: Op, partial: int, count: sz.Size) -> Memory:
     """The buffer of one part of a split reduction's accumulators: [split, kept]."""
-    dtype = red.accumulator_types(op)[part]
+    dtype = red.accumulator_types(op)[partial]
     stored = dt.u8 if dtype is dt.bool_ else dtype
-    return Memory(body.args.temporary((op, part), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
+    return Memory(body.args.temporary((op, partial), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
 
 
 def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
@@ -65,37 +65,40 @@ def finish(
     lanes = width // points
     count = sz.mul(kept, split)
 
-    def part(op: Op, at: Val) -> tuple[Val, ...]:
+    def partial(op: Op, at: Val) -> tuple[Val, ...]:
         offset = e.add(e.mul(body.wide(at), body.size(kept)), held)
         return tuple(
             load_partial(body, partial_memory(body, op, w, count), offset, d)
             for w, d in enumerate(red.accumulator_types(op))
         )
 
-    def some(start: Val, parts: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+    def some(start: Val, partials: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """``state`` with every ``lanes``-th of the parts from ``start`` on."""
-        places = [e.add(start, n * lanes) if n else start for n in range(parts)]
+        places = [e.add(start, n * lanes) if n else start for n in range(partials)]
         out = []
         for op, before in zip(phase, state):
             nothing, found = red.identity(e, op, 1), []
             for at in places:
-                loaded = part(op, e.min(at, split - 1))
+                loaded = partial(op, e.min(at, split - 1))
                 found.append(tuple(e.select(e.cmp("lt", at, split), a, b) for a, b in zip(loaded, nothing)))
-            together = red.across_lanes(e, op, tuple(e.from_lanes(list(parts)) for parts in zip(*found)))
+            together = red.across_lanes(e, op, tuple(e.from_lanes(list(partials)) for partials in zip(*found)))
             out.append(red.combine(e, op, before, together))
         return out
 
-    def turn(i: Val, state: list[Val]) -> list[Val]:
+    def iteration(i: Val, state: list[Val]) -> list[Val]:
         return [v for a in some(e.add(e.cast(i, dt.i32), first), AT_ONCE, red.grouped(phase, state)) for v in a]
 
-    turns = -(-split // lanes)
-    whole = turns // AT_ONCE * AT_ONCE
-    left = 1 << (turns - whole - 1).bit_length() if turns > whole else 0  # lanes that are combined are a power of two
+    iterations = -(-split // lanes)
+    whole = iterations // AT_ONCE * AT_ONCE
+    left = (
+        1 << (iterations - whole - 1).bit_length() if iterations > whole else 0
+    )  # lanes that are combined are a power of two
     state = [red.identity(e, op, 1) for op in phase]
     if whole:
         flat = [v for a in state for v in a]
         state = red.grouped(
-            phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn)
+            phase,
+            body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, iteration),
         )
     if left:
         state = some(e.add(first, whole * lanes) if whole else first, left, state)

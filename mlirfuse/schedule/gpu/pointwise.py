@@ -1,9 +1,9 @@
 """Pointwise segments on a GPU.
 
 The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a
-tile of ``ty * unroll_rows`` rows by ``tx * lanes * unroll_columns`` columns; a thread evaluates all of its elements
-before it stores any, so that its loads are in flight together. Threads past the edge compute a clamped element and
-store nothing.
+tile of ``ty * rows_per_thread`` rows by ``tx * lanes * vectors_per_thread`` columns; a thread evaluates all of its
+elements before it stores any, so that its loads are in flight together. Threads past the edge compute a clamped element
+and store nothing.
 
 Rows that vectors do not divide are folded, where memory runs through them as through one: vectors run across their
 ends, and what is read along one of the two loops alone, such as a bias, is read by elements.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -28,11 +28,11 @@ from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
-from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, shifted_reads
+from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
@@ -41,18 +41,18 @@ MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only lo
 
 
 class Params(NamedTuple):
-    """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so
-    many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a thread's
-    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read once,
-    and so many at once;
+    """Threads along columns and rows, and how many vectors of each a thread takes; ``row_segments``: the rows are
+    folded to so many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a
+    thread's vectors do not run across the ends of folded rows, each element that it reads for several of its own is
+    read once, and so many at once;
     ``ragged``: the line of all elements may end within a vector."""
 
     access: Access
     tx: int
     ty: int
-    unroll_columns: int
-    unroll_rows: int
-    parts: int = 0
+    vectors_per_thread: int
+    rows_per_thread: int
+    row_segments: int = 0
     runs: int = 0
     ragged: bool = False
 
@@ -62,14 +62,17 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k = body.e, body.k
     loops = analysis.loops(analysis.kept)
-    columns, rows = _extents(analysis, p.parts)
+    columns, rows = _extents(analysis, p.row_segments)
     inner, outer = loops[-1:], loops[:-1]
     middle: list[Axis] = []
-    if p.parts and outer:
+    if p.row_segments and outer:
         *outer, middle = outer
-        length = sz.floordiv(size_of(middle), p.parts)  # of a part, in rows
+        length = sz.floordiv(size_of(middle), p.row_segments)  # of a part, in rows
     lanes = p.access.lanes
-    tile_columns, tile_rows = p.tx * lanes * p.unroll_columns, p.ty * (1 if p.parts > 1 else p.unroll_rows)
+    tile_columns, tile_rows = (
+        p.tx * lanes * p.vectors_per_thread,
+        p.ty * (1 if p.row_segments > 1 else p.rows_per_thread),
+    )
     across = sz.ceildiv(columns, tile_columns)
     block = body.wide(body.block)
     if across == 1 or not outer:
@@ -90,7 +93,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         inside (None: it is)."""
         env: Env = {}
         row, inside = first_row, None
-        if p.parts > 1:
+        if p.row_segments > 1:
             body.set_loop(env, middle, k.scale(Index(u), length))
         elif outer:
             row = e.add(first_row, u * p.ty) if u else first_row
@@ -117,7 +120,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
 
     def in_one_row() -> Val:
         """Whether none of a thread's vectors runs across the end of a folded row."""
-        columns = [e.add(first_column, w * p.tx * lanes) for w in range(p.unroll_columns)]
+        columns = [e.add(first_column, w * p.tx * lanes) for w in range(p.vectors_per_thread)]
         rests = [k.scalar(k.divmod(Index(column), size_of(inner[0]))[1].base) for column in columns]
         return functools.reduce(
             e.and_, (e.cmp("le", rest, e.sub(body.size(size_of(inner[0])), lanes)) for rest in rests)
@@ -137,8 +140,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     def places(held: bool) -> list:
         if not loops:
             return [({}, e.cmp("eq", t, 0), None)]
-        rows_here = [row_of(u, held) for u in range(p.unroll_rows)]
-        columns_here = [column_of(w, held) for w in range(p.unroll_columns)]
+        rows_here = [row_of(u, held) for u in range(p.rows_per_thread)]
+        columns_here = [column_of(w, held) for w in range(p.vectors_per_thread)]
         return [at(row, column) for row in rows_here for column in columns_here]
 
     def tile(held: bool) -> None:
@@ -158,7 +161,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         def one(column: Val, carried: list[Val]) -> list[Val]:
             index = Index(column)
             split = k.divmod(index, size_of(inner[0])) if middle else (ZERO, index)
-            for row in [row_of(u, True) for u in range(p.unroll_rows)]:
+            for row in [row_of(u, True) for u in range(p.rows_per_thread)]:
                 env, valid, k.flat = at(row, (index, None, *split))
                 body.store_at(analysis.outputs, env, analysis.kept, valid)
             k.flat = None
@@ -172,12 +175,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         k.runs = 0
 
     crossing = p.runs and bool(middle)  # vectors may run across the end of a row
-    if p.unroll_rows * p.unroll_columns == 1 and not p.runs and not p.ragged:
+    if p.rows_per_thread * p.vectors_per_thread == 1 and not p.runs and not p.ragged:
         tile(True)
     else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
         last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
         whole = e.cmp("le", last_column, body.size(columns))
-        if outer and p.parts <= 1:
+        if outer and p.row_segments <= 1:
             whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
         if crossing and not p.ragged:
             whole = e.and_(whole, in_one_row())
@@ -204,34 +207,36 @@ class Pointwise(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work,
         or over several rows where columns are few; several vectors a thread where a vector is short and there is work
         for all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
         for."""
-        return self._candidates(analysis, env, alignments, machine, True)
+        return self._candidates(analysis, env, alignments, properties, True)
 
     def _candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine, folds: bool
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties, folds: bool
     ) -> Iterator[Params]:
         """As :meth:`candidates`; ``folds``: vectors may run across the ends of rows, and the line of all elements end
         within one."""
-        read, written = moved(analysis, env, machine)
-        model = model_of(machine).pointwise
-        cached = read + written < model_of(machine).access.staying
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+        read, written = moved(analysis, env, properties)
+        heuristics = heuristics_of(properties).pointwise
+        cached = read + written < heuristics_of(properties).access.staying
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         columns, rows = analysis.values(_plain_extents, env)
-        window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
+        window = bool(analysis.pinned) and analysis.once(unaligned_reads) > 1
         at_once = read_at_once(analysis, env, alignments) if window else 0
         least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
         read_rows = analysis.once(rows_read) if analysis.pinned else 1
-        under = read_rows > 1 and columns * rows >= model.rows_shared
-        odd = under and columns % 2 == 1 and columns >= model.long_under and read_rows <= 3
-        odd = odd and at_once >= model.at_once and least <= 4 and analysis.once(shifted_reads) > read_rows
+        under = read_rows > 1 and columns * rows >= heuristics.rows_shared
+        odd = under and columns % 2 == 1 and columns >= heuristics.long_under and read_rows <= 3
+        odd = odd and at_once >= heuristics.at_once and least <= 4 and analysis.once(unaligned_reads) > read_rows
         under = under and not odd  # odd rows are written element by element there
         fold = folds and (columns % 8 or window) and not under
-        spread = machine.sm_count * machine.threads_per_sm // model.spread
-        found = _folded(analysis, access, env, alignments, model.folded) if fold else None
+        spread = properties.sm_count * properties.threads_per_sm // heuristics.spread
+        found = _coalesced(analysis, access, env, alignments, heuristics.coalesced) if fold else None
         if found and found[2] and columns * rows < found[1].lanes * spread:
             found = None  # the code for the last elements takes longer to load than vectors save
         parts, access, ragged = found or (0, access, False)
@@ -239,20 +244,20 @@ class Pointwise(GpuScheduler[Params]):
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
         if not parts:
-            access = _narrowed(analysis, access, columns * rows, spread, model.least_bytes)
+            access = _narrowed(analysis, access, columns * rows, spread, heuristics.least_bytes)
         runs = 0
         wide = of_slices(analysis, access, env, alignments) if under and window else None
-        lanes = min(wide.lanes, model.lanes_under) if wide else 1
+        lanes = min(wide.lanes, heuristics.lanes_under) if wide else 1
         if wide and lanes > access.lanes and _busy(-(-columns // lanes)):
             access = narrowed(analysis, wide, lanes)
-            runs = max(1, min(at_once, model.bytes_under // least))
+            runs = max(1, min(at_once, heuristics.bytes_under // least))
         vectors = -(-columns // access.lanes)
 
         def params(threads: int, wanted: int) -> Params:
             tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
             # No element is two threads': what is written over an argument is read once.
             ty = threads // tx if rows > 1 else 1
-            full = machine.sm_count * (machine.threads_per_sm // threads)
+            full = properties.sm_count * (properties.threads_per_sm // threads)
             across, down = 1, 1
             while across * down < wanted:
                 if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
@@ -263,47 +268,47 @@ class Pointwise(GpuScheduler[Params]):
                     break
             return Params(access, tx, ty, across, down, min(parts, 1), runs, ragged)
 
-        several_rows = vectors < model.several_rows  # a block spans rows
-        few = vectors * rows < machine.sm_count * machine.threads_per_sm
-        large, small = model.block, model.small_block
+        several_rows = vectors < heuristics.several_rows  # a block spans rows
+        few = vectors * rows < properties.sm_count * properties.threads_per_sm
+        large, small = heuristics.block, heuristics.small_block
         threads = small if several_rows or few or -(-vectors // large) * 2 > -(-vectors // small) else large
-        rows_a_thread = model.cached_rows[len(analysis.inputs) == 1] if cached else 1
-        of_long_rows = analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way)
+        rows_a_thread = heuristics.cached_rows[len(analysis.inputs) == 1] if cached else 1
+        of_long_rows = analysis.once(_vectors_a_thread, access.lanes, heuristics.most_vectors, heuristics.in_flight)
         first = params(threads, rows_a_thread if several_rows else of_long_rows)
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             several = 0
             if not window:  # elements are read one by one: few threads would wait for many
-                least_threads = machine.sm_count * machine.threads_per_sm // model.spread_folded
+                least_threads = properties.sm_count * properties.threads_per_sm // heuristics.spread_coalesced
                 fewer = [n for n in (4, 2) if n < access.lanes and columns * rows <= n * least_threads]
                 access = narrowed(analysis, access, fewer[-1]) if fewer else access
                 vectors, ragged = -(-columns // access.lanes), ragged and columns % access.lanes != 0
             if window:
-                lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, model)
+                lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, heuristics)
                 if lanes < access.lanes:
                     known = known_multiples(analysis, lanes, env, alignments) if row % lanes == 0 else frozenset()
                     access = narrowed(analysis, access, lanes)._replace(multiples=known)
                     vectors, ragged = -(-columns // lanes), columns % lanes != 0
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
-            runs = min(at_once, model.at_once) if window and (alone or (busy and row >= model.run)) else 0
+            runs = min(at_once, heuristics.at_once) if window and (alone or (busy and row >= heuristics.run)) else 0
             if runs and odd and least == 4:
-                several, runs = model.of_three_rows
-            if columns * rows < spread * model.soon:
+                several, runs = heuristics.of_three_rows
+            if columns * rows < spread * heuristics.soon:
                 several, runs = 1, 0  # what is soon done takes as long as its code
             written = access.lanes * analysis.once(_written)
-            under_way = max(1, min(model.most_vectors, model.under_way // written))
-            first = params(small // 2, 1 if several else under_way)
-            across = several if several and vectors >= first.tx * several else first.unroll_columns
-            parts, first = 1, first._replace(runs=runs, unroll_columns=across)
-            first = _of_several_vectors(first, vectors, rows, machine) if cached and not window else first
-        elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
+            in_flight = max(1, min(heuristics.most_vectors, heuristics.in_flight // written))
+            first = params(small // 2, 1 if several else in_flight)
+            across = several if several and vectors >= first.tx * several else first.vectors_per_thread
+            parts, first = 1, first._replace(runs=runs, vectors_per_thread=across)
+            first = _of_several_vectors(first, vectors, rows, properties) if cached and not window else first
+        elif not parts and analysis.pinned and first.vectors_per_thread < heuristics.most_vectors:
             whole = analysis.once(_most_joined) > 1 and analysis.once(_written) * access.lanes >= WIDEST
             if cached and whole:
-                first = _of_several_vectors(params(small // 2, 1), vectors, rows, machine)
+                first = _of_several_vectors(params(small // 2, 1), vectors, rows, properties)
             else:
-                first = _of_several_rows(analysis, first, env, machine)
-        elif not parts and analysis.once(_column_share) >= model.shared:
-            first = _that_share_columns(analysis, first, env, machine)
+                first = _of_several_rows(analysis, first, env, properties)
+        elif not parts and analysis.once(_column_share) >= heuristics.shared:
+            first = _that_share_columns(analysis, first, env, properties)
         if parts > 1:
             yield Params(access, small, 1, 1, parts, parts)
         yield first
@@ -313,7 +318,7 @@ class Pointwise(GpuScheduler[Params]):
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def together(
-        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, machine: Machine
+        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> list[Params] | None:
         """Of lines in memory those with the widest vectors get what is best for one line of all their elements, others
         that admit these vectors with them, and then the rest, in vectors that each of them admits."""
@@ -329,7 +334,7 @@ class Pointwise(GpuScheduler[Params]):
             if len(found) >= LEAST:
                 largest = max(found, key=lambda at: counts[at])
                 sizes = _as_long(analyses[largest], env, counts[largest], sum(counts[at] for at in found))
-                best = next(self._candidates(analyses[largest], sizes, alignments, machine, False))
+                best = next(self._candidates(analyses[largest], sizes, alignments, properties, False))
                 lanes = min(best.access.lanes, *(own[at].lanes for at in found))
                 fitted = {at: narrowed(analyses[at], own[at], lanes) for at in left if own[at].lanes >= lanes}
                 aligns = tuple(map(min, *(fitted[at].aligns for at in found)))
@@ -339,44 +344,53 @@ class Pointwise(GpuScheduler[Params]):
                     line = fitted[at].multiples.intersection(_plain_extents(analyses[at])[:1])
                     out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
             left = [at for at in left if at not in found]
-        chosen = (p or next(self._candidates(a, env, alignments, machine, False)) for a, p in zip(analyses, out))
+        chosen = (p or next(self._candidates(a, env, alignments, properties, False)) for a, p in zip(analyses, out))
         return list(chosen)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
         check_threads(p.tx, p.ty)
-        for name, n in (("unroll_columns", p.unroll_columns), ("unroll_rows", p.unroll_rows)):
+        for name, n in (("unroll_columns", p.vectors_per_thread), ("unroll_rows", p.rows_per_thread)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
-        require(not p.ragged or p.parts == 1, "ragged: of rows that are folded to one part")
+        require(not p.ragged or p.row_segments == 1, "ragged: of rows that are folded to one part")
         most = read_at_once(analysis, env, alignments)
         require(
-            p.runs == 0 or (p.parts <= 1 and power_of_two(p.runs) and p.runs <= most),
+            p.runs == 0 or (p.row_segments <= 1 and power_of_two(p.runs) and p.runs <= most),
             f"runs = {p.runs}: 0, or a power of two of at most {most} elements here, of rows that are not in parts",
         )
-        if p.parts:
+        if p.row_segments:
             plain = p.access._replace(lanes=1)
-            found = _folded(analysis, plain, env, alignments, model_of(machine).pointwise.folded)
-            require(found is not None, "parts: memory does not run through rows as through one, or not in vectors")
+            found = _coalesced(analysis, plain, env, alignments, heuristics_of(properties).pointwise.coalesced)
+            require(
+                found is not None, "row_segments: memory does not run through rows as through one, or not in vectors"
+            )
             assert found is not None
             _, access, _ = found
             lanes = p.access.lanes
             fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
             require(
                 p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
-                f"parts: vectors across rows have {access.lanes} elements here, or fewer",
+                f"row_segments: vectors across rows have {access.lanes} elements here, or fewer",
             )
             known = known_multiples(analysis, lanes, env, alignments)
             require(p.access.multiples <= known, f"multiples: not all are known to be of {lanes}")
             (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
             require(
-                p.parts > 0 and rows % p.parts == 0 and (p.ragged or elements % (p.parts * lanes) == 0),
-                f"parts = {p.parts}: they do not divide {rows} rows into whole vectors",
+                p.row_segments > 0
+                and rows % p.row_segments == 0
+                and (p.ragged or elements % (p.row_segments * lanes) == 0),
+                f"row_segments = {p.row_segments}: they do not divide {rows} rows into whole vectors",
             )
             outer = max(outer - 1, 0)
-            require(p.parts == 1 or (p.ty == 1 and p.unroll_rows == p.parts), "parts: a thread has one of each")
+            require(
+                p.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.row_segments),
+                "row_segments: a thread has one of each",
+            )
         elif p.runs and p.access.lanes > 1 and (wide := _wide(analysis, p.access.hint, env, alignments)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: vectors of {wide.lanes} elements are written here, or fewer")
@@ -385,9 +399,11 @@ class Pointwise(GpuScheduler[Params]):
             require(p.access.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
             require(p.access.multiples <= wide.multiples, f"multiples: not all are known to be of {p.access.lanes}")
         else:
-            self.check_access(analysis, p, True, env, alignments, machine)
-        rows_are = p.ty * p.unroll_rows
-        require(outer > 0 or p.parts > 1 or rows_are == 1, f"ty * unroll_rows = {rows_are}: there are no rows")
+            self.check_access(analysis, p, True, env, alignments, properties)
+        rows_are = p.ty * p.rows_per_thread
+        require(
+            outer > 0 or p.row_segments > 1 or rows_are == 1, f"ty * rows_per_thread = {rows_are}: there are no rows"
+        )
 
 
 def _as_long(analysis: Analysis, env: Sizes, own: int, all_: int) -> Sizes:
@@ -418,56 +434,56 @@ def _busy(vectors: int) -> bool:
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
-def _of_several_vectors(p: Params, vectors: int, rows: int, machine: Machine) -> Params:
+def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DeviceProperties) -> Params:
     """``p`` with more vectors of each thread as long as that leaves every multiprocessor blocks. ``vectors``: of a row.
     A thread loads of all parts that are joined, whose loads are then under way together."""
-    model = model_of(machine).pointwise
-    most = vectors * rows // (p.tx * p.ty * model.blocks_joined * machine.sm_count)
-    most = power_to(max(1, min(most, model.most_vectors)))
+    heuristics = heuristics_of(properties).pointwise
+    most = vectors * rows // (p.tx * p.ty * heuristics.blocks_joined * properties.sm_count)
+    most = power_to(max(1, min(most, heuristics.most_vectors)))
     down = min(max(1, most // 2), power_to(max(1, rows // p.ty)))
     across = min(most // down, power_to(max(1, vectors // p.tx)))
-    return p._replace(unroll_columns=max(across, p.unroll_columns), unroll_rows=down)
+    return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
 
 
-def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
+def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
     """``p``, or where rows are shifted or joined at such elements that vectors are narrow: several rows of a thread,
     one under the other. They have enough bytes under way, share what depends on the column alone, and read once what
     rows beside each other have in common. As many threads lie along a row as leave few of them without a column."""
-    model, lanes = model_of(machine).pointwise, p.access.lanes
+    heuristics, lanes = heuristics_of(properties).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
     written = analysis.once(_written)
     parts = analysis.once(_most_joined)
     if parts > 1 and lanes * written >= WIDEST:
-        return _of_whole_parts(analysis, p, rows, columns, machine)
-    if lanes * written >= WIDEST or lanes * read >= model.under_way * max(elements, 1):
+        return _of_whole_parts(analysis, p, rows, columns, properties)
+    if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
     short = p.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
-    threads = model.small_block // 2 if short else model.small_block
+    threads = heuristics.small_block // 2 if short else heuristics.small_block
     most = min(threads, power_from(vectors))
     idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
     fewest = min(idle, key=lambda tx: idle[tx], default=most)
-    tx = next((tx for tx, share in idle.items() if share <= model.idle), fewest)
+    tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
     ty = threads // tx if rows > 1 else 1
-    under_way = model.under_way_joined if parts > 1 else model.under_way
-    most_rows = model.most_rows // lanes if p.runs else model.most_rows
-    wanted = min(most_rows, round(under_way * elements / max(1, lanes * read * parts)))
-    full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
+    in_flight = heuristics.in_flight_concat if parts > 1 else heuristics.in_flight
+    most_rows = heuristics.most_rows // lanes if p.runs else heuristics.most_rows
+    wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * parts)))
+    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
-    more = p.runs or down > p.unroll_columns * p.unroll_rows
-    return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+    more = p.runs or down > p.vectors_per_thread * p.rows_per_thread
+    return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
 
 
-def _of_whole_parts(analysis: Analysis, p: Params, rows: int, columns: int, machine: Machine) -> Params:
+def _of_whole_parts(analysis: Analysis, p: Params, rows: int, columns: int, properties: DeviceProperties) -> Params:
     """``p``, or where vectors of 16 bytes divide long rows that are joined, of all parts of which a thread loads, more
     vectors of half as many."""
-    model, access = model_of(machine).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
-    tx, vectors = model.whole_parts, -(-columns // access.lanes)
-    ty, down = model.small_block // tx, 1
-    full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
-    while down < model.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
+    heuristics, access = heuristics_of(properties).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
+    tx, vectors = heuristics.whole_parts, -(-columns // access.lanes)
+    ty, down = heuristics.small_block // tx, 1
+    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
+    while down < heuristics.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
     return Params(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
 
@@ -492,22 +508,22 @@ def _column_share(analysis: Analysis) -> float:
     return counts[True] / max(1, counts[False])
 
 
-def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
+def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
     """``p``, or threads with several rows, which share what depends on the column alone, and vectors of half the bytes,
     so that registers hold all of that."""
-    model = model_of(machine).pointwise
+    heuristics = heuristics_of(properties).pointwise
     columns, rows = analysis.values(_plain_extents, env)
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
-    lanes = min(p.access.lanes, max(1, model.shared_bytes // min(sizes)))
+    lanes = min(p.access.lanes, max(1, heuristics.shared_bytes // min(sizes)))
     aligns = tuple(max(n, min(a, lanes * n)) for a, n in zip(p.access.aligns, sizes))
     vectors = -(-columns // lanes)
-    tx = min(model.small_block, power_from(vectors))
-    ty = model.small_block // tx
-    blocks = -(-vectors // tx) * (rows // (ty * model.shared_rows))
-    if blocks < machine.sm_count * (machine.threads_per_sm // (tx * ty)):
+    tx = min(heuristics.small_block, power_from(vectors))
+    ty = heuristics.small_block // tx
+    blocks = -(-vectors // tx) * (rows // (ty * heuristics.shared_rows))
+    if blocks < properties.sm_count * (properties.threads_per_sm // (tx * ty)):
         return p
     access = p.access._replace(lanes=lanes, aligns=aligns)
-    return Params(access, tx, ty, 1, model.shared_rows)
+    return Params(access, tx, ty, 1, heuristics.shared_rows)
 
 
 def _most_joined(analysis: Analysis) -> int:
@@ -521,7 +537,7 @@ def _work(analysis: Analysis) -> tuple:
     return (*_plain_extents(analysis), read, sz.product(a.size for a in analysis.domain))
 
 
-def _folded(
+def _coalesced(
     analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
 ) -> tuple[int, Access, bool] | None:
     """In how many parts to fold rows for vectors that are longer than what rows admit, the access then, and whether
@@ -588,11 +604,11 @@ def _flat_extents(analysis: Analysis) -> tuple:
     return _extents(analysis, 1)
 
 
-def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, under_way: int) -> int:
+def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, in_flight: int) -> int:
     """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or
     concatenated, some bytes under way."""
     columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
     axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
     inputs = [v for v in analysis.inputs if columns & axes[v] or not domain >= axes[v]]
     nbytes = lanes * max(v.dtype.bytes for v in inputs) * len(inputs) if inputs else 0
-    return max(1, min(most, under_way // nbytes)) if len(inputs) > 1 else 1
+    return max(1, min(most, in_flight // nbytes)) if len(inputs) > 1 else 1

@@ -17,24 +17,24 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 
 class Place(NamedTuple):
     """Where a vector is: its env, and whether it is inside the row (None: it is). Of one of which a part may be,
-    ``inside`` is so of each lane; ``env`` has elements of the row in place of those outside, and ``whole`` is the env
-    of the vector as it lies in memory."""
+    ``inside`` is so of each lane; ``env`` has elements of the row in place of those outside, and ``unmasked`` is the
+    env of the vector as it lies in memory."""
 
     env: Env
     inside: Val | None
-    whole: Env | None = None
+    unmasked: Env | None = None
 
 
-class Rows(GpuBody):
+class RowsBody(GpuBody):
     """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows
     (``p``: the parameters of
     :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
-        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
+        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.min_blocks_per_sm)
         self.p, self.lanes = p, p.access.lanes
         self.k.short_means = (
-            p.resident == 1
+            p.min_blocks_per_sm == 1
         )  # of few registers ptxas spills more where no branch parts the reductions from what follows
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
         reduced = set(analysis.reduced)

@@ -16,8 +16,10 @@ from mlirfuse.schedule.gpu.row_body import at_own_index
 class ScanBody(GpuBody):
     """A kernel that goes along the scanned axes in turns, whose states it carries."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, resident: int = 1):
-        super().__init__(name, analysis, slots, access, threads, resident=resident)
+    def __init__(
+        self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, min_blocks_per_sm: int = 1
+    ):
+        super().__init__(name, analysis, slots, access, threads, min_blocks_per_sm=min_blocks_per_sm)
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.length = sz.product(a.size for a in analysis.reduced)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -26,39 +26,41 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import links
+from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scan_models import ColumnScans, ScanModel
+from mlirfuse.schedule.gpu.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
-HELD = 16  # numbers of a linked thread's states of which RESIDENT threads shall fit a multiprocessor
-RESIDENT = 1024  # left alone, ptxas makes room for more, and spills; fewer numbers take less, more take all there are
+MOST_REGISTER_ELEMENTS = 64  # elements of a turn of a thread: their states are in registers together
+REGISTER_STATES = 16  # numbers of a linked thread's states of which RESIDENT threads shall fit a multiprocessor
+MIN_THREADS_PER_SM = (
+    1024  # left alone, ptxas makes room for more, and spills; fewer numbers take less, more take all there are
+)
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
 SHARED = 48 << 10  # bytes
 
 
 class Params(NamedTuple):
-    """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``linked``: each
-    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked; ``beside``:
-    vectors of a thread, each as far from the next as all threads' are wide."""
+    """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``chained``: each
+    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked;
+    ``vectors_per_thread``: vectors of a thread, each as far from the next as all threads' are wide."""
 
     access: Access
     tx: int
     ty: int
     rows: int
-    linked: int = 0
-    beside: int = 1
+    chained: int = 0
+    vectors_per_thread: int = 1
 
     @property
     def columns(self) -> int:
         """Those of a thread."""
-        return self.access.lanes * self.beside
+        return self.access.lanes * self.vectors_per_thread
 
 
 class ScanColumns(GpuScheduler[Params]):
@@ -70,29 +72,35 @@ class ScanColumns(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         if not is_outer(analysis, env):
             return
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         columns, above, length = analysis.values(_extents, env)
-        scans, count = model_of(machine).scans, machine.sm_count
-        model, widest = scans.columns, analysis.once(widest_bytes)
-        usual = model.rows
-        many, enough, few = model.under_way
+        scans, count = heuristics_of(properties).scans, properties.sm_count
+        heuristics, widest = scans.columns, analysis.once(widest_bytes)
+        usual = heuristics.rows
+        many, enough, few = heuristics.in_flight
 
-        odd = access.lanes == 1 and length >= model.odd.least
+        odd = access.lanes == 1 and length >= heuristics.odd.least
         if odd:
             usual = max(1, usual // 2)
 
-        def params(strip: int, under_way: int, rows: int = usual) -> Params:
+        def params(strip: int, in_flight: int, rows: int = usual) -> Params:
             """Blocks that have so many bytes of a strip under way, or the whole strip."""
-            lanes = min(access.lanes, max(1, (model.word if strip <= model.narrow else model.pair) // widest))
+            lanes = min(
+                access.lanes, max(1, (heuristics.word if strip <= heuristics.narrow else heuristics.pair) // widest)
+            )
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
-            alone = -(-columns // (tx * lanes)) * above < model.many * count  # blocks that hardly share multiprocessors
-            fewest = power_from(max(1, -(-length * tx // (model.threads if alone else WARP))))
+            alone = (
+                -(-columns // (tx * lanes)) * above < heuristics.many * count
+            )  # blocks that hardly share multiprocessors
+            fewest = power_from(max(1, -(-length * tx // (heuristics.threads if alone else WARP))))
             rows = min(_rows(analysis, rows, lanes), fewest)
-            most = model.block if odd and under_way < few else MOST_THREADS
-            down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
+            most = heuristics.block if odd and in_flight < few else MOST_THREADS
+            down = max(1, min(most, in_flight // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
             vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
@@ -101,113 +109,126 @@ class ScanColumns(GpuScheduler[Params]):
         def blocks(p: Params) -> int:
             return -(-columns // (p.tx * p.columns)) * above
 
-        widths = [params(strip, enough) for strip in model.strips]
-        strip, under_way = model.strips[-1], few
-        for least, all_ in ((model.enough, model.strips[:-1]), (model.least, model.strips)):
+        widths = [params(strip, enough) for strip in heuristics.strips]
+        strip, in_flight = heuristics.strips[-1], few
+        for least, all_ in ((heuristics.enough, heuristics.strips[:-1]), (heuristics.least, heuristics.strips)):
             fitting = [n for n, p in zip(all_, widths) if blocks(p) >= least * count]
             if fitting:
-                strip, under_way = fitting[0], enough if least == model.enough else few
-                under_way = many if blocks(params(strip, many)) >= model.many * count else under_way
+                strip, in_flight = fitting[0], enough if least == heuristics.enough else few
+                in_flight = many if blocks(params(strip, many)) >= heuristics.many * count else in_flight
                 break
-        first = params(strip, under_way)
+        first = params(strip, in_flight)
         if odd:
             yield from self._several_columns(analysis, access, columns, above / count, scans)
-        least_rows = model.linked.few if blocks(first) < model.least * count else model.linked.many
+        least_rows = heuristics.chained.few if blocks(first) < heuristics.least * count else heuristics.chained.many
         if length >= least_rows and analysis.once(apart):
-            narrow = self._linked_narrow(analysis, access, columns, model)
-            long = length >= model.linked.tall_blocks * count * narrow.ty * narrow.rows
-            chosen = [narrow] if above == 1 and model.linked.tall_columns <= columns <= WARP and long else []
-            linked = self._linked_odd if odd else self._linked
-            chosen.append(linked(analysis, access, columns, length, above / count, model))
+            narrow = self._chained_narrow(analysis, access, columns, heuristics)
+            long = length >= heuristics.chained.tall_blocks * count * narrow.ty * narrow.rows
+            chosen = [narrow] if above == 1 and heuristics.chained.tall_columns <= columns <= WARP and long else []
+            chained = self._chained_unaligned if odd else self._chained
+            chosen.append(chained(analysis, access, columns, length, above / count, heuristics))
             yield from dict.fromkeys(chosen)
         others = [
-            (model.strips[0], few, usual),
-            (strip, under_way, 1),
+            (heuristics.strips[0], few, usual),
+            (strip, in_flight, 1),
             (strip, many, 2),
-            (model.strips[-1], few, usual),
+            (heuristics.strips[-1], few, usual),
         ]
         yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
 
     @staticmethod
-    def _linked(
-        analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
+    def _chained(
+        analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
     ) -> Params:
         """Blocks of a turn each, so many threads high as they are not wide."""
-        wide = columns >= WARP * model.linked.lanes and not analysis.once(pairs)
-        lanes = min(access.lanes, model.linked.lanes) if wide else 1
+        wide = columns >= WARP * heuristics.chained.lanes and not analysis.once(pairs)
+        lanes = min(access.lanes, heuristics.chained.lanes) if wide else 1
         idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
-        if idle > model.linked.idle * least:
+        if idle > heuristics.chained.idle * least:
             lanes = 1
-        rows, tx = _rows(analysis, model.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
+        rows, tx = _rows(analysis, heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        p = Params(vectors, tx, model.block // tx, rows, 1)
+        p = Params(vectors, tx, heuristics.block // tx, rows, 1)
         tall = p._replace(rows=2 * rows)
-        return _fitting(analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, model) else p)
+        return _fitting(
+            analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, heuristics) else p
+        )
 
     @staticmethod
-    def _linked_narrow(analysis: Analysis, access: Access, columns: int, model: ColumnScans) -> Params:
+    def _chained_narrow(analysis: Analysis, access: Access, columns: int, heuristics: ColumnScanHeuristics) -> Params:
         """The same for few columns, whose only strip is one chain: high turns make few links of it."""
         tx = min(WARP, power_from(columns))
-        most = max(1, model.linked.tall_bytes // (tx * analysis.once(widest_bytes)))
-        rows = _rows(analysis, power_to(min(model.linked.tall, most)), 1)
-        vectors, linked = narrowed(analysis, access, 1), 2 if tx == WARP else 1
-        return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, linked))
+        most = max(1, heuristics.chained.tall_bytes // (tx * analysis.once(widest_bytes)))
+        rows = _rows(analysis, power_to(min(heuristics.chained.tall, most)), 1)
+        vectors, chained = narrowed(analysis, access, 1), 2 if tx == WARP else 1
+        return _fitting(analysis, Params(vectors, tx, heuristics.block // tx, rows, chained))
 
     @staticmethod
-    def _linked_odd(
-        analysis: Analysis, access: Access, columns: int, length: int, share: float, model: ColumnScans
+    def _chained_unaligned(
+        analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
     ) -> Params:
         """The same for rows that are not aligned for vectors. ``share``: of each column a multiprocessor's."""
-        narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= model.odd.short
-        turn = model.odd.turn if narrow else model.odd.turn // 2
-        rows = model.rows if narrow or short else model.rows // 2
-        ty, linked = min(turn // rows, model.block // WARP), 1 if narrow else 2
+        narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= heuristics.odd.short
+        iteration = heuristics.odd.iteration if narrow else heuristics.odd.iteration // 2
+        rows = heuristics.rows if narrow or short else heuristics.rows // 2
+        ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
-        p = Params(access, tx, ty * (WARP // tx), rows, linked)
+        p = Params(access, tx, ty * (WARP // tx), rows, chained)
         tall = p._replace(rows=2 * rows)
-        return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, model) else p)
+        return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, heuristics) else p)
 
     @staticmethod
     def _several_columns(
-        analysis: Analysis, access: Access, columns: int, share: float, scans: ScanModel
+        analysis: Analysis, access: Access, columns: int, share: float, scans: ScanHeuristics
     ) -> Iterator[Params]:
         """Strips of which several columns are a thread's, if there are enough for each multiprocessor, which has all of
         its strips under way together, each with fewer threads the more there are. Dear scans are not as fast so."""
-        model, odd, widest = scans.columns, scans.columns.odd, analysis.once(widest_bytes)
+        heuristics, odd, widest = scans.columns, scans.columns.odd, analysis.once(widest_bytes)
 
         def strips(beside: int) -> float:
             return -(-columns // (WARP * beside)) * share
 
-        beside = odd.beside if strips(odd.beside) >= odd.enough * analysis.once(numbers) else odd.beside // 2
+        beside = (
+            odd.vectors_per_thread
+            if strips(odd.vectors_per_thread) >= odd.enough * analysis.once(numbers)
+            else odd.vectors_per_thread // 2
+        )
         each = strips(beside)
         if each < odd.enough or any(op.row.cost >= scans.costly_scan for op in analysis.scans):
             return
         ty = odd.warps // math.ceil(each) if each <= odd.together else odd.beyond
         nbytes = odd.bytes if widest > odd.short or each <= odd.few else odd.bytes // 2
-        rows = elements_of(analysis, min(nbytes // widest, model.rows)) // beside
-        ty = min(power_to(ty), model.block // WARP)
-        yield _fitting(analysis, Params(access, WARP, ty, max(rows, odd.rows), beside=beside))
+        rows = elements_of(analysis, min(nbytes // widest, heuristics.rows)) // beside
+        ty = min(power_to(ty), heuristics.block // WARP)
+        yield _fitting(analysis, Params(access, WARP, ty, max(rows, odd.rows), vectors_per_thread=beside))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        if not p.linked:
+        if not p.chained:
             return [_emit(name, analysis, slots, p)]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         columns, above, _ = _extents(analysis)
-        _, turns = _strips(analysis, p)
-        empty = links.emptied(words, sz.mul(columns, above), turns, p.ty * p.linked)
+        _, iterations = _strips(analysis, p)
+        empty = chained_scan.emptied(words, sz.mul(columns, above), iterations, p.ty * p.chained)
         return [empty, _emit(name, analysis, slots, p)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
         require(is_outer(analysis, env), "scan_columns: for these sizes memory runs along the scanned axes")
-        self.check_access(analysis, p, True, env, alignments, machine)
+        self.check_access(analysis, p, True, env, alignments, properties)
         check_threads(p.tx, p.ty)
         require(p.tx <= WARP, f"tx = {p.tx}: the threads of a row are of one warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
-        require(not p.linked or analysis.once(apart), "linked: scans that follow from each other")
-        require(not p.linked or power_of_two(p.linked), f"linked = {p.linked}: a power of two")
-        require(p.beside == 1 or (not p.linked and p.access.lanes == 1), f"beside = {p.beside}: elements, not linked")
+        require(not p.chained or analysis.once(apart), "chained: scans that follow from each other")
+        require(not p.chained or power_of_two(p.chained), f"chained = {p.chained}: a power of two")
+        require(
+            p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1),
+            f"vectors_per_thread = {p.vectors_per_thread}: elements, not linked",
+        )
         held = p.rows * p.columns
-        require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
+        require(
+            power_of_two(p.rows) and held <= MOST_REGISTER_ELEMENTS, f"rows = {p.rows}: {held} elements of a thread"
+        )
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
         require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
 
@@ -215,17 +236,19 @@ class ScanColumns(GpuScheduler[Params]):
 def _rows(analysis: Analysis, most: int, lanes: int) -> int:
     """Rows of a thread that has so many columns: ``most``, or fewer where their states are of several numbers."""
     if analysis.once(pairs):
-        return min(most, MOST_HELD // (2 * lanes))
+        return min(most, MOST_REGISTER_ELEMENTS // (2 * lanes))
     return elements_of(analysis, most)
 
 
-def _tall(analysis: Analysis, p: Params, columns: int, length: int, share: float, model: ColumnScans) -> bool:
+def _tall(
+    analysis: Analysis, p: Params, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
+) -> bool:
     """Whether high turns pay: few strips, of which each multiprocessor has a turn still, whose elements registers
     hold."""
-    turns = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows))
-    held = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= model.linked.tall_bytes
-    few = columns * share < model.linked.tall_strips
-    return few and held and turns >= model.linked.tall_blocks and analysis.once(numbers) == 1
+    iterations = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows))
+    held = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
+    few = columns * share < heuristics.chained.tall_strips
+    return few and held and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
 
 
 def _extents(analysis: Analysis) -> tuple:
@@ -254,24 +277,28 @@ def _fitting(analysis: Analysis, p: Params) -> Params:
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     held = p.rows * p.access.lanes * analysis.once(numbers)
-    resident = max(1, RESIDENT // (p.tx * p.ty)) if p.linked and held == HELD else 1
-    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, resident)
-    e, k, lanes, turn = body.e, body.k, p.access.lanes, p.ty * p.rows
+    min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // (p.tx * p.ty)) if p.chained and held == REGISTER_STATES else 1
+    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, min_blocks_per_sm)
+    e, k, lanes, iteration = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
     across = sz.ceildiv(columns, p.tx * p.columns)
-    strips, turns = _strips(analysis, p)
+    strips, iterations = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = links.Links(body, points, turns, p.ty * p.linked) if p.linked else None
+    link = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
     if link:
         which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
     outer, block_column = k.divmod(strip, across)
     places = [
         place_of(
-            body, p, columns, outer, k.add(k.scale(block_column, p.beside), Index(n)) if p.beside > 1 else block_column
+            body,
+            p,
+            columns,
+            outer,
+            k.add(k.scale(block_column, p.vectors_per_thread), Index(n)) if p.vectors_per_thread > 1 else block_column,
         )
-        for n in range(p.beside)
+        for n in range(p.vectors_per_thread)
     ]
     place = places[0]
     first = body.wide(e.mul(place.y, p.rows))
@@ -309,12 +336,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         return states[0] if len(states) == 1 else tuple(map(e.from_lanes, map(list, zip(*states))))
 
     def of_vector(state: sc.State, n: int) -> sc.State:
-        return tuple(e.extract(v, n) for v in state) if p.beside > 1 else state
+        return tuple(e.extract(v, n) for v in state) if p.vectors_per_thread > 1 else state
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
         vectors = loaded(start)
         following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
+        parity = e.and_(e.cast(e.shr(start, iteration.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
             runs = [runs_of(op, rows) for rows in vectors]
             begin, after = exchange.starts(at, op, state, beside([run[-1] for run in runs]), parity)
@@ -325,16 +352,16 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             store(rows, here)
         return following
 
-    def alone(link: links.Links) -> None:
+    def alone(link: chained_scan.ScanChain) -> None:
         """The turn of a linked block."""
-        (rows,) = loaded(e.mul(part, turn))
+        (rows,) = loaded(e.mul(part, iteration))
         runs = [runs_of(op, rows) for op in body.scans]
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
         begun = link.begin(part, column, [after for _, after in found], exchange.asker())
         part_again, _ = k.divmod(Index(link.ticket_again()), strips)
-        again = rows_from(e.mul(k.scalar(part_again.base), turn), place.env)
+        again = rows_from(e.mul(k.scalar(part_again.base), iteration), place.env)
         for value in body.loaded:
             for (there, _), (here, _) in zip(rows, again):
                 k.bind_loaded(value, here, k.preload(value, there))
@@ -345,13 +372,13 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     if link:
         alone(link)
     else:
-        body.loop(e.const(0, body.index), body.size(body.length), turn, body.nothing(p.columns), one)
+        body.loop(e.const(0, body.index), body.size(body.length), iteration, body.nothing(p.columns), one)
     if body.small:
         for at in places:
             first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
             first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
             body.store_at(body.small, at.env, analysis.kept, first_row)
-    return body.finish(sz.mul(strips, turns) if link else strips)
+    return body.finish(sz.mul(strips, iterations) if link else strips)
 
 
 class _Exchange:
@@ -362,7 +389,7 @@ class _Exchange:
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
         nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.columns * 8
-        shared = self.warps > 1 or p.linked
+        shared = self.warps > 1 or p.chained
         self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
 
     def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
@@ -390,17 +417,17 @@ class _Exchange:
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
 
-    def asker(self) -> links.Asker:
+    def asker(self) -> chained_scan.Asker:
         """Each row of threads looks for some other parts' states, and the first one has the columns'."""
         body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
-        first = body.wide(e.mul(place.y, self.p.linked))
-        numbers = [e.add(first, n) for n in range(self.p.linked)]
+        first = body.wide(e.mul(place.y, self.p.chained))
+        numbers = [e.add(first, n) for n in range(self.p.chained)]
         leads = e.cmp("eq", place.y, 0)
 
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
 
-        return links.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
+        return chained_scan.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

@@ -12,7 +12,7 @@ Reductions of the same rows come first, a pass over the row for each of their ph
 one turn stays in registers, and longer rows are read again from the caches, which have to hold those under way.
 
 Long rows of which there are few are *linked*: each block has one turn, and learns the state before it from the blocks
-that have the turns before (``gpu/links.py``). That is one pass over memory as well.
+that have the turns before (``gpu/chained_scan.py``). That is one pass over memory as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, apart, is_outer
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -34,9 +34,9 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import links
+from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
@@ -44,21 +44,21 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
+MOST_REGISTER_ELEMENTS = 64  # elements of a turn of a thread: their states are in registers together
 SHARED = 44 << 10  # bytes that elements may take there
 
 
 class Params(NamedTuple):
-    """``tx`` threads of a row, ``ty`` rows of a block, ``vectors`` of a thread in a turn; ``looped``: a row may take
-    more than one turn; ``linked``: each turn is a block's; ``striped``: vectors are elements, and a thread scans as
-    many that are neighbours."""
+    """``tx`` threads of a row, ``ty`` rows of a block, ``vectors_per_thread`` of a thread in a turn; ``looped``: a row
+    may take more than one turn; ``chained``: each turn is a block's; ``striped``: vectors are elements, and a thread
+    scans as many that are neighbours."""
 
     access: Access
     tx: int
     ty: int
-    vectors: int
+    vectors_per_thread: int
     looped: bool
-    linked: bool = False
+    chained: bool = False
     striped: bool = False
 
 
@@ -71,21 +71,25 @@ class ScanRows(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         if is_outer(analysis, env):
             return
-        found = self._modelled(analysis, env, alignments, machine)
-        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, env, machine))
+        found = self._modelled(analysis, env, alignments, properties)
+        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, env, properties))
 
-    def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        access = access_of(analysis, False, env, alignments, hint_of(analysis, env, machine))
+    def _modelled(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        access = access_of(analysis, False, env, alignments, hint_of(analysis, env, properties))
         kept, length = analysis.values(extents, env)
-        model = model_of(machine).scans
+        heuristics = heuristics_of(properties).scans
         besides, scan = analysis.once(_costs)
         widest = analysis.once(widest_bytes)
-        narrow = access.lanes < min(model.lanes, 16 // widest) and scan >= model.costly_scan
-        if access.lanes == 1 or access.lanes * widest < model.vector or narrow:
-            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, machine)
+        narrow = access.lanes < min(heuristics.lanes, 16 // widest) and scan >= heuristics.costly_scan
+        if access.lanes == 1 or access.lanes * widest < heuristics.vector or narrow:
+            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, properties)
         needed = -(-length // access.lanes)  # vectors of a row
 
         def params(most_threads: int, vectors: int) -> Params:
@@ -93,113 +97,128 @@ class ScanRows(GpuScheduler[Params]):
             if needed > WARP:
                 tx = max(WARP, min(most_threads, power_from(-(-needed // vectors))))
             vectors = min(vectors, -(-needed // tx))
-            ty = max(1, min(model.short_block // tx, power_from(kept))) if tx <= WARP else 1
+            ty = max(1, min(heuristics.short_block // tx, power_from(kept))) if tx <= WARP else 1
             return Params(access, tx, ty, vectors, needed > tx * vectors)
 
-        short = widest <= model.short
-        costly = short and besides >= model.costly
-        usual = max(1, elements_of(analysis, model.elements) // (2 if costly else 1) // access.lanes)
-        block = model.alone if kept < model.few * machine.sm_count else model.block
+        short = widest <= heuristics.short
+        costly = short and besides >= heuristics.costly
+        usual = max(1, elements_of(analysis, heuristics.elements) // (2 if costly else 1) // access.lanes)
+        block = heuristics.alone if kept < heuristics.few * properties.sm_count else heuristics.block
         first = params(block, usual)
         if first.looped and short and not costly:
-            usual = max(usual, model.elements // access.lanes)
+            usual = max(usual, heuristics.elements // access.lanes)
             first = params(block, usual)
-        if first.looped and (costly or scan >= model.costly_scan or analysis.once(numbers) > 1):
+        if first.looped and (costly or scan >= heuristics.costly_scan or analysis.once(numbers) > 1):
             first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
         if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
-            first = min(first, params(model.alone, usual), key=lambda p: p.looped)
-        linked = params(model.linked.block, max(1, elements_of(analysis, model.linked.elements) // access.lanes))
-        yield from self._linked(analysis, linked, kept, length, machine)
+            first = min(first, params(heuristics.alone, usual), key=lambda p: p.looped)
+        chained = params(
+            heuristics.chained.block, max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
+        )
+        yield from self._chained(analysis, chained, kept, length, properties)
         fewer = (usual, 1, max(1, usual // 2))
-        yield from dict.fromkeys([first, *(params(t, n) for t in (model.block, WARP, model.alone) for n in fewer)])
+        yield from dict.fromkeys(
+            [first, *(params(t, n) for t in (heuristics.block, WARP, heuristics.alone) for n in fewer)]
+        )
 
-    def _linked(self, analysis: Analysis, p: Params, rows: int, length: int, machine: Machine) -> Iterator[Params]:
+    def _chained(
+        self, analysis: Analysis, p: Params, rows: int, length: int, properties: DeviceProperties
+    ) -> Iterator[Params]:
         """``p`` with a block for each turn, where few rows are long."""
-        model = model_of(machine).scans.linked
-        few = rows <= machine.sm_count // 2 and p.tx >= WARP and _turns(p, length) >= model.turns
-        p = p._replace(linked=True, looped=True)
+        heuristics = heuristics_of(properties).scans.chained
+        few = rows <= properties.sm_count // 2 and p.tx >= WARP and _iterations(p, length) >= heuristics.iterations
+        p = p._replace(chained=True, looped=True)
         if few and not analysis.phases and analysis.once(apart) and not _long_chain(analysis, p, length):
             yield p
 
     def _striped(
-        self, analysis: Analysis, access: Access, rows: int, length: int, machine: Machine
+        self, analysis: Analysis, access: Access, rows: int, length: int, properties: DeviceProperties
     ) -> Iterator[Params]:
-        scans = model_of(machine).scans
-        model, costly = scans.striped, analysis.once(_costs)[0] >= scans.costly
+        scans = heuristics_of(properties).scans
+        heuristics, costly = scans.striped, analysis.once(_costs)[0] >= scans.costly
 
         def params(most_threads: int, elements: int) -> Params:
             """A row that so many threads can hold in a turn takes no more elements of each than it has, or one more:
             an odd number needs no places between them."""
-            tx = min(power_from(-(-length // elements_of(analysis, model.short))), most_threads)
+            tx = min(power_from(-(-length // elements_of(analysis, heuristics.short))), most_threads)
             if tx <= WARP:
-                few = min(model.few, elements)
-                tx = 1 if length <= min(model.alone, few) else min(max(2, power_from(-(-length // few))), WARP)
+                few = min(heuristics.few, elements)
+                tx = 1 if length <= min(heuristics.alone, few) else min(max(2, power_from(-(-length // few))), WARP)
             looped = length > tx * elements
             held = elements if looped else -(-length // tx)
             if not looped and not costly and tx not in (1, WARP):
                 held |= 1
-            block = model.block_of_few if held <= model.few + 1 else model.block
-            ty = min(block // tx, power_from(-(-rows // machine.sm_count))) if tx <= WARP else 1
+            block = heuristics.block_of_few if held <= heuristics.few + 1 else heuristics.block
+            ty = min(block // tx, power_from(-(-rows // properties.sm_count))) if tx <= WARP else 1
             return Params(access, tx, max(1, ty), held, looped, striped=True)
 
-        first = params(model.threads, elements_of(analysis, model.elements))
+        first = params(heuristics.threads, elements_of(analysis, heuristics.elements))
         if first.looped and costly:
-            first = first._replace(vectors=elements_of(analysis, model.costly))
-        while first.looped and first.tx < scans.alone and rows * first.tx < model.busy * machine.sm_count:
-            wide = params(2 * first.tx, elements_of(analysis, model.short))
-            wide = params(2 * first.tx, elements_of(analysis, model.wide)) if wide.looped else wide
+            first = first._replace(vectors_per_thread=elements_of(analysis, heuristics.costly))
+        while first.looped and first.tx < scans.alone and rows * first.tx < heuristics.busy * properties.sm_count:
+            wide = params(2 * first.tx, elements_of(analysis, heuristics.short))
+            wide = params(2 * first.tx, elements_of(analysis, heuristics.wide)) if wide.looped else wide
             if wide.tx == first.tx or _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
-        if analysis.phases and (first.looped or first.vectors > elements_of(analysis, model.reduced) + 1):
-            held = (elements_of(analysis, n) for n in (model.reduced, model.elements))
-            wider = [params(n * model.threads, most) for most in held for n in (1, 2, 4)]
+        if analysis.phases and (
+            first.looped or first.vectors_per_thread > elements_of(analysis, heuristics.reduced) + 1
+        ):
+            held = (elements_of(analysis, n) for n in (heuristics.reduced, heuristics.elements))
+            wider = [params(n * heuristics.threads, most) for most in held for n in (1, 2, 4)]
             first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
         if first.looped:
-            of_links = scans.linked
+            of_links = scans.chained
             block, usual = of_links.striped, elements_of(analysis, of_links.elements)
             tried = (params(block, usual >> n) for n in range(usual.bit_length()))
-            linked = next(p for p in tried if _striped_bytes(analysis, p) <= SHARED)
-            yield from self._linked(analysis, linked, rows, length, machine)
-        others = [params(n, elements_of(analysis, model.short)) for n in (WARP, 2 * model.threads)]
+            chained = next(p for p in tried if _striped_bytes(analysis, p) <= SHARED)
+            yield from self._chained(analysis, chained, rows, length, properties)
+        others = [params(n, elements_of(analysis, heuristics.short)) for n in (WARP, 2 * heuristics.threads)]
         yield from dict.fromkeys([first, *others])
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        if not p.linked:
+        if not p.chained:
             return [_emit(name, analysis, slots, p)]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         rows = sz.product(a.size for a in analysis.kept)
-        turns = sz.ceildiv(words.length, p.tx * p.vectors * p.access.lanes)
-        return [links.emptied(words, rows, turns, p.tx), _emit(name, analysis, slots, p)]
+        iterations = sz.ceildiv(words.length, p.tx * p.vectors_per_thread * p.access.lanes)
+        return [chained_scan.emptied(words, rows, iterations, p.tx), _emit(name, analysis, slots, p)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
         _, length = analysis.values(extents, env)
-        self.check_access(analysis, p, False, env, alignments, machine)
+        self.check_access(analysis, p, False, env, alignments, properties)
         check_threads(p.tx, p.ty)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: rows of more than a warp are alone in a block")
-        held, turn = p.vectors * p.access.lanes, p.tx * p.vectors * p.access.lanes
-        power = power_of_two(p.vectors) or (p.vectors > 0 and not p.looped)
-        require(power and held <= MOST_HELD, f"vectors = {p.vectors}: {held} elements of a thread")
+        held, iteration = p.vectors_per_thread * p.access.lanes, p.tx * p.vectors_per_thread * p.access.lanes
+        power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and not p.looped)
+        require(
+            power and held <= MOST_REGISTER_ELEMENTS,
+            f"vectors_per_thread = {p.vectors_per_thread}: {held} elements of a thread",
+        )
         require(not p.striped or p.access.lanes == 1, f"striped: elements, no vectors of {p.access.lanes}")
         nbytes = _striped_bytes(analysis, p)
         require(nbytes <= SHARED, f"striped: {nbytes} bytes of shared memory, {SHARED} are there")
         alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart) and not analysis.phases
         require(
-            not p.linked or alone,
-            "linked: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
+            not p.chained or alone,
+            "chained: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
         )
-        require(not _long_chain(analysis, p, length), f"looped: sums of {length // turn} turns are by themselves")
-        require(p.looped or length <= turn, f"looped = false: {turn} elements a turn, a row has {length}")
+        require(not _long_chain(analysis, p, length), f"looped: sums of {length // iteration} turns are by themselves")
+        require(p.looped or length <= iteration, f"looped = false: {iteration} elements a turn, a row has {length}")
 
 
-def _at_once(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> bool:
+def _at_once(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool:
     """Whether a kernel that reduces rows before it scans them reads memory once: the second-level cache holds the rows
     under way, beside as much that is written."""
     kept, length = analysis.values(extents, env)
     if not p.looped:
         return True
-    rows = min(kept, machine.sm_count * (machine.threads_per_sm // (p.tx * p.ty)) * p.ty)
-    held = rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= machine.l2_bytes // 2
+    rows = min(kept, properties.sm_count * (properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
+    held = (
+        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= properties.l2_bytes // 2
+    )
     return held and not _long_chain(analysis, p, length)
 
 
@@ -211,31 +230,31 @@ def _costs(analysis: Analysis) -> tuple[int, int]:
 
 def _idle(p: Params, length: int) -> float:
     """Elements of the last turn that are not there, as a share of a row, in tenths."""
-    turn = p.tx * p.vectors * p.access.lanes
-    return round(-length % turn / length, 1)
+    iteration = p.tx * p.vectors_per_thread * p.access.lanes
+    return round(-length % iteration / length, 1)
 
 
-def _turns(p: Params, length: int) -> int:
+def _iterations(p: Params, length: int) -> int:
     """Whole turns of a row."""
-    return length // (p.tx * p.vectors * p.access.lanes)
+    return length // (p.tx * p.vectors_per_thread * p.access.lanes)
 
 
 def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
     """Whether sums of turns, or of groups of them, are too long a chain."""
-    return chained(analysis, _turns(p, length) // (p.tx if p.linked else 1))
+    return chained(analysis, _iterations(p, length) // (p.tx if p.chained else 1))
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     kept = sz.product(a.size for a in analysis.kept)
-    width, turn = min(p.tx, WARP), p.tx * p.vectors * lanes
-    turns = sz.ceildiv(body.length, turn)
+    width, iteration = min(p.tx, WARP), p.tx * p.vectors_per_thread * lanes
+    iterations = sz.ceildiv(body.length, iteration)
     warps = p.tx // width
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
     row, row_inside = body.wide(body.block), None
-    link = links.Links(body, kept, turns, p.tx) if p.linked else None
+    link = chained_scan.ScanChain(body, kept, iterations, p.tx) if p.chained else None
     if link:
         part, row = (k.scalar(i.base) for i in k.divmod(Index(link.ticket()), kept))
     if p.ty > 1:
@@ -244,15 +263,17 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         row = e.min(row, e.sub(body.size(kept), 1))
     env: Env = {}
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
-    first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
+    first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
     # Short rows take 2% less time without a branch for each store. Where registers are few ptxas spills more.
-    predicated = not p.linked and (analysis.once(pairs) or analysis.once(numbers) == 1)
-    exchange = _Exchange(body, lane, width, warp, warps, p.linked)
-    stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
+    predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
+    exchange = _Exchange(body, lane, width, warp, warps, p.chained)
+    stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p)) if p.striped else None
 
     def vectors_from(start: Val) -> list[tuple[Env, Val]]:
         """Where this thread's vectors of a turn are, and whether they are inside the row."""
-        return [body.along(env, e.add(e.add(start, first), u * width * lanes), lanes) for u in range(p.vectors)]
+        return [
+            body.along(env, e.add(e.add(start, first), u * width * lanes), lanes) for u in range(p.vectors_per_thread)
+        ]
 
     def loaded(start: Val) -> list[tuple[Env, Val]]:
         places = vectors_from(start)
@@ -286,7 +307,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     def one(start: Val, carried: list[Val]) -> list[Val]:
         places = loaded(start)
         following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
+        parity = e.and_(e.cast(e.shr(start, iteration.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
             runs, totals = runs_of(op, places)
             before, after = exchange.starts(at, op, state, totals, parity)
@@ -295,9 +316,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         store(places)
         return following
 
-    def alone(link: links.Links) -> None:
+    def alone(link: chained_scan.ScanChain) -> None:
         """The turn of a linked block."""
-        start = e.mul(part, turn)
+        start = e.mul(part, iteration)
         places = loaded(start)
         found = [runs_of(op, places) for op in body.scans]
         befores, own = [], []
@@ -307,7 +328,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             own.append(after)
         begin = link.begin(part, row, own, exchange.asker())
         part_again, _ = k.divmod(Index(link.ticket_again()), kept)
-        again = vectors_from(e.mul(k.scalar(part_again.base), turn))
+        again = vectors_from(e.mul(k.scalar(part_again.base), iteration))
         for value in body.loaded:
             for (place, _), (here, _) in zip(places, again):
                 k.bind_loaded(value, here, k.preload(value, place))
@@ -322,13 +343,13 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             return body.accumulated(phase, [Place(*place) for place in loaded(start)], state)
 
         nothing = [v for op in phase for v in red.identity(e, op, lanes)]
-        found = body.loop(low, high, turn, nothing, reduced) if p.looped else reduced(low, nothing)
+        found = body.loop(low, high, iteration, nothing, reduced) if p.looped else reduced(low, nothing)
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
         body.bind(phase, body.across_block(phase, totals, p.tx), env)
     if link:
         alone(link)
     elif p.looped:
-        body.loop(low, high, turn, body.nothing(1), one)
+        body.loop(low, high, iteration, body.nothing(1), one)
     else:
         one(low, body.nothing(1))
     if body.small:
@@ -336,7 +357,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         valid = e.and_(valid, e.cmp("eq", part, 0)) if link else valid
         valid = valid if row_inside is None else e.and_(valid, row_inside)
         body.store_at(body.small, env, analysis.kept, valid)
-    return body.finish(sz.mul(kept, turns) if link else sz.ceildiv(kept, p.ty))
+    return body.finish(sz.mul(kept, iterations) if link else sz.ceildiv(kept, p.ty))
 
 
 def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
@@ -354,7 +375,7 @@ def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
 
 def _striped_bytes(analysis: Analysis, p: Params) -> int:
     """Shared memory through which a block's elements go."""
-    count = p.tx * p.ty * p.vectors
+    count = p.tx * p.ty * p.vectors_per_thread
     return (count + count // WARP + 1) * _place_bytes(analysis) if p.striped else 0
 
 
@@ -412,11 +433,11 @@ class _Stripes:
 class _Exchange:
     """What threads tell each other: the state before each one's vectors."""
 
-    def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int, linked: bool):
+    def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int, chained: bool):
         self.body, self.e = body, body.e
         self.lane, self.width, self.warp, self.warps = lane, width, warp, warps
         self.offsets = [
-            [body.reserve(2 * warps * 8) for _ in sc.state_types(op)] if warps > 1 or linked else []
+            [body.reserve(2 * warps * 8) for _ in sc.state_types(op)] if warps > 1 or chained else []
             for op in body.scans
         ]
 
@@ -448,7 +469,7 @@ class _Exchange:
             begin = combine(begin, end)
         return out, after
 
-    def asker(self) -> links.Asker:
+    def asker(self) -> chained_scan.Asker:
         """Each thread looks for another part's states, and the first one has the row's."""
         e, x = self.e, self.body.wide(self.body.thread)
         leads, zero = e.cmp("eq", x, 0), e.const(0, dt.i32)
@@ -456,7 +477,7 @@ class _Exchange:
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
 
-        return links.Asker([x], leads, leads, after, self.offsets, zero)
+        return chained_scan.Asker([x], leads, leads, after, self.offsets, zero)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""

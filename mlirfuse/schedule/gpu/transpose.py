@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.machine import Machine
+from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -23,22 +23,22 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 
 class Params(NamedTuple):
     """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it;
-    ``staged``: which values, by their position among the inputs and then the ops' results; ``along_reading``: blocks
+    ``in_shared``: which values, by their position among the inputs and then the ops' results; ``along_reading``: blocks
     follow each other along the reading loop; ``threads`` a block."""
 
     access: Access
     tile: int
     reading: int
     read_lanes: int
-    staged: tuple[int, ...]
+    in_shared: tuple[int, ...]
     along_reading: bool
     threads: int
 
@@ -52,8 +52,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
     width, height = size_of(writing), size_of(reading)
     lanes = p.access.lanes
-    staged = [_nodes(analysis)[n] for n in p.staged]
-    held = {v: _held(v, analysis) for v in staged}
+    in_shared = [_nodes(analysis)[n] for n in p.in_shared]
+    held = {v: _held(v, analysis) for v in in_shared}
 
     block, across, down = Index(body.wide(body.block)), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile)
     if p.along_reading:
@@ -65,8 +65,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
     base_env: dict = {}
     body.unlinear(base_env, outer, above)
-    pitch = {v: p.tile + max(1, 4 // held[v].bytes) for v in staged}
-    offsets = {v: body.reserve(p.tile * pitch[v] * held[v].bytes) for v in staged}
+    pitch = {v: p.tile + max(1, 4 // held[v].bytes) for v in in_shared}
+    offsets = {v: body.reserve(p.tile * pitch[v] * held[v].bytes) for v in in_shared}
 
     def at(w: Val, r: Val, lanes_w: int, lanes_r: int, held: bool):
         env = dict(base_env)
@@ -93,7 +93,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
         loaded += [
             (value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env))
-            for value in staged
+            for value in in_shared
         ]
     for value, local_w, val in loaded:
         for lane in range(p.read_lanes):
@@ -110,7 +110,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     for n in range(p.tile // step):
         local_r = e.add(line, n * step)
         env, inside = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), lanes, 1, True)
-        for value in staged:
+        for value in in_shared:
             parts = []
             for lane in range(lanes):
                 index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
@@ -138,10 +138,12 @@ class Transpose(GpuScheduler[Params]):
         alone = analysis.elementwise
         return alone and bool(analysis.once(_whole_inputs))
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
         """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost;
         else none."""
-        return _candidates(analysis, env, alignments, machine)
+        return _candidates(analysis, env, alignments, properties)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
@@ -155,14 +157,19 @@ class Transpose(GpuScheduler[Params]):
                 out[at] = max(out[at], p.read_lanes * analysis.stored(value).bytes)
         return out
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
-        found = list(self.candidates(analysis, env, alignments, machine))
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
+        found = list(self.candidates(analysis, env, alignments, properties))
         require(bool(found), "transpose: for these sizes nothing is read along another loop, or too little")
         wanted, most = found[0], max(c.read_lanes for c in found)
         require(
             p.reading == wanted.reading, f"reading = {p.reading}: inputs are contiguous along loop {wanted.reading}"
         )
-        require(p.staged == wanted.staged, f"staged = {list(p.staged)}: those read along it are {list(wanted.staged)}")
+        require(
+            p.in_shared == wanted.in_shared,
+            f"in_shared = {list(p.in_shared)}: those read along it are {list(wanted.in_shared)}",
+        )
         require(power_of_two(p.tile) and power_of_two(p.threads), "tile, threads: powers of two")
         require(32 <= p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: 32 to {LARGEST_BLOCK}")
         for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
@@ -173,23 +180,25 @@ class Transpose(GpuScheduler[Params]):
             fits = vectors <= p.threads and p.threads // vectors <= p.tile
             require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
         require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: memory admits {most} here")
-        self.check_access(analysis, p, True, env, alignments, machine)
+        self.check_access(analysis, p, True, env, alignments, properties)
 
 
-def _candidates(analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+def _candidates(
+    analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+) -> Iterator[Params]:
     inputs = analysis.once(_whole_inputs)
     if not inputs:
         return
-    model = model_of(machine).transpose
+    heuristics = heuristics_of(properties).transpose
     extents, rows = analysis.once(_numbers)(env)
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
-        if not read or min(extent, width) <= model.least_extent or extent * width < model.least_elements:
+        if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
             continue
-        positions, widest = analysis.once(_staged, tuple([v for v, _ in read]))
-        tile = model.tile if widest <= 4 else model.tile_wide
-        room = min(model.shared, machine.shared_per_block // 2)
+        positions, widest = analysis.once(_in_shared, tuple([v for v, _ in read]))
+        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
+        room = min(heuristics.shared, properties.shared_per_block // 2)
         positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
         lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
         for v, strides in read:
@@ -200,15 +209,18 @@ def _candidates(analysis: Analysis, env: Sizes, alignments: Alignments, machine:
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
         tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        few, many = model.threads, model.many_threads
+        few, many = heuristics.threads, heuristics.many_threads
         places = [(tile, few), (tile // 2, few), (tile, many)]  # and threads
-        if tiles < machine.sm_count:
+        if tiles < properties.sm_count:
             places = [places[1], places[0]]  # not a tile for each multiprocessor
-        elif tiles >= model.many_tiles * machine.sm_count and tile * tile * widest >= many * model.thread_bytes:
+        elif (
+            tiles >= heuristics.many_tiles * properties.sm_count
+            and tile * tile * widest >= many * heuristics.thread_bytes
+        ):
             places = [places[2], *places[:2]]
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         along_reading = (
-            extent <= model.along_reading * width
+            extent <= heuristics.along_reading * width
         )  # else, those that run together would write to too many places
         for (size, threads), first in itertools.product(places, (along_reading, not along_reading)):
             most = size * size // threads  # lanes of vectors of which a tile has one for each thread
@@ -237,18 +249,18 @@ def _numbers(analysis: Analysis):
     extents = [size_of(loop) for loop in loops]
     along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in analysis.once(_whole_inputs)]
     strides = [analysis.strides[v] for v in analysis.once(_whole_inputs)]
-    pairs = ", ".join(f"({sz.spelled(a)}, {sz.spelled(s)})" for a, s in zip(along, strides))
+    pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))
     return sz.function(
-        f"{sz.spelled(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)])
+        f"{sz.serialized(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)])
     )
 
 
-def _staged(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
+def _in_shared(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
     """Where the values stand that are put into shared memory for these inputs, and the bytes of the widest one's
     elements."""
-    staged = _frontier(analysis, list(read))
+    in_shared = _frontier(analysis, list(read))
     nodes = _nodes(analysis)
-    return tuple([nodes.index(v) for v in staged]), max(_held(v, analysis).bytes for v in staged)
+    return tuple([nodes.index(v) for v in in_shared]), max(_held(v, analysis).bytes for v in in_shared)
 
 
 def _nodes(analysis: Analysis) -> list[Value]:
@@ -261,9 +273,9 @@ def _held(value: Value, analysis: Analysis) -> dt.DType:
     return dt.u8 if dtype is dt.bool_ and value in analysis.inputs else dtype
 
 
-def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
+def _frontier(analysis: Analysis, in_shared: list[Value]) -> list[Value]:
     """Instead of inputs, the last values that come of them alone, if those are fewer: each needs a tile."""
-    alone, needed = set(staged), []
+    alone, needed = set(in_shared), []
     for op in analysis.ops:
         if (
             op.row.kind in ("elementwise", "create")
@@ -277,8 +289,8 @@ def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
             needed += [v for v in op.operands if v in alone and v.rank]
     needed += [v for v in analysis.outputs if v in alone]
     needed = list(dict.fromkeys(needed))
-    fewer = sum(_held(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in staged)
-    return needed if needed and fewer else staged
+    fewer = sum(_held(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in in_shared)
+    return needed if needed and fewer else in_shared
 
 
 def _direct(analysis: Analysis, value: Value, domain: set) -> bool:

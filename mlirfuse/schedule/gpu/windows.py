@@ -8,11 +8,11 @@ import functools
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.lowering.kernel import WIDEST
-from mlirfuse.schedule.gpu.models import PointwiseModel
+from mlirfuse.schedule.gpu.heuristics import PointwiseHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 
-def shifted_reads(analysis: Analysis) -> int:
+def unaligned_reads(analysis: Analysis) -> int:
     """At how many places a value is read at most, for each of a result."""
     return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
 
@@ -53,15 +53,15 @@ def _input_strides(analysis: Analysis) -> tuple:
     return tuple(dict.fromkeys(s for v in analysis.inputs for s in analysis.strides[v]))
 
 
-def of_window(lanes: int, row: int, busy: bool, least: int, model: PointwiseModel) -> tuple[int, int]:
+def of_window(lanes: int, row: int, busy: bool, least: int, heuristics: PointwiseHeuristics) -> tuple[int, int]:
     """The lanes of vectors, up to ``lanes``, where what is read for them overlaps, and how many a thread has; 0: as
     many as have enough under way. ``row``: the elements of a folded row; 0: there is one. ``least``: the bytes of the
     shortest type that is read."""
-    divides, long = min(lanes, row & -row), busy and row >= model.run
+    divides, long = min(lanes, row & -row), busy and row >= heuristics.run
     if row % lanes == 0:
         return lanes, 1
     if divides > 1 and not long:
-        return divides, model.most_narrow
-    if busy and least < 4 and row < model.run_of_eight:
+        return divides, heuristics.most_narrow
+    if busy and least < 4 and row < heuristics.run_of_eight:
         return min(lanes, 4), 1
     return lanes, int(long)

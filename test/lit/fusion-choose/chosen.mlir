@@ -6,13 +6,13 @@
 
 // CHECK: "fusion.segment"
 // CHECK: schedule = {access = {aligns = [16, 16], hint = "", index = si32, lanes = 4 : i64, multiples = ["s1"]}
-// CHECK-SAME: chunks = {{[1-9]}}
 // CHECK-SAME: scheduler = "rows"
 // CHECK-SAME: tx = {{[0-9]+}} : i64, ty = {{[0-9]+}} : i64
+// CHECK-SAME: vectors_per_thread = {{[1-9]}}
 // CHECK-SAME: scheduler = "normalization"
-// CPU: schedule = {again = {{true|false}}, held = {{[0-9]+}} : i64, scheduler = "rows", split = 1 : i64, stash = {{true|false}}, streamed = {{true|false}}, totals = false}
+// CPU: schedule = {compensated = false, in_registers = {{[0-9]+}} : i64, overlapped_tail = {{true|false}}, scheduler = "rows", split = 1 : i64, stash = {{true|false}}, streamed = {{true|false}}}
 // Few long rows go in stages, each with a schedule of its own.
-// LONG: schedule = {form = "phases", scheduler = "staged", stages = [{access = {
+// LONG: schedule = {form = "phases", scheduler = "multi_stage", stages = [{access = {
 // LONG-SAME: scheduler = "rows"
 // LONG-SAME: scheduler = "pointwise"
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
@@ -28,7 +28,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // CHECK: // -----
 // CHECK: schedule = {access = {aligns = [16, 16]
-// CHECK-SAME: read_lanes = 4 : i64, reading = 0 : i64, scheduler = "transpose", staged = [0]
+// CHECK-SAME: in_shared = [0], read_lanes = 4 : i64, reading = 0 : i64, scheduler = "transpose"
 func.func @transpose(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
   %1 = "fusion.neg"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>

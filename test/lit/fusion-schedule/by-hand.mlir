@@ -18,7 +18,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {scheduler = "rows", access = {aligns = [16, 16], hint = "", index = si32, lanes = 4 : i64, multiples = ["s1"]}, tx = 128 : i64, ty = 1 : i64, chunks = 2 : i64, whole = 2 : i64, ahead = false, cluster = 1 : i64, online = false, recompute = false, resident = 1 : i64, shifted = false, split = 1 : i64, staged = false}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {scheduler = "rows", access = {aligns = [16, 16], hint = "", index = si32, lanes = 4 : i64, multiples = ["s1"]}, tx = 128 : i64, ty = 1 : i64, vectors_per_thread = 2 : i64, unmasked = 2 : i64, prefetch = false, cluster = 1 : i64, online = false, recompute = false, min_blocks_per_sm = 1 : i64, unaligned = false, split = 1 : i64, in_shared = false}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -44,7 +44,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {access = {lanes = 2 : i64}, tx = 32 : i64, ty = 4 : i64, chunks = 16 : i64, whole = 16 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {access = {lanes = 2 : i64}, tx = 32 : i64, ty = 4 : i64, vectors_per_thread = 16 : i64, unmasked = 16 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -69,7 +69,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {scheduler = "staged", stages = [{tx = 512 : i64, ty = 1 : i64, chunks = 0 : i64, whole = 0 : i64}, {scheduler = "pointwise"}]}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {scheduler = "multi_stage", stages = [{tx = 512 : i64, ty = 1 : i64, vectors_per_thread = 0 : i64, unmasked = 0 : i64}, {scheduler = "pointwise"}]}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>

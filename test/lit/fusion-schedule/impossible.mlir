@@ -41,7 +41,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: tx * cluster * chunks * lanes = 512: a row has 1026 elements
+// CHECK: error: mlirfuse_normalization0: tx * cluster * vectors_per_thread * lanes = 512: a row has 1026 elements
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -53,7 +53,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, chunks = 2 : i64, whole = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, vectors_per_thread = 2 : i64, unmasked = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -73,7 +73,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {tx = 256 : i64, ty = 1 : i64, cluster = 32 : i64, whole = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {tx = 256 : i64, ty = 1 : i64, cluster = 32 : i64, unmasked = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -81,7 +81,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': there are staged, inner_outer, columns, rows, scan_columns, scan_rows, accumulation_rows, accumulation, transpose, joins, pieces, pointwise
+// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': there are multi_stage, inner_outer, columns, rows, scan_columns, scan_rows, scatter_add_rows, scatter_add, transpose, concat_shared, concat, pointwise
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -161,7 +161,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: staged: rows cannot be copied 16 bytes at a time
+// CHECK: error: mlirfuse_normalization0: in_shared: rows cannot be copied 16 bytes at a time
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -173,7 +173,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, chunks = 8 : i64, staged = true, whole = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, vectors_per_thread = 8 : i64, in_shared = true, unmasked = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -193,7 +193,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {scheduler = "staged", stages = [{}, {tx = 3 : i64, ty = 1 : i64}]}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {scheduler = "multi_stage", stages = [{}, {tx = 3 : i64, ty = 1 : i64}]}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>

@@ -6,8 +6,8 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.functions.elementwise import isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_
+from mlirfuse.frontend.numpy.graph_breaks.calls import python_bool
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, trace_of
-from mlirfuse.frontend.numpy.pieces.calls import python_bool
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 

@@ -23,9 +23,9 @@ from mlirfuse.ir import sizes as sz
 @creates(np.full)
 def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
     """An array of ``fill_value``, whose shape may hold what ``x.shape`` holds."""
-    made = _filled(shape, fill_value, dtype)
-    forced(made._trace, made._value, checked_order(order))
-    return made
+    created = _filled(shape, fill_value, dtype)
+    forced(created._trace, created._value, checked_order(order))
+    return created
 
 
 def _filled(shape, fill_value, dtype) -> TracedArray:
@@ -43,11 +43,11 @@ def _filled(shape, fill_value, dtype) -> TracedArray:
 def _like(prototype, fill, dtype, shape, order) -> TracedArray:
     x = as_traced(prototype)
     t = x._trace
-    made = _filled(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
-    alike = made.ndim == x.ndim  # else the order is none to keep
+    created = _filled(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
+    alike = created.ndim == x.ndim  # else the order is none to keep
     order = checked_order(order)
-    forced(t, made._value, order if alike or order in "CF" else "C", strides_of_array(t, x) if alike else None)
-    return made
+    forced(t, created._value, order if alike or order in "CF" else "C", strides_of_array(t, x) if alike else None)
+    return created
 
 
 @creates(np.zeros_like)

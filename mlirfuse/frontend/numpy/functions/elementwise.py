@@ -18,7 +18,7 @@ from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, check_cast, into_out, loop_of, store
-from mlirfuse.frontend.numpy.views import Part, ReadOnly
+from mlirfuse.frontend.numpy.views import ComplexPart, ReadOnly
 from mlirfuse.ir import dtypes as dt
 
 
@@ -102,12 +102,12 @@ def round(a, decimals=0, out=None):
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
     if iscomplexobj(x):  # each part by itself is what the product with a real number gives
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
-        made = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
-        return into_out(wrap(t, made), out, "round", True)
+        created = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
+        return into_out(wrap(t, created), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
-    made = t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)
-    return into_out(wrap(t, forced(t, made, "A", strides_of_array(t, x))), out, "round", True)
+    created = t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)
+    return into_out(wrap(t, forced(t, created, "A", strides_of_array(t, x))), out, "round", True)
 
 
 @implements(np.fix)
@@ -142,7 +142,7 @@ def _part(x, name: str):
     if isinstance(x, TracedScalar):
         kind = float if x._weak is complex else None
         return TracedScalar(x._trace, x._trace.emit(name, x.value), kind, lambda: getattr(x.concrete(), name))
-    return wrap(x._trace, x._trace.emit(name, x.value)) if x._scalar else x.step(Part(name))
+    return wrap(x._trace, x._trace.emit(name, x.value)) if x._scalar else x.step(ComplexPart(name))
 
 
 @implements(np.real)
@@ -187,10 +187,10 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = asarray(x)
     if iscomplexobj(x):
         parts = [nan_to_num(part, True, nan, posinf, neginf).value for part in (real(x), imag(x))]
-        made = x._trace.emit("complex", *parts)
+        created = x._trace.emit("complex", *parts)
         if not copy:
-            store(x._trace, x, made, "nan_to_num")
-        return wrap(x._trace, made) if copy or not x.ndim else x
+            store(x._trace, x, created, "nan_to_num")
+        return wrap(x._trace, created) if copy or not x.ndim else x
     if not x._value.dtype.is_float:
         return wrap(x._trace, fresh(x._trace, x.value)) if copy or not x.ndim else x
     info = ml_dtypes.finfo(x.dtype)

@@ -8,9 +8,9 @@ from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.axes import axis_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
+from mlirfuse.frontend.numpy.indices import from_start, indices_of
 from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
-from mlirfuse.frontend.numpy.positions import from_start, positions_of
 from mlirfuse.frontend.numpy.promotion import resolve
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.slicing import is_index_array
@@ -36,9 +36,9 @@ def take(a, indices, axis=None, out=None, mode="raise"):
         return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
         given = indices if isinstance(indices, list) and not indices else np.asarray(indices)
-        index = positions_of(t, given, extent, axis)
+        index = indices_of(t, given, extent, axis)
     else:
-        index = positions_of(t, asarray(indices), extent, axis, mode == "raise")
+        index = indices_of(t, asarray(indices), extent, axis, mode == "raise")
     value = value_of(t, index, dt.i64) if mode == "wrap" else index.value
     if mode == "wrap":
         value = t.emit("mod", value, t.builder.size(extent))
@@ -63,7 +63,7 @@ def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
 def take_along_axis(arr, indices, axis=-1):
     x, index, axis = _along(arr, indices, axis)
     t = x._trace
-    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis)
+    index = indices_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis)
     own, other = list(t.shape(x._value)), list(t.shape(index._value))
     target, given = list(own), list(other)
     for k in range(x.ndim):
@@ -86,7 +86,7 @@ def put_along_axis(arr, indices, values, axis):
     for k in range(x.ndim):
         if k != axis and given[k] != shape[k]:
             given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
-    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis], axis)
+    index = indices_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis], axis)
     at = broadcast_value(t, from_start(t, index.value, shape[axis]), given)
     source = value_of(t, operand(t, values), x._value.dtype)
     if source.rank:
@@ -110,8 +110,8 @@ def _add_at(a, indices, b) -> None:
             "np.add.at with indices other than one array of positions is not supported in a compiled function",
         )
     extent = t.shape(a._value)[0]
-    index = positions_of(t, indices, extent).value
-    if not (t.checks_positions and isinstance(indices, TracedArray)):  # else the kernel has checked and counted
+    index = indices_of(t, indices, extent).value
+    if not (t.checks_indices and isinstance(indices, TracedArray)):  # else the kernel has checked and counted
         index = from_start(t, index, extent)
     rest, to = t.shape(a._value)[1:], a._value.dtype
     loop = resolve(np.add, (a, operand(t, b)))
@@ -121,13 +121,13 @@ def _add_at(a, indices, b) -> None:
     wide = dt.i32 if to is dt.bool_ else to  # of truths, whether any is true
     values = broadcast_to(asarray(asarray(b, to), wide), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))
-    made = t.emit(
+    created = t.emit(
         "index_put_accumulate",
         t.builder.cast(a.value, wide),
         t.builder.reshape(index, (count,)),
         t.builder.reshape(values.value, (count, *rest)),
     )
-    a.assign(t.builder.cast(made, to))
+    a.assign(t.builder.cast(created, to))
 
 
 METHODS[np.add, "at"] = _add_at

@@ -65,9 +65,9 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     values = [value_of(t, x, to) for x in arrays]
     if len(values) == 1:
         return into_out(wrap(t, fresh(t, values[0])), out, "concatenate", casting=casting)
-    made = _joined(t, values, axis)
-    made.shape = tuple(t.canonical(n) for n in made.shape)
-    return into_out(wrap(t, made), out, "concatenate", casting=casting)
+    created = _joined(t, values, axis)
+    created.shape = tuple(t.canonical(n) for n in created.shape)
+    return into_out(wrap(t, created), out, "concatenate", casting=casting)
 
 
 def _joined(t, values: list[Value], axis: int) -> Value:

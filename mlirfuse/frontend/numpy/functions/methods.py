@@ -15,10 +15,10 @@ from mlirfuse.frontend.numpy.functions.rearranging import repeat
 from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, argmin, max, mean, min, prod, std, sum, var
 from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
 from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
+from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.indexing import getitem, setitem
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
-from mlirfuse.frontend.numpy.pieces.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -120,8 +120,8 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         fail(TypeError, f"Cannot cast array data from {self.dtype!r} to {to.numpy!r} according to the rule '{casting}'")
     if to is self._value.dtype and not copy and order in ("K", "A"):
         return self
-    made = fresh(t, self.value) if to is self._value.dtype else t.emit("cast", self.value, to=to)
-    return TracedArray(t, forced(t, made, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
+    created = fresh(t, self.value) if to is self._value.dtype else t.emit("cast", self.value, to=to)
+    return TracedArray(t, forced(t, created, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
 
 
 @_method("copy")

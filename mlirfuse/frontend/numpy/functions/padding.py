@@ -20,9 +20,9 @@ from mlirfuse.ir.graph import Value
 @implements(np.pad)
 def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
     x = asarray(array)
-    made = _padded(x, pad_width, mode, constant_values, kwargs)
-    forced(x._trace, made._value, "F" if is_fortran(x) else "C")
-    return made
+    created = _padded(x, pad_width, mode, constant_values, kwargs)
+    forced(x._trace, created._value, "F" if is_fortran(x) else "C")
+    return created
 
 
 def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArray:

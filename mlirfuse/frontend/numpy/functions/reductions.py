@@ -22,7 +22,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.runtime import library
+from mlirfuse.runtime import extern_ops
 
 _NO_UFUNCS = {"mean", "var", "std"}  # which refuse an axis of an array of rank 0
 
@@ -47,7 +47,7 @@ def _by_library(name: str, function, x, axis, keepdims, to: DType) -> TracedArra
         if keepdims or not (axes is None or k in axes)
     )
     over = axes if axes is None or len(axes) != 1 else axes[0]
-    call = library.by_numpy(functools.partial(function, axis=over, keepdims=keepdims))
+    call = extern_ops.by_numpy(functools.partial(function, axis=over, keepdims=keepdims))
     return wrap(t, t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=(shape,), function=call))
 
 

@@ -71,8 +71,8 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     strides = strides_of_array(t, x)
     if not copy and (strides is None or may_be_view(t, strides, x._value.shape, target)):
         return x.step(Reshape(tuple(target)))
-    made = t.emit("copy", t.emit("reshape", x.value, shape=tuple(target)))
-    return TracedArray(t, forced(t, made, "C"), scalar=x._scalar)
+    created = t.emit("copy", t.emit("reshape", x.value, shape=tuple(target)))
+    return TracedArray(t, forced(t, created, "C"), scalar=x._scalar)
 
 
 @implements(np.ravel)

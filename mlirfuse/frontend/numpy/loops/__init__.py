@@ -1,6 +1,6 @@
 """Loops that stay loops: a ``for`` or ``while`` statement of the user's function becomes one native function.
 
-``lift.py`` rewrites the function: each loop statement asks at run time whether it can run natively, with the local
+``outline.py`` rewrites the function: each loop statement asks at run time whether it can run natively, with the local
 variables as they are then, and runs as Python where it cannot. ``kernel.py`` keeps a loop's code by the variables'
 types, and calls it. The statements, expressions and functions of a loop become MLIR in ``statements.py``,
 ``expressions.py``, ``functions.py`` (with ``reductions.py`` and ``products.py``) and ``arrays.py``, over the values of

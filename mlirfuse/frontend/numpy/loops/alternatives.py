@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import NotLiftable, Number, NumberType, joined
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Number, NumberType, joined
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -26,7 +26,7 @@ def merged(e: Code, condition: Val, a: Number, b: Number) -> Number:
     flags = [flag_of(e, v, kind) for v in (a, b)]
     weak = {other for other, _ in flags if other is not None}
     if len(weak) > 1:
-        raise NotLiftable("a number of three types")
+        raise NotOutlinable("a number of three types")
     other = (weak.pop(), e.select(condition, flags[0][1], flags[1][1])) if weak else None
     return Number(val, kind, max(a.bits, b.bits), other=other)
 
@@ -36,7 +36,7 @@ def flag_of(e: Code, found: Number, kind: NumberType) -> tuple[NumberType | None
     if found.type == kind:
         return found.other or (None, e.const(False, dt.bool_))
     if found.other is not None:
-        raise NotLiftable("a number of three types")
+        raise NotOutlinable("a number of three types")
     return found.type, e.const(True, dt.bool_)
 
 
@@ -46,7 +46,7 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
     if not mixed:
         return compute(*operands)
     if len(mixed) > 2:
-        raise NotLiftable("too many numbers whose types only the run tells")
+        raise NotOutlinable("too many numbers whose types only the run tells")
     errors = len(e.errors)
     result = compute(*(Number(v.val, v.type, v.bits) if k in mixed else v for k, v in enumerate(operands)))
     errors = len(e.errors) - errors
@@ -58,7 +58,7 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
         if kind == _type(result):
             continue
         if weak not in (None, kind) or not isinstance(kind, NumberType) or not isinstance(result, Number):
-            raise NotLiftable("a result whose type only the run tells")
+            raise NotOutlinable("a result whose type only the run tells")
         weak, here = kind, e.const(True, dt.bool_)
         for k, is_other in zip(mixed, combination):
             condition = operands[k].other[1]
@@ -67,7 +67,7 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
     if weak is None or flag is None:
         return result
     if joined(weak, result.type) != result.type:
-        raise NotLiftable("a result whose type only the run tells")
+        raise NotOutlinable("a result whose type only the run tells")
     return Number(result.val, result.type, result.bits, other=(weak, flag))
 
 
@@ -87,7 +87,7 @@ def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dic
     more = len(e.errors) - failures
     del e.lines[lines:], e.errors[failures:]
     if more != errors or e.sites != sites:
-        raise NotLiftable("an error that depends on a type that only the run tells")
+        raise NotOutlinable("an error that depends on a type that only the run tells")
     return kind
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, NumberType, Site
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, NumberType, Site
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
@@ -56,7 +56,7 @@ def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val 
         high = e.select(down, e.count("subi", extent, 1), extent)
         first, last = e.select(down, high, low), e.select(down, low, high)
     elif known == 0:
-        raise NotLiftable("a slice with step 0")
+        raise NotOutlinable("a slice with step 0")
     elif known > 0:
         low, high = first, last = zero, extent
     else:
@@ -124,7 +124,7 @@ def lazy(e: Code, value) -> Lazy:
     if isinstance(value, Number):
         return Lazy(value.type.dtype, [], lambda indices, uniform: value.val, [])
     if not isinstance(value, Array):
-        raise NotLiftable("an operand that is no array and no number")
+        raise NotOutlinable("an operand that is no array and no number")
     return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])
 
 
@@ -178,7 +178,7 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
     """``value`` broadcast to ``shape``, of as many axes at least."""
     if len(value.shape) > len(shape):
-        raise NotLiftable("more axes than there is room for")
+        raise NotOutlinable("more axes than there is room for")
     pairs = []
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
@@ -232,7 +232,7 @@ def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
 
 def same_view(a: Array, b: Array) -> bool:
     """Whether they surely are the same elements."""
-    return a is b or (bool(a.spelled) and a.spelled == b.spelled)
+    return a is b or (bool(a.serialized) and a.serialized == b.serialized)
 
 
 def conflicts(target: Array, value: Lazy) -> bool:
@@ -241,9 +241,9 @@ def conflicts(target: Array, value: Lazy) -> bool:
 
 
 def keeps(value: Lazy, target: Array) -> None:
-    """Raises NotLiftable where complex values are written into an array of real ones."""
+    """Raises NotOutlinable where complex values are written into an array of real ones."""
     if value.dtype.kind == "c" != target.dtype.kind:
-        raise NotLiftable("complex numbers as real ones")
+        raise NotOutlinable("complex numbers as real ones")
 
 
 def write(e: Code, target: Array, value: Lazy, site) -> None:
@@ -268,14 +268,14 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
 def materialized(e: Code, value, site: int) -> Array:
     """A new array with the elements of an array or an expression."""
     value = lazy(e, value)
-    made = dense(e, site, value.dtype, value.shape)
+    created = dense(e, site, value.dtype, value.shape)
 
     def nest(uniform: bool) -> None:
         with e.each_of(value.shape) as indices:
-            e.store(value.at(indices, uniform), element_pointer(e, made, indices), memory=True)
+            e.store(value.at(indices, uniform), element_pointer(e, created, indices), memory=True)
 
     run(e, value.pairs, nest)
-    return made
+    return created
 
 
 def fill(e: Code, target: Array, val: Val) -> None:
@@ -303,14 +303,14 @@ def reduced(e: Code, value: Lazy, axes: list[int], start: Val, combine, site) ->
     if not rest:
         run(e, value.pairs, lambda uniform: over([], uniform) and None)
         return e.load(slot, start.dtype)
-    made = dense(e, site(), start.dtype, [value.shape[axis] for axis in rest])
+    created = dense(e, site(), start.dtype, [value.shape[axis] for axis in rest])
 
     def nest(uniform: bool) -> None:
-        with e.each_of(made.shape) as outer:
-            e.store(over(outer, uniform), element_pointer(e, made, outer), memory=True)
+        with e.each_of(created.shape) as outer:
+            e.store(over(outer, uniform), element_pointer(e, created, outer), memory=True)
 
     run(e, value.pairs, nest)
-    return made
+    return created
 
 
 def fast_add(e: Code, a: Val, b: Val) -> Val:

@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import library
+from mlirfuse.runtime import extern_ops
 
 # Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies, the
 # room for small arrays and its end.
 HEADER = 9
 _CHUNK = 2**13  # words of a log, at first
-running = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
+running = threading.local()  # .created: of the call that runs in this thread, its buffers by address; .log: see _more
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _allocate(site: int, size: int) -> int:
     """The address of new memory for the loop that runs; 0 where there is none."""
     try:
-        made = np.empty(max(size, 1), np.uint8)
+        created = np.empty(max(size, 1), np.uint8)
     except (MemoryError, ValueError):
         return 0
-    address = made.__array_interface__["data"][0]
-    running.made[address] = made
+    address = created.__array_interface__["data"][0]
+    running.created[address] = created
     return address
 
 
@@ -64,7 +64,7 @@ def _multiply(places: int, number: int) -> int:
     return 1
 
 
-@library.quiet
+@extern_ops.quiet
 def _product(given: tuple) -> None:
     left, right, into = given
     np.matmul(left, right, out=into)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from mlirfuse.core.errors import located
-from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, Parts, parts
-from mlirfuse.frontend.numpy.loops.values import Array, NotLiftable
+from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
+from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -147,7 +147,7 @@ class Code(ComplexEmitter):
         self._blocks = 0
         self._sizes: dict[str, Size] = {}  # by name: what is known of counts that do not change in the loop
         self._least: dict[str, int] = {}  # by a symbol's name: no extent of it is smaller
-        self._made: dict[tuple, Val] = {}
+        self._created: dict[tuple, Val] = {}
         one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
         self.entry += [
             f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
@@ -164,7 +164,7 @@ class Code(ComplexEmitter):
 
     def line(self, text: str) -> None:
         if len(self.lines) > MOST_LINES:
-            raise NotLiftable("the loop's code is too long")
+            raise NotOutlinable("the loop's code is too long")
         super().line(text)
 
     def block(self) -> str:
@@ -251,7 +251,7 @@ class Code(ComplexEmitter):
         return self.op(f"llvm.load {pointer} : !llvm.ptr -> {dtype.signless}", dtype)
 
     def store(self, val: Val, pointer: str, memory: bool = False) -> None:
-        if isinstance(val, Parts):
+        if isinstance(val, ComplexParts):
             self.store(val.re, pointer)
             self.store(val.im, self.offset(pointer, val.re.dtype.bytes))
             return
@@ -301,8 +301,8 @@ class Code(ComplexEmitter):
 
         def more() -> None:
             function, size = self.load_pointer(field(LOG_MORE)), self.const(8 * words, dt.i64)
-            made = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
-            self.fail_if(self.cmp("eq", made, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
+            created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+            self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
 
         self.branch(self.cmp("gt", wanted, self.load(field(LOG_END), dt.i64)), more)
         at = self.load(field(LOG), dt.i64)
@@ -345,14 +345,14 @@ class Code(ComplexEmitter):
     def sized(self, size: Size) -> Val:
         if not size.symbol:
             return self.const(size.added, dt.i64)
-        found = self._made.get(size)
+        found = self._created.get(size)
         if found is None:
             name = size.symbol
             if size.added:
                 by = self.const(size.added, dt.i64)
                 name += f".{'m' if size.added < 0 else 'p'}{abs(size.added)}"
                 self.entry.append(f"  {name} = arith.addi {size.symbol}, {by} overflow<nsw> : i64")
-            found = self._made[size] = Val(name, dt.i64)
+            found = self._created[size] = Val(name, dt.i64)
             self._sizes[name] = size
         return found
 

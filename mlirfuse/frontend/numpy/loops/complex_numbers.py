@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
@@ -17,16 +17,16 @@ OPS = frozenset(["add", "sub", "mul", "div", "neg", "abs", "eq", "ne", "exp"])
 
 
 @dataclass(frozen=True, slots=True)
-class Parts(Val):
+class ComplexParts(Val):
     """A complex value: ``name`` tells it from others, but is no name in the code."""
 
     re: Val = None  # type: ignore[assignment]
     im: Val = None  # type: ignore[assignment]
 
 
-def parts(re: Val, im: Val) -> Parts:
+def parts(re: Val, im: Val) -> ComplexParts:
     """The complex value of two floats of one type."""
-    return Parts(f"{re.name}, {im.name}", re.dtype.complex, 1, re, im)
+    return ComplexParts(f"{re.name}, {im.name}", re.dtype.complex, 1, re, im)
 
 
 class ComplexEmitter(Emitter):
@@ -40,7 +40,7 @@ class ComplexEmitter(Emitter):
 
     def cast(self, a: Val, dtype: DType) -> Val:
         """Of a complex value that is made a real one the real part is left: see that it may be."""
-        if isinstance(a, Parts):
+        if isinstance(a, ComplexParts):
             if dtype.kind == "c":
                 return a if dtype is a.dtype else parts(super().cast(a.re, dtype.real), super().cast(a.im, dtype.real))
             if dtype is dt.bool_:
@@ -51,40 +51,40 @@ class ComplexEmitter(Emitter):
         return super().cast(a, dtype)
 
     def select(self, condition: Val, a: Any, b: Any) -> Val:
-        if isinstance(a, Parts) and isinstance(b, Parts):
+        if isinstance(a, ComplexParts) and isinstance(b, ComplexParts):
             return parts(super().select(condition, a.re, b.re), super().select(condition, a.im, b.im))
         return super().select(condition, a, b)
 
     def cmp(self, predicate: str, a: Any, b: Any) -> Val:
-        if not isinstance(a, Parts):
+        if not isinstance(a, ComplexParts):
             return super().cmp(predicate, a, b)
-        b = b if isinstance(b, Parts) else self.const(b, a.dtype)
+        b = b if isinstance(b, ComplexParts) else self.const(b, a.dtype)
         if predicate not in ("eq", "ne"):
-            raise NotLiftable("an order of complex numbers")
+            raise NotOutlinable("an order of complex numbers")
         re, im = super().cmp(predicate, a.re, b.re), super().cmp(predicate, a.im, b.im)
         return self.and_(re, im) if predicate == "eq" else self.or_(re, im)
 
     def add(self, a: Any, b: Any) -> Val:
-        if isinstance(a, Parts):
+        if isinstance(a, ComplexParts):
             return parts(super().add(a.re, b.re), super().add(a.im, b.im))
         return super().add(a, b)
 
     def sub(self, a: Any, b: Any) -> Val:
-        if isinstance(a, Parts):
+        if isinstance(a, ComplexParts):
             return parts(super().sub(a.re, b.re), super().sub(a.im, b.im))
         return super().sub(a, b)
 
     def neg(self, a: Val) -> Val:
-        return parts(super().neg(a.re), super().neg(a.im)) if isinstance(a, Parts) else super().neg(a)
+        return parts(super().neg(a.re), super().neg(a.im)) if isinstance(a, ComplexParts) else super().neg(a)
 
     def conj(self, a: Val) -> Val:
-        return parts(a.re, super().neg(a.im)) if isinstance(a, Parts) else a
+        return parts(a.re, super().neg(a.im)) if isinstance(a, ComplexParts) else a
 
     def abs(self, a: Val) -> Val:
-        return EMIT["hypot"](self, a.re, a.im) if isinstance(a, Parts) else super().abs(a)
+        return EMIT["hypot"](self, a.re, a.im) if isinstance(a, ComplexParts) else super().abs(a)
 
     def mul(self, a: Any, b: Any) -> Val:
-        if not isinstance(a, Parts):
+        if not isinstance(a, ComplexParts):
             return super().mul(a, b)
         times, plus, minus = super().mul, super().add, super().sub
         return parts(
@@ -94,7 +94,7 @@ class ComplexEmitter(Emitter):
 
     def div(self, a: Any, b: Any) -> Val:
         """By Smith's algorithm, which scales by the divisor's larger part."""
-        if not isinstance(a, Parts):
+        if not isinstance(a, ComplexParts):
             return super().div(a, b)
         times, plus, minus, over = super().mul, super().add, super().sub, super().div
         size_re, size_im = super().abs(b.re), super().abs(b.im)
@@ -111,7 +111,7 @@ class ComplexEmitter(Emitter):
         )
 
 
-def exponential(e: ComplexEmitter, x: Parts) -> Parts:
+def exponential(e: ComplexEmitter, x: ComplexParts) -> ComplexParts:
     """``exp`` of finite numbers' parts; where the imaginary one is 0 the result's is too."""
     size = EMIT["exp"](e, x.re)
     real = e.cmp("eq", x.im, 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mlirfuse.core import events
 from mlirfuse.frontend.numpy.loops.kernel import Loop
-from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.frontend.numpy.loops.outline import Outlined
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.shown import Table, Tables
 
@@ -36,23 +36,23 @@ class LoopsExplanation(Tables):
         self.name, self.file, self.loops, self.seconds = name, file, loops, seconds
 
     @staticmethod
-    def of(name: str, lifted: Lifted, file: str, args: Sequence, kwargs: dict) -> LoopsExplanation:
+    def of(name: str, outlined: Outlined, file: str, args: Sequence, kwargs: dict) -> LoopsExplanation:
         """Runs the function on copies of the arguments: once to compile, once to measure."""
-        lifted.function(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        outlined.function(*copy.deepcopy(args), **copy.deepcopy(kwargs))
         args, kwargs = copy.deepcopy((args, kwargs))
         ran: list[events.LoopRan] = []
         stop = events.observe(events.LoopRan, ran.append)
         try:
             start = time.perf_counter()
-            lifted.function(*args, **kwargs)
+            outlined.function(*args, **kwargs)
             seconds = time.perf_counter() - start
         finally:
             stop()
         source = lambda line: linecache.getline(file, line).strip()  # noqa: E731
-        loops = [_runs(loop, source(loop.node.lineno), ran) for loop in lifted.loops]
+        loops = [_runs(loop, source(loop.node.lineno), ran) for loop in outlined.loops]
         loops += [
             LoopRuns(node.lineno, source(node.lineno), 0, 0.0, None, "has a statement in it that is not compiled")
-            for node in lifted.left
+            for node in outlined.left
         ]
         return LoopsExplanation(name, file, sorted(loops, key=lambda loop: loop.line), seconds)
 

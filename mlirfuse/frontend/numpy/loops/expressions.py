@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, holding
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.source import dotted
@@ -23,7 +23,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Array,
     Lazy,
     Method,
-    NotLiftable,
+    NotOutlinable,
     Number,
     NumberType,
     Static,
@@ -58,11 +58,11 @@ _UFUNC_OF = {
 }
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 _OP_OF = {
-    getattr(np, spelled): row.name
+    getattr(np, serialized): row.name
     for row in ops.TABLE.values()
     if row.kind == "elementwise" and row.name in EMIT
-    for spelled in row.numpy
-    if isinstance(getattr(np, spelled, None), np.ufunc)
+    for serialized in row.numpy
+    if isinstance(getattr(np, serialized, None), np.ufunc)
 } | {np.absolute: "abs", np.floor: "floor", np.ceil: "ceil", np.trunc: "trunc"}
 
 
@@ -91,13 +91,13 @@ class Expressions(Subscripts):
     def value(self, node: ast.expr) -> Any:
         method = getattr(self, "_" + type(node).__name__, None)
         if method is None:
-            raise NotLiftable(f"{ast.unparse(node)}: an expression of this form")
+            raise NotOutlinable(f"{ast.unparse(node)}: an expression of this form")
         return method(node)
 
     def number(self, node: ast.expr) -> Number:
         found = self.value(node)
         if not isinstance(found, Number):
-            raise NotLiftable(f"{ast.unparse(node)} is no number")
+            raise NotOutlinable(f"{ast.unparse(node)} is no number")
         return found
 
     def array(self, node: ast.expr | Any) -> Array:
@@ -106,7 +106,7 @@ class Expressions(Subscripts):
         if isinstance(found, Lazy):
             found = arrays.materialized(self.code, found, self.fresh_site())
         if not isinstance(found, Array):
-            raise NotLiftable("no array")
+            raise NotOutlinable("no array")
         return found
 
     def fresh_site(self) -> int:
@@ -117,9 +117,9 @@ class Expressions(Subscripts):
     code_sites = 0
 
     def integer(self, found: Any) -> Val:
-        """A number as a 64-bit count. Raises NotLiftable for others than integers."""
+        """A number as a 64-bit count. Raises NotOutlinable for others than integers."""
         if not isinstance(found, Number) or not found.type.dtype.is_integer or found.type.dtype is dt.u64:
-            raise NotLiftable("no integer where one is needed")
+            raise NotOutlinable("no integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
     def constant(self, value: int | float | bool | complex) -> Number:
@@ -128,7 +128,7 @@ class Expressions(Subscripts):
             return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
         kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
         if kind is PY_INT and not -(2**62) < value < 2**62:
-            raise NotLiftable("an integer of more than 62 bits")
+            raise NotOutlinable("an integer of more than 62 bits")
         bits = int(value).bit_length() if kind is PY_INT else 64
         return Number(self.code.const(value, kind.dtype), kind, bits, value)
 
@@ -142,7 +142,7 @@ class Expressions(Subscripts):
             return self.constant(node.value)
         if node.value is None or node.value is Ellipsis or isinstance(node.value, str):
             return Static(node.value)
-        raise NotLiftable(f"the constant {node.value!r}")
+        raise NotOutlinable(f"the constant {node.value!r}")
 
     def _Name(self, node: ast.Name) -> Any:
         return self.read(node.id)
@@ -165,7 +165,7 @@ class Expressions(Subscripts):
             def run() -> None:
                 found = compute()
                 if not isinstance(found, Number) or found.other is not None:
-                    raise NotLiftable("a conditional expression of others than numbers of one type")
+                    raise NotOutlinable("a conditional expression of others than numbers of one type")
                 slots.append(e.slot(found.type.dtype.signless))
                 e.store(found.val, slots[-1])
                 kept.append(found)
@@ -202,7 +202,7 @@ class Expressions(Subscripts):
         if isinstance(found, Static) and found.value is None:
             return self.code.const(False, dt.bool_)
         if not isinstance(found, Number):
-            raise NotLiftable("the truth of an array")
+            raise NotOutlinable("the truth of an array")
         return self.code.cast(found.val, dt.bool_)
 
     def _BoolOp(self, node: ast.BoolOp) -> Number:
@@ -211,7 +211,7 @@ class Expressions(Subscripts):
             if not isinstance(operand, (ast.Compare, ast.BoolOp)) and not (
                 isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
             ):
-                raise NotLiftable("'and' and 'or' of others than conditions")
+                raise NotOutlinable("'and' and 'or' of others than conditions")
         return Number(self.truth(node), PY_BOOL)
 
     # ---- operators
@@ -229,7 +229,7 @@ class Expressions(Subscripts):
                 return self.constant(-found.known)
             if isinstance(node.op, ast.USub) and found.type.dtype is not dt.bool_:
                 return Number(self.code.neg(found.val), found.type, found.bits)
-            raise NotLiftable(f"{ast.unparse(node)}: this operator on Python's numbers")
+            raise NotOutlinable(f"{ast.unparse(node)}: this operator on Python's numbers")
         return self.ufunc(_UFUNC_OF[type(node.op)], [found])
 
     def _BinOp(self, node: ast.BinOp) -> Any:
@@ -245,12 +245,12 @@ class Expressions(Subscripts):
         if isinstance(left, Tuple) or isinstance(right, Tuple):
             if isinstance(op, ast.Add) and isinstance(left, Tuple) and isinstance(right, Tuple):
                 return Tuple(left.items + right.items, left.is_list)
-            raise NotLiftable("arithmetic of tuples and lists")
+            raise NotOutlinable("arithmetic of tuples and lists")
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             return self._of_python(op, left, right)
         ufunc = _UFUNC_OF.get(type(op))
         if ufunc is None:
-            raise NotLiftable("this operator")
+            raise NotOutlinable("this operator")
         return self.ufunc(ufunc, [left, right])
 
     def _of_python(self, op: ast.operator, left: Number, right: Number) -> Number:
@@ -259,9 +259,9 @@ class Expressions(Subscripts):
             try:
                 return self.constant(_FOLD[type(op)](left.known, right.known))
             except (KeyError, ArithmeticError, TypeError, ValueError):
-                raise NotLiftable("arithmetic of constants") from None
+                raise NotOutlinable("arithmetic of constants") from None
         if dt.bool_ in (left.type.dtype, right.type.dtype):
-            raise NotLiftable("arithmetic of Python's bools")
+            raise NotOutlinable("arithmetic of Python's bools")
         e = self.code
         if isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod)):
             zero = e.cmp("eq", right.val, 0)
@@ -269,7 +269,7 @@ class Expressions(Subscripts):
                 numbers = (1, 0) if left.type == right.type == PY_INT else (1.0, 0.0)
                 e.fail_if(zero, lambda *_: _raised(_FOLD[type(op)], *numbers))
             elif not right.known:
-                raise NotLiftable("a division by 0")
+                raise NotOutlinable("a division by 0")
         if left.type == right.type == PY_INT and not isinstance(op, ast.Div):
             return self._of_ints(op, left, right)
         if PY_COMPLEX in (left.type, right.type):
@@ -280,7 +280,7 @@ class Expressions(Subscripts):
         name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_div",
                 ast.Mod: "mod"}.get(type(op))  # fmt: skip
         if name is None:
-            raise NotLiftable("this operator on Python's numbers")
+            raise NotOutlinable("this operator on Python's numbers")
         return Number(EMIT[name](e, a, b), PY_FLOAT)
 
     def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
@@ -290,7 +290,7 @@ class Expressions(Subscripts):
             return Number(e.mul(a, a), PY_COMPLEX)
         compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul}.get(type(op))
         if compute is None:
-            raise NotLiftable("this operator on Python's complex numbers")
+            raise NotOutlinable("this operator on Python's complex numbers")
         return Number(compute(a, b), PY_COMPLEX)
 
     def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
@@ -300,7 +300,7 @@ class Expressions(Subscripts):
         elif isinstance(right.known, int) or (left.known is not None and left.known > 0):
             result = EMIT["pow"](e, a, b)
         else:
-            raise NotLiftable("a power of Python's numbers, which may be complex")
+            raise NotOutlinable("a power of Python's numbers, which may be complex")
         finite = e.and_(e.cmp("lt", e.abs(a), float("inf")), e.cmp("lt", e.abs(b), float("inf")))
         over = e.and_(finite, e.cmp("eq", e.abs(result), float("inf")))
         e.fail_if(over, lambda *_: OverflowError(34, "Numerical result out of range"))
@@ -310,7 +310,7 @@ class Expressions(Subscripts):
         e, a, b = self.code, left.val, right.val
         if isinstance(op, ast.Pow):
             if not isinstance(right.known, int) or not 0 <= right.known <= 8:
-                raise NotLiftable("a power of Python's ints")
+                raise NotOutlinable("a power of Python's ints")
             found = self.constant(1)
             for _ in range(right.known):
                 found = self._of_ints(ast.Mult(), found, left)
@@ -328,7 +328,7 @@ class Expressions(Subscripts):
             return self._of_ints(ast.Mult(), left, self.constant(1 << right.known))
         name = {ast.Add: "addi", ast.Sub: "subi", ast.Mult: "muli"}.get(type(op))
         if name is None:
-            raise NotLiftable("this operator on Python's ints")
+            raise NotOutlinable("this operator on Python's ints")
         bits = left.bits + right.bits if name == "muli" else max(left.bits, right.bits) + 1
         if bits <= 62:
             return Number(e.count(name, a, b), PY_INT, bits)
@@ -346,7 +346,7 @@ class Expressions(Subscripts):
             return self._compared(node.ops[0], self.value(values[0]), self.value(values[1]))
         pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(values, node.ops, values[1:])]
         if any(not isinstance(middle, (ast.Name, ast.Constant)) for middle in values[1:-1]):
-            raise NotLiftable("a chain of comparisons")
+            raise NotOutlinable("a chain of comparisons")
         return Number(self.truth(ast.BoolOp(ast.And(), list(pairs))), PY_BOOL)
 
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
@@ -356,15 +356,15 @@ class Expressions(Subscripts):
         if isinstance(op, (ast.Is, ast.IsNot)):
             none = [isinstance(v, Static) and v.value is None for v in (left, right)]
             if not any(none):
-                raise NotLiftable("'is'")
+                raise NotOutlinable("'is'")
             return self.constant(all(none) == isinstance(op, ast.Is))
         if type(op) not in _COMPARE:
-            raise NotLiftable("this comparison")
+            raise NotOutlinable("this comparison")
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             a, b = left.val, right.val
             if a.dtype is not b.dtype:
                 if dt.bool_ in (a.dtype, b.dtype):
-                    raise NotLiftable("a comparison of Python's bools")
+                    raise NotOutlinable("a comparison of Python's bools")
                 wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
                 a, b = self.code.cast(a, wide), self.code.cast(b, wide)
             return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
@@ -391,22 +391,22 @@ class Expressions(Subscripts):
             return self.part(operands[0], "conjugate")
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
-            raise NotLiftable(f"np.{function.__name__}")
+            raise NotOutlinable(f"np.{function.__name__}")
         given = [v.type.operand if isinstance(v, Number) else v.dtype.numpy for v in operands]
         if all(isinstance(kind, type) for kind in given):
             given = [v.type.dtype.numpy for v in operands]
         try:
             *ins, out = map(dt.of, function.resolve_dtypes((*given, None)))
         except TypeError:
-            raise NotLiftable(f"np.{function.__name__} of these types") from None
+            raise NotOutlinable(f"np.{function.__name__} of these types") from None
         if any(kind.bits == 16 and kind.is_float for kind in (*ins, out)):
-            raise NotLiftable("float16")
+            raise NotOutlinable("float16")
         if ins[0].kind == "c" and name not in complex_numbers.OPS:
-            raise NotLiftable(f"np.{function.__name__} of complex numbers")
+            raise NotOutlinable(f"np.{function.__name__} of complex numbers")
         if function is np.power and ins[0].is_integer and ins[1].is_signed:
             exponent = operands[1]
             if not isinstance(exponent, Number):
-                raise NotLiftable("powers of integers by an array")
+                raise NotOutlinable("powers of integers by an array")
             e.fail_if(
                 e.cmp("lt", exponent.val, 0),
                 lambda *_: ValueError("Integers to negative integer powers are not allowed."),
@@ -414,12 +414,12 @@ class Expressions(Subscripts):
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
         for operand, kind in zip(operands, ins):
-            holding.fits(e, operand, kind)
+            range_checks.fits(e, operand, kind)
         identity = function in (np.floor, np.ceil, np.trunc) and not ins[0].is_float
 
         def compute(*elements: Val) -> Val:
             cast = [e.cast(x, kind) for x, kind in zip(elements, ins)]
-            if name == "exp" and isinstance(cast[0], complex_numbers.Parts):
+            if name == "exp" and isinstance(cast[0], complex_numbers.ComplexParts):
                 return complex_numbers.exponential(e, cast[0])
             return e.cast(cast[0] if identity else EMIT[name](e, *cast), out)
 
@@ -443,7 +443,7 @@ class Expressions(Subscripts):
     def as_operand(self, found: Any) -> Any:
         if isinstance(found, (Number, Array, Lazy)):
             return found
-        raise NotLiftable("an operand that is no array and no number")
+        raise NotOutlinable("an operand that is no array and no number")
 
     # ---- attributes and calls
 
@@ -460,8 +460,8 @@ class Expressions(Subscripts):
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
             if callable(getattr(type(owner), name, None)):
-                raise NotLiftable(f"the method {full or name} of an object: write it as a function")
-            raise NotLiftable(f"the attribute {full or name} of an object: read it into a variable before the loop")
+                raise NotOutlinable(f"the method {full or name} of an object: write it as a function")
+            raise NotOutlinable(f"the attribute {full or name} of an object: read it into a variable before the loop")
         if isinstance(found, (Array, Lazy)):
             if name == "shape":
                 return Tuple([self.size(extent) for extent in found.shape])
@@ -481,13 +481,13 @@ class Expressions(Subscripts):
             return self.part(found, name)
         if name in self.methods and isinstance(found, (Array, Lazy, Number)):
             return Method(found, name)
-        raise NotLiftable(f"the attribute {name}")
+        raise NotOutlinable(f"the attribute {name}")
 
     def part(self, found: Any, name: str) -> Any:
         """The "real" or "imag" part of a number or an array, a view of it; or its "conjugate"."""
         dtype = found.type.dtype if isinstance(found, Number) else found.dtype
         if name == "imag" and dtype.kind != "c":
-            raise NotLiftable("the imaginary part of real numbers")
+            raise NotOutlinable("the imaginary part of real numbers")
         if dtype.kind != "c":
             return found
         e, kind = self.code, dtype if name == "conjugate" else dtype.real
@@ -512,7 +512,7 @@ class Expressions(Subscripts):
         """The value of a call; None where it ``returns`` nothing that is used."""
         function = self.value(node.func)
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
-            raise NotLiftable("a call with * or **")
+            raise NotOutlinable("a call with * or **")
         args = [self.value(arg) for arg in node.args]
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         if isinstance(function, Method):
@@ -520,12 +520,12 @@ class Expressions(Subscripts):
                 return self._ufunc_method(function, args, keywords)
             return self.methods[function.name](self, [function.receiver, *args], keywords)
         if not isinstance(function, Static):
-            raise NotLiftable("a call of a value")
+            raise NotOutlinable("a call of a value")
         called = function.value
         if isinstance(called, _native.Function):  # a compiled function of the user's
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
         if not returns and not isinstance(called, types.FunctionType):
-            raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
+            raise NotOutlinable(f"line {node.lineno}: an expression that is a statement")
         try:
             rule = self.functions.get(called)
         except TypeError:
@@ -533,17 +533,17 @@ class Expressions(Subscripts):
         if rule is not None:
             values = [*args, *keywords.values()]
             if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
-                raise NotLiftable("a function of a number whose type only the run tells")
+                raise NotOutlinable("a function of a number whose type only the run tells")
             return rule(self, args, keywords)
         if isinstance(called, np.ufunc) and not keywords:
             return self.ufunc(called, args)
         if isinstance(called, types.FunctionType):
             return self.inlined(called, node, args, keywords, returns)
-        raise NotLiftable(f"the function {getattr(called, '__name__', called)}")
+        raise NotOutlinable(f"the function {getattr(called, '__name__', called)}")
 
     def _ufunc_method(self, method: Method, args: list, keywords: dict) -> Any:
         if method.name != "outer" or keywords or len(args) != 2:
-            raise NotLiftable(f"the method {method.name} of a ufunc")
+            raise NotOutlinable(f"the method {method.name} of a ufunc")
         first, second = map(self.array, args)
         one, zero = self.code.const(1, dt.i64), self.code.const(0, dt.i64)
         shape = first.shape + [one] * len(second.shape)

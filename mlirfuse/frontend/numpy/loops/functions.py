@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays, holding
+from mlirfuse.frontend.numpy.loops import arrays, range_checks
 from mlirfuse.frontend.numpy.loops.alternatives import merged
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.values import (
@@ -19,7 +19,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     Array,
     Lazy,
-    NotLiftable,
+    NotOutlinable,
     Number,
     Static,
     Tuple,
@@ -38,21 +38,21 @@ METHODS: dict[str, Callable] = {}
 def rule(*functions: Any, method: str | None = None):
     """Registers a rule under functions, and under the name of a method."""
 
-    def register(made: Callable) -> Callable:
+    def register(created: Callable) -> Callable:
         for function in functions:
-            FUNCTIONS[function] = made
+            FUNCTIONS[function] = created
         if method:
-            METHODS[method] = made
-        return made
+            METHODS[method] = created
+        return created
 
     return register
 
 
 def take(args: list, keywords: dict, *names: str) -> list:
-    """The arguments by position and name; None where one is not given. Raises NotLiftable for others."""
+    """The arguments by position and name; None where one is not given. Raises NotOutlinable for others."""
     unknown = set(keywords) - set(names)
     if unknown or len(args) > len(names):
-        raise NotLiftable(f"the argument {', '.join(unknown) or len(args)} of a function")
+        raise NotOutlinable(f"the argument {', '.join(unknown) or len(args)} of a function")
     return [args[k] if k < len(args) else keywords.get(name) for k, name in enumerate(names)]
 
 
@@ -66,7 +66,7 @@ def known(found: Any, otherwise: Any = None) -> Any:
         return found.known
     if isinstance(found, Tuple):
         return tuple(known(item) for item in found.items)
-    raise NotLiftable("an argument that has to be known")
+    raise NotOutlinable("an argument that has to be known")
 
 
 def cast(e, found: Any, kind: DType) -> Any:
@@ -85,7 +85,7 @@ def _len(c, args, keywords):
     if isinstance(found, Tuple):
         return c.constant(len(found.items))
     if not isinstance(found, (Array, Lazy)) or not found.shape:
-        raise NotLiftable("len")
+        raise NotOutlinable("len")
     return c.size(found.shape[0])
 
 
@@ -93,7 +93,7 @@ def _extreme(predicate: str):
     def pick(c, args, keywords):
         items = args[0].items if len(args) == 1 and isinstance(args[0], Tuple) else args
         if keywords or len(items) < 2 or not all(isinstance(v, Number) for v in items):
-            raise NotLiftable("min and max of others than some numbers")
+            raise NotOutlinable("min and max of others than some numbers")
         best = items[0]
         for other in items[1:]:
             kind = joined(best.type, other.type)
@@ -111,7 +111,7 @@ FUNCTIONS[min], FUNCTIONS[max] = _extreme("lt"), _extreme("gt")
 def _abs(c, args, keywords):
     (found,) = args
     if isinstance(found, Number) and found.type == PY_COMPLEX:
-        raise NotLiftable("abs of Python's complex numbers")
+        raise NotOutlinable("abs of Python's complex numbers")
     if isinstance(found, Number) and found.type.python and found.type.dtype is not dt.bool_:
         return Number(c.code.abs(found.val), found.type, found.bits)
     return c.ufunc(np.absolute, [found])
@@ -121,7 +121,7 @@ def _abs(c, args, keywords):
 def _int(c, args, keywords):
     (found,) = args
     if not isinstance(found, Number) or found.type.dtype.kind == "c":
-        raise NotLiftable("int of what is no real number")
+        raise NotOutlinable("int of what is no real number")
     if not found.type.dtype.is_float:
         return Number(c.integer(found) if found.type.dtype is not dt.bool_ else c.code.cast(found.val, dt.i64), PY_INT,
                       found.bits)  # fmt: skip
@@ -137,7 +137,7 @@ def _int(c, args, keywords):
 def _float(c, args, keywords):
     (found,) = args
     if not isinstance(found, Number) or found.type.dtype is dt.u64 or found.type.dtype.kind == "c":
-        raise NotLiftable("float of what is no real number")
+        raise NotOutlinable("float of what is no real number")
     return Number(c.code.cast(found.val, dt.f64), PY_FLOAT, known=None)
 
 
@@ -149,7 +149,7 @@ def _bool(c, args, keywords):
 @rule(sum)
 def _sum_of(c, args, keywords):
     if len(args) != 1 or not isinstance(args[0], Tuple):
-        raise NotLiftable("Python's sum of an array")
+        raise NotOutlinable("Python's sum of an array")
     total = c.constant(0)
     for item in args[0].items:
         total = c.binary(ast.Add(), total, item)
@@ -168,7 +168,7 @@ _OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # where a finite argumen
 def _of_math(name: str, op: str):
     def compute(c, args, keywords):
         if keywords or not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in args):
-            raise NotLiftable(f"math.{name}")
+            raise NotOutlinable(f"math.{name}")
         e = c.code
         vals = [e.cast(v.val, dt.f64) for v in args]
         result = EMIT[op](e, *vals)
@@ -209,8 +209,8 @@ def _scalar_type(kind: DType):
     def convert(c, args, keywords):
         (found,) = args
         if not isinstance(found, Number) or (found.type.dtype.is_inexact and not kind.is_inexact):
-            raise NotLiftable("a conversion")
-        holding.fits(c.code, found, kind)
+            raise NotOutlinable("a conversion")
+        range_checks.fits(c.code, found, kind)
         return number(c.code.cast(found.val, kind))
 
     return convert
@@ -223,7 +223,7 @@ def _complex(c, args, keywords):
         or not 1 <= len(args) <= 2
         or not all(isinstance(v, Number) and v.type.dtype is not dt.u64 for v in args)
     ):
-        raise NotLiftable("complex of others than numbers")
+        raise NotOutlinable("complex of others than numbers")
     e, one = c.code, c.code.cast(args[0].val, dt.c128)
     if len(args) == 2:
         one = e.add(one, e.mul(e.const(1j, dt.c128), e.cast(args[1].val, dt.c128)))
@@ -252,7 +252,7 @@ def extents(c, found: Any) -> list[Val]:
         if c.code.known(count) is None:
             c.code.fail_if(c.code.cmp("lt", count, 0), lambda *_: ValueError("negative dimensions are not allowed"))
         elif c.code.known(count) < 0:
-            raise NotLiftable("a negative extent")
+            raise NotOutlinable("a negative extent")
         out.append(count)
     return out
 
@@ -261,9 +261,9 @@ def _filled(value: int | None):
     def make(c, args, keywords):
         shape, dtype = take(args, keywords, "shape", "dtype")
         kind = element_type(dtype, dt.f64)
-        made = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
-        arrays.fill(c.code, made, c.code.const(value, kind))
-        return made
+        created = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
+        arrays.fill(c.code, created, c.code.const(value, kind))
+        return created
 
     return make
 
@@ -272,9 +272,9 @@ def _filled_like(value: int | None):
     def make(c, args, keywords):
         like, dtype = take(args, keywords, "a", "dtype")
         kind = element_type(dtype, like.dtype)
-        made = arrays.dense(c.code, c.fresh_site(), kind, list(like.shape))
-        arrays.fill(c.code, made, c.code.const(value, kind))
-        return made
+        created = arrays.dense(c.code, c.fresh_site(), kind, list(like.shape))
+        arrays.fill(c.code, created, c.code.const(value, kind))
+        return created
 
     return make
 
@@ -288,11 +288,11 @@ FUNCTIONS |= {np.zeros_like: _filled_like(0), np.empty_like: _filled_like(0), np
 def _full(c, args, keywords):
     shape, value, dtype = take(args, keywords, "shape", "fill_value", "dtype")
     if not isinstance(value, Number):
-        raise NotLiftable("np.full with an array")
+        raise NotOutlinable("np.full with an array")
     kind = element_type(dtype, value.type.dtype)
-    made = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
-    arrays.fill(c.code, made, c.code.cast(value.val, kind))
-    return made
+    created = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
+    arrays.fill(c.code, created, c.code.cast(value.val, kind))
+    return created
 
 
 @rule(np.copy, method="copy")
@@ -309,23 +309,23 @@ def _array(c, args, keywords):
     if isinstance(found, (Array, Lazy)) and dtype is None:
         return _copy(c, [found], {})
     if not isinstance(found, Tuple) or not found.items:
-        raise NotLiftable("np.array")
+        raise NotOutlinable("np.array")
     e = c.code
     if all(isinstance(item, Number) for item in found.items):
         kind = element_type(dtype, dt.of(_common(found.items)))
-        made = arrays.dense(e, c.fresh_site(), kind, [e.const(len(found.items), dt.i64)])
+        created = arrays.dense(e, c.fresh_site(), kind, [e.const(len(found.items), dt.i64)])
         for k, item in enumerate(found.items):
-            place = arrays.element_pointer(e, made, [e.const(k, dt.i64)])
+            place = arrays.element_pointer(e, created, [e.const(k, dt.i64)])
             e.store(e.cast(item.val, kind), place, memory=True)
-        return made
-    raise NotLiftable("np.array of arrays")
+        return created
+    raise NotOutlinable("np.array of arrays")
 
 
 def _common(items: list[Number]) -> np.dtype:
     try:
         return np.result_type(*(item.type.dtype.numpy for item in items))
     except TypeError:
-        raise NotLiftable("types that do not go together") from None
+        raise NotOutlinable("types that do not go together") from None
 
 
 def _astype(c, args, keywords):
@@ -333,7 +333,7 @@ def _astype(c, args, keywords):
     kind = element_type(dtype, dt.f64)
     e = c.code
     if (found.type.dtype if isinstance(found, Number) else found.dtype).kind == "c" and kind.kind not in "cb":
-        raise NotLiftable("complex numbers as real ones")
+        raise NotOutlinable("complex numbers as real ones")
     if isinstance(found, Number):
         return number(e.cast(found.val, kind))
     return arrays.materialized(e, arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found]), c.fresh_site())
@@ -387,19 +387,19 @@ def _transpose(c, args, keywords):
 def _where(c, args, keywords):
     condition, a, b = take(args, keywords, "condition", "x", "y")
     if a is None or b is None:
-        raise NotLiftable("np.where with one argument")
+        raise NotOutlinable("np.where with one argument")
     e = c.code
     kinds = [v.type.operand if isinstance(v, Number) else v.dtype.numpy for v in (a, b)]
     samples = [kind(0) if isinstance(kind, type) else kind for kind in kinds]
     out = dt.of(np.result_type(*samples))
     for v in (a, b):
-        holding.fits(c.code, v, out)
+        range_checks.fits(c.code, v, out)
 
     def compute(x, y, z):
         return e.select(e.cast(x, dt.bool_), e.cast(y, out), e.cast(z, out))
 
     if all(isinstance(v, Number) for v in (condition, a, b)):
-        raise NotLiftable("np.where of numbers, which makes an array")
+        raise NotOutlinable("np.where of numbers, which makes an array")
     return arrays.elementwise(e, out, compute, [condition, a, b])
 
 
@@ -407,7 +407,7 @@ def _where(c, args, keywords):
 def _clip(c, args, keywords):
     found, low, high = take(args, keywords, "a", "a_min", "a_max")
     if low is None or high is None or isinstance(low, Static) or isinstance(high, Static):
-        raise NotLiftable("np.clip with one bound")
+        raise NotOutlinable("np.clip with one bound")
     return c.ufunc(np.minimum, [c.ufunc(np.maximum, [found, low]), high])
 
 

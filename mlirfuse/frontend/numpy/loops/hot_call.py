@@ -62,7 +62,7 @@ def hot_call(loop: Loop, compiled: Compiled, values: dict, variables: dict, tool
     """For calls like the one with these variables, where there is nothing rare in it. ``tools``: what of
     :mod:`kernel` the function uses."""
     try:
-        return _Writer(loop, compiled, values, variables, tools).made()
+        return _Writer(loop, compiled, values, variables, tools).created()
     except _NotHere:
         return None
 
@@ -79,7 +79,7 @@ class _Writer:
         self.local = {name: f"x{k}" for k, name in enumerate(loop.names)}
         self.arrays = [name for name in loop.names if type(values.get(name)) is np.ndarray]
 
-    def made(self) -> HotCall:
+    def created(self) -> HotCall:
         sizes: set = set()
         self.space["sizes"] = sizes
         for name in self.loop.names:
@@ -200,7 +200,7 @@ class _Writer:
             "memory = words()",
             "start = addressof(memory)",
             f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
-            "buffers = thread.made = {}",
+            "buffers = thread.created = {}",
             "log = thread.log = []",
             "status = function(start)",
             "if status or log:",
@@ -261,8 +261,8 @@ class _Writer:
                 before += f"{self.local[name]} if {words} == {self._place(name)}w else ("
                 after += ")"
         arrays = "".join(f"{self._place(n)}w: {self.local[n]}, " for n in reversed(self.arrays))
-        made = f"unpack({words}, 0, {self.constant(kind)}, {{start: bytes_of(memory)}} | buffers, {{{arrays}}})[0]"
-        return "q" * count, count, f"({before}{made}{after})"
+        created = f"unpack({words}, 0, {self.constant(kind)}, {{start: bytes_of(memory)}} | buffers, {{{arrays}}})[0]"
+        return "q" * count, count, f"({before}{created}{after})"
 
 
 def _packed(kind: NumberType, x: str) -> tuple[str, list[str]]:

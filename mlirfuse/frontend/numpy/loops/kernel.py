@@ -23,7 +23,7 @@ from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
-    NotLiftable,
+    NotOutlinable,
     Number,
     NumberType,
     Tuple,
@@ -218,26 +218,26 @@ class Loop:
                 return self._by_types[key]
             patterns = self._known_patterns.setdefault(key[:-1], set())
             if pattern is not None and len(patterns) >= _MOST_PATTERNS:
-                made = self._by_types[key] = self._compile((*key[:-1], None), values, shared, None)
-                return made
-            made = None
+                created = self._by_types[key] = self._compile((*key[:-1], None), values, shared, None)
+                return created
+            created = None
             patterns.add(pattern)
             self._compiled += 1
             if self._compiled <= _MOST_TYPES:
                 try:
                     with deadline.compiling(True):
-                        made = self._written(values, shared, pattern)
-                except (NotLiftable, CompileError) as why:
+                        created = self._written(values, shared, pattern)
+                except (NotOutlinable, CompileError) as why:
                     self.refused = str(why)
                 except RecursionError:
                     self.refused = "an expression that is too deep"
                 except Exception as error:  # ours: NumPy runs what we fail at
                     self.refused = f"a failure of the compiler's: {type(error).__name__}: {error}"
-            self._by_types[key] = made
+            self._by_types[key] = created
             held = {k: v for k, v in values.items() if type(v) is not np.ndarray and k not in self.lists}
             self._held.append(held)  # ids are in the key
-            self.dead = made is None and not any(self._by_types.values())
-            return made
+            self.dead = created is None and not any(self._by_types.values())
+            return created
 
     def _written(self, values: dict[str, Any], shared: tuple, pattern: tuple | None) -> Compiled:
         arrays = [name for name, value in values.items() if type(value) is np.ndarray]
@@ -248,10 +248,10 @@ class Loop:
         for name, value in values.items():
             try:
                 inputs.append((name, type_of(value)))
-            except NotLiftable:
+            except NotOutlinable:
                 names[name] = value
             if isinstance(value, np.ndarray) and not value.flags.writeable and _writes(self.node):
-                raise NotLiftable("writing into what is read-only")
+                raise NotOutlinable("writing into what is read-only")
         fixed = {name for name, value in values.items() if type(value) is int and name not in self._changed}
         kinds: dict[str, Any] = {}
         others: dict[str, NumberType] = {}
@@ -268,7 +268,7 @@ class Loop:
             if not writer.retyped:
                 break
         else:
-            raise NotLiftable("types that do not settle")
+            raise NotOutlinable("types that do not settle")
         deadline.check()
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
@@ -291,7 +291,7 @@ class Loop:
             start + 8 * compiled.words + 63 & -64,
             start + 8 * len(memory),
         )
-        buffers = callbacks.running.made = {}
+        buffers = callbacks.running.created = {}
         log: list = []
         callbacks.running.log = log
         status = compiled.function(start)

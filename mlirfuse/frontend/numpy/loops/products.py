@@ -8,7 +8,7 @@ from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule, take
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
-    NotLiftable,
+    NotOutlinable,
     Number,
 )
 from mlirfuse.ir import dtypes as dt
@@ -20,15 +20,15 @@ from mlirfuse.lowering.emitter import Val
 def _matmul(c, args, keywords):
     left, right = take(args, keywords, "a", "b")
     if isinstance(left, Number) or isinstance(right, Number):
-        raise NotLiftable("a product with a number")
+        raise NotOutlinable("a product with a number")
     left, right = c.array(left), c.array(right)
     ranks = len(left.shape), len(right.shape)
     if ranks not in ((1, 1), (2, 1), (1, 2), (2, 2)):
-        raise NotLiftable("a product of arrays of more than two axes")
+        raise NotOutlinable("a product of arrays of more than two axes")
     e = c.code
     kind = dt.of(np.result_type(left.dtype.numpy, right.dtype.numpy))
     if kind is dt.bool_:
-        raise NotLiftable("a product of bools")
+        raise NotOutlinable("a product of bools")
     e.fail_if(
         e.cmp("ne", left.shape[-1], right.shape[0]),
         lambda a, b: ValueError(
@@ -46,19 +46,19 @@ def _matmul(c, args, keywords):
         if e.known(left.strides[0]) != left.dtype.bytes:
             return _by_rows(c, left, right, kind)
         left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns have no gaps
-    made = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
-    arrays.fill(e, made, e.const(0, kind))
+    created = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
+    arrays.fill(e, created, e.const(0, kind))
     with e.each(right.shape[0]) as row:
         factor = e.cast(arrays.element(e, left, [row]), kind)
         with e.each(right.shape[1]) as column:
-            place = arrays.element_pointer(e, made, [column])
+            place = arrays.element_pointer(e, created, [column])
             term = e.mul(factor, e.cast(arrays.element(e, right, [row, column]), kind))
             e.store(e.add(e.load(place, kind), term), place)
-    return made
+    return created
 
 
 def _narrow():
-    raise NotLiftable("a product of narrow integers")
+    raise NotOutlinable("a product of narrow integers")
 
 
 _SMALL = 4096  # multiplications: so many cost less here than the way to the library
@@ -69,23 +69,23 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     e = c.code
     if not left.dtype is right.dtype is kind:
         left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
-    made = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
+    created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
 
     def here() -> None:
-        arrays.fill(e, made, e.const(0, kind))
+        arrays.fill(e, created, e.const(0, kind))
         with e.each_of([left.shape[0], left.shape[1]]) as (row, k):
             factor = arrays.element(e, left, [row, k])
             with e.each(right.shape[1]) as column:
-                place = arrays.element_pointer(e, made, [row, column])
+                place = arrays.element_pointer(e, created, [row, column])
                 term = e.mul(factor, arrays.element(e, right, [k, column]))
                 e.store(e.add(e.load(place, kind), term), place)
 
     if not kind.is_inexact:
         here()
-        return made
+        return created
     count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])
-    e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, made), here)
-    return made
+    e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, created), here)
+    return created
 
 
 _ROWS = 4  # that are multiplied together, so that the vector is read once for them
@@ -94,7 +94,7 @@ _ROWS = 4  # that are multiplied together, so that the vector is read once for t
 def _by_rows(c, left: Array, right: Array, kind: DType) -> Array:
     """A matrix times a vector."""
     e = c.code
-    made = arrays.dense(e, c.fresh_site(), kind, [left.shape[0]])
+    created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0]])
     slots = [e.slot(kind.signless) for _ in range(_ROWS)]
 
     def rows(first: Val, count: int) -> None:
@@ -107,7 +107,7 @@ def _by_rows(c, left: Array, right: Array, kind: DType) -> Array:
                 term = e.mul(e.cast(arrays.element(e, left, [row, column]), kind), x)
                 e.store(arrays.fast_add(e, e.load(slot, kind), term), slot)
         for row, slot in zip(at, slots):
-            e.store(e.load(slot, kind), arrays.element_pointer(e, made, [row]))
+            e.store(e.load(slot, kind), arrays.element_pointer(e, created, [row]))
 
     whole = e.div(left.shape[0], e.const(_ROWS, dt.i64))
     with e.each(whole) as k:
@@ -115,4 +115,4 @@ def _by_rows(c, left: Array, right: Array, kind: DType) -> Array:
     done = e.count("muli", whole, _ROWS)
     with e.each(e.count("subi", left.shape[0], done)) as k:
         rows(e.count("addi", done, k), 1)
-    return made
+    return created

@@ -11,7 +11,7 @@ from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, cast, known, rule, take
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
-    NotLiftable,
+    NotOutlinable,
     Number,
     Tuple,
 )
@@ -26,15 +26,15 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
     with."""
     found, axis, keepdims = take(args, keywords, "a", "axis", "keepdims")
     if isinstance(found, (Number, Tuple)):
-        raise NotLiftable("a reduction of a number")
+        raise NotOutlinable("a reduction of a number")
     e, value = c.code, arrays.lazy(c.code, found)
     given = known(axis)
     rank = len(value.shape)
     if known(keepdims, False) and given is None:
-        raise NotLiftable("keepdims")
+        raise NotOutlinable("keepdims")
     axes = list(range(rank)) if given is None else [given] if isinstance(given, int) else list(given)
     if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
-        raise NotLiftable("an axis that is not there")
+        raise NotOutlinable("an axis that is not there")
     axes = sorted({a % rank for a in axes})
     kind = out_of(value.dtype)
     wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # as NumPy's pairs
@@ -88,7 +88,7 @@ def _worst(which: str):
             lambda *_: ValueError(f"zero-size array to reduction operation {which} which has no identity"),
         )
         if kind.kind == "c":
-            raise NotLiftable(f"the {which} of complex numbers")
+            raise NotOutlinable(f"the {which} of complex numbers")
         if kind.is_float:
             return e.const(-math.inf if which == "maximum" else math.inf, kind)
         if kind is dt.bool_:
@@ -125,7 +125,7 @@ def _position_of(predicate: str, name: str):
         e, array = c.code, c.array(found)
         rank, given = len(array.shape), known(axis)
         if given is not None and (not isinstance(given, int) or not -rank <= given < rank):
-            raise NotLiftable("an axis that is not there")
+            raise NotOutlinable("an axis that is not there")
         axes = list(range(rank)) if given is None else [given % rank]
         rest = [k for k in range(rank) if k not in axes]
         for k in axes:
@@ -154,10 +154,10 @@ def _position_of(predicate: str, name: str):
 
         if not rest:
             return number(over([]))
-        made = arrays.dense(e, c.fresh_site(), dt.i64, [array.shape[k] for k in rest])
-        with e.each_of(made.shape) as outer:
-            e.store(over(outer), arrays.element_pointer(e, made, outer), memory=True)
-        return made
+        created = arrays.dense(e, c.fresh_site(), dt.i64, [array.shape[k] for k in rest])
+        with e.each_of(created.shape) as outer:
+            e.store(over(outer), arrays.element_pointer(e, created, outer), memory=True)
+        return created
 
     return find
 
@@ -170,10 +170,10 @@ def _variance(root: bool):
     def compute(c, args, keywords):
         found, axis = take(args, keywords, "a", "axis")
         if isinstance(found, (Number, Tuple)):
-            raise NotLiftable("the variance of a number")
+            raise NotOutlinable("the variance of a number")
         value = c.array(found)
         if value.dtype.kind == "c":
-            raise NotLiftable("the variance of complex numbers")
+            raise NotOutlinable("the variance of complex numbers")
         apart = {"keepdims": c.constant(True)} if axis is not None else {}
         away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
         away = c.array(away)
@@ -191,20 +191,20 @@ METHODS |= {"var": _variance(False), "std": _variance(True)}
 def _arange(c, args, keywords):
     """Of ints, with a step that is known."""
     if keywords or not 1 <= len(args) <= 3 or not all(isinstance(v, Number) and v.type == PY_INT for v in args):
-        raise NotLiftable("np.arange of others than ints")
+        raise NotOutlinable("np.arange of others than ints")
     e, one = c.code, c.constant(1)
     start, stop, step = (c.constant(0), args[0], one) if len(args) == 1 else (*args, one)[:3]
     if not step.known:
-        raise NotLiftable("np.arange with a step that is not known")
+        raise NotOutlinable("np.arange with a step that is not known")
     size, by = abs(step.known), e.const(step.known, dt.i64)
     far, near = (stop, start) if step.known > 0 else (start, stop)
     count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
     count = e.div(e.larger(count, e.const(0, dt.i64)), e.const(size, dt.i64))
-    made = arrays.dense(e, c.fresh_site(), dt.i64, [count])
+    created = arrays.dense(e, c.fresh_site(), dt.i64, [count])
     with e.each(count) as index:
         value = e.count("addi", start.val, e.count("muli", index, by))
-        e.store(value, arrays.element_pointer(e, made, [index]), memory=True)
-    return made
+        e.store(value, arrays.element_pointer(e, created, [index]), memory=True)
+    return created
 
 
 @rule(np.cumsum, method="cumsum")
@@ -214,9 +214,9 @@ def _cumsum(c, args, keywords):
     rank = len(value.shape)
     given = known(axis, 0 if rank == 1 else None)
     if not isinstance(given, int) or not -rank <= given < rank:
-        raise NotLiftable("np.cumsum of a flattened array")
+        raise NotOutlinable("np.cumsum of a flattened array")
     kind = _sum_type(value.dtype)
-    made = arrays.dense(e, c.fresh_site(), kind, value.shape)
+    created = arrays.dense(e, c.fresh_site(), kind, value.shape)
     total, rest = e.slot(kind.signless), [k for k in range(rank) if k != given % rank]
 
     def nest(uniform: bool) -> None:
@@ -225,10 +225,10 @@ def _cumsum(c, args, keywords):
             with e.each(value.shape[given % rank]) as index:
                 indices = [*outer[: given % rank], index, *outer[given % rank :]]
                 e.store(e.add(e.load(total, kind), e.cast(value.at(indices, uniform), kind)), total)
-                e.store(e.load(total, kind), arrays.element_pointer(e, made, indices), memory=True)
+                e.store(e.load(total, kind), arrays.element_pointer(e, created, indices), memory=True)
 
     arrays.run(e, value.pairs, nest)
-    return made
+    return created
 
 
 @rule(np.linalg.norm)
@@ -236,6 +236,6 @@ def _norm(c, args, keywords):
     (found,) = take(args, keywords, "x")
     value = arrays.lazy(c.code, found)
     if not value.dtype.is_float:
-        raise NotLiftable("the norm of integers")
+        raise NotOutlinable("the norm of integers")
     array = c.array(found)
     return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [array, array])], {})])

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.frontend.numpy.objects import attribute_of, namespace_of
 
 
-class NoSource(NotLiftable):
+class NoSource(NotOutlinable):
     """The source of a function cannot be read: it came from ``exec``, or its file has changed."""
 
 
 @functools.lru_cache(256)
 def _parsed(code: types.CodeType) -> ast.FunctionDef:
     if code.co_name == "<lambda>":
-        raise NotLiftable("a lambda")
+        raise NotOutlinable("a lambda")
     try:
         linecache.checkcache(code.co_filename)
         lines = linecache.getlines(code.co_filename)  # inspect.getsource looks at the path of every module: 20 ms
@@ -40,8 +40,8 @@ def _parsed(code: types.CodeType) -> ast.FunctionDef:
 
 
 def parsed(function: types.FunctionType) -> ast.FunctionDef:
-    """The definition of ``function``, with the lines of its file. Raises NotLiftable where there is none, or it is not
-    what was compiled."""
+    """The definition of ``function``, with the lines of its file. Raises NotOutlinable where there is none, or it is
+    not what was compiled."""
     linecache.lazycache(function.__code__.co_filename, function.__globals__)  # a module's loader may have its source
     return _parsed(function.__code__)
 
@@ -58,9 +58,13 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
         module = compile(ast.Module([plain], []), "<source>", "exec")
     except (SyntaxError, ValueError):
         return False
-    made = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
+    created = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
     # Free variables are globals there: the names tell, not the instructions.
-    return made is not None and set(made.co_varnames) == set(code.co_varnames) and _constants(made) == _constants(code)
+    return (
+        created is not None
+        and set(created.co_varnames) == set(code.co_varnames)
+        and _constants(created) == _constants(code)
+    )
 
 
 def _constants(code: types.CodeType) -> set:
@@ -180,9 +184,9 @@ def remade(
     code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == inner.name)
     code = code.replace(co_name=name, co_qualname=name)
     cells = dict(zip(free, fn.__closure__ or ())) | {k: types.CellType(v) for k, v in added.items()}
-    made = types.FunctionType(
+    created = types.FunctionType(
         code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
     )
-    made.__kwdefaults__ = fn.__kwdefaults__
-    made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
-    return made
+    created.__kwdefaults__ = fn.__kwdefaults__
+    created.__qualname__, created.__module__, created.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+    return created

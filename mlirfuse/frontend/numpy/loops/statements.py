@@ -11,9 +11,9 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rules of FUNCTIONS
     arrays,
-    holding,
-    positions,
+    indices,
     products,  # noqa: F401
+    range_checks,
     reductions,  # noqa: F401
 )
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
@@ -25,7 +25,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
     Lazy,
-    NotLiftable,
+    NotOutlinable,
     Number,
     NumberType,
     Site,
@@ -101,18 +101,18 @@ class Statements(Variables):
         if isinstance(names, Names) and name in names.free:
             return self._of_closure(names, name)
         if name not in names:
-            raise NotLiftable(f"the variable {name} is not known yet")
+            raise NotOutlinable(f"the variable {name} is not known yet")
         return self.outside(names[name])
 
     def _of_closure(self, names: Names, name: str) -> Any:
         """What an inlined function has from around it: what that was when the loop began."""
         if name in _assigned(self.loop):
-            raise NotLiftable(f"the variable {name} of a function that is called, which the loop changes")
+            raise NotOutlinable(f"the variable {name} of a function that is called, which the loop changes")
         full = next((f"{f}.{name}" for f, value in self.names.items() if value is names.function), "")
         if full in self.variables:
             return self.get(full, self.variables[full])
         if full not in self.names:
-            raise NotLiftable(f"the variable {name} is not known yet")
+            raise NotOutlinable(f"the variable {name} is not known yet")
         return self.outside(self.names[full])
 
     # ---- statements
@@ -122,7 +122,7 @@ class Statements(Variables):
             self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
             method = getattr(self, "_" + type(statement).__name__, None)
             if method is None:
-                raise NotLiftable(f"line {statement.lineno}: a statement of this form")
+                raise NotOutlinable(f"line {statement.lineno}: a statement of this form")
             method(statement)
             if self.definite is None:
                 return
@@ -138,7 +138,7 @@ class Statements(Variables):
             self.call(node.value, returns=False)
             return
         if name is None or self.inline or name.id not in self.lists or type(self.names.get(name.id)) is not list:
-            raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
+            raise NotOutlinable(f"line {node.lineno}: an expression that is a statement")
         assert isinstance(node.value, ast.Call)
         self._append(name.id, self.value(node.value.args[0]))
 
@@ -150,7 +150,7 @@ class Statements(Variables):
             found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
         found = self.array(found) if isinstance(found, Lazy) else found
         if isinstance(found, Number) and found.other is not None:
-            raise NotLiftable("a number whose type only the run tells is appended")
+            raise NotOutlinable("a number whose type only the run tells is appended")
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
@@ -193,10 +193,10 @@ class Statements(Variables):
         elif isinstance(target, ast.Subscript):
             array = self.value(target.value)
             if not isinstance(array, Array):
-                raise NotLiftable(f"line {target.lineno}: writing into what is no array")
+                raise NotOutlinable(f"line {target.lineno}: writing into what is no array")
             self.write(array, target, value)
         else:
-            raise NotLiftable(f"line {target.lineno}: an assignment of this form")
+            raise NotOutlinable(f"line {target.lineno}: an assignment of this form")
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Array) and len(value.shape) == 1 and len(target.elts) <= 8:
@@ -208,11 +208,11 @@ class Statements(Variables):
             at = [arrays.element(e, value, [e.const(k, dt.i64)]) for k in range(count)]
             value = Tuple([arrays.number(v) for v in at])
         if not isinstance(value, Tuple) or len(value.items) != len(target.elts):
-            raise NotLiftable(f"line {target.lineno}: unpacking of what is no tuple of that length")
+            raise NotOutlinable(f"line {target.lineno}: unpacking of what is no tuple of that length")
         items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
         for part, item in zip(target.elts, items):
             if isinstance(part, ast.Starred):
-                raise NotLiftable("unpacking with *")
+                raise NotOutlinable("unpacking with *")
             self.store(part, item)
 
     def write(self, array: Array, target: ast.Subscript, value: Any) -> None:
@@ -223,8 +223,8 @@ class Statements(Variables):
         place = self.element_of(array, target)
         if place is not None:
             if not isinstance(value, Number):
-                raise NotLiftable(f"line {target.lineno}: an array is written into an element")
-            holding.stored(e, value, array.dtype)
+                raise NotOutlinable(f"line {target.lineno}: an array is written into an element")
+            range_checks.stored(e, value, array.dtype)
             e.store(e.cast(value.val, array.dtype), place, memory=True)
             return
         if not isinstance(target.slice, (ast.Tuple, ast.Slice, ast.Constant)):
@@ -234,12 +234,12 @@ class Statements(Variables):
                     self._masked(array, chosen, value)
                     return
                 if isinstance(value, Number):
-                    holding.cut_fits(e, value, array.dtype)
-                positions.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
+                    range_checks.cut_fits(e, value, array.dtype)
+                indices.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
                 return
         view = self.viewed(array, target)
         if isinstance(value, Number):
-            holding.stored(e, value, view.dtype)
+            range_checks.stored(e, value, view.dtype)
             arrays.fill(e, view, e.cast(value.val, view.dtype))
             return
         arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
@@ -248,7 +248,7 @@ class Statements(Variables):
         """Writes a number where a mask over all axes is true."""
         e = self.code
         mask = arrays.lazy(e, mask)
-        holding.cut_fits(e, value, array.dtype)
+        range_checks.cut_fits(e, value, array.dtype)
         if arrays.conflicts(array, mask):
             mask = arrays.lazy(e, self.array(mask))
         for have, want in zip(mask.shape, array.shape):
@@ -275,33 +275,33 @@ class Statements(Variables):
             self.assign(target.id, self.binary(node.op, before, self.value(node.value)))
             return
         if not isinstance(target, ast.Subscript):
-            raise NotLiftable(f"line {node.lineno}: an assignment of this form")
+            raise NotOutlinable(f"line {node.lineno}: an assignment of this form")
         array = self.value(target.value)
         if not isinstance(array, Array):
-            raise NotLiftable(f"line {node.lineno}: writing into what is no array")
+            raise NotOutlinable(f"line {node.lineno}: writing into what is no array")
         place = self.element_of(array, target)
         if place is not None:
             old = arrays.number(e.load(place, array.dtype, memory=True))
             new = self.binary(node.op, old, self.value(node.value))
             if not isinstance(new, Number):
-                raise NotLiftable(f"line {node.lineno}: an array is written into an element")
-            holding.stored(e, new, array.dtype)
+                raise NotOutlinable(f"line {node.lineno}: an array is written into an element")
+            range_checks.stored(e, new, array.dtype)
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
         chosen = self.chosen(target)
         if chosen is None:
             self._in_place(self.viewed(array, target), node.op, self.value(node.value))
             return
-        taken = positions.read(e, array, chosen, self.fresh_site)
+        taken = indices.read(e, array, chosen, self.fresh_site)
         result = self.binary(node.op, taken, self.value(node.value))
         if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
-            raise NotLiftable("an update in place of another kind of numbers")
-        positions.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
+            raise NotOutlinable("an update in place of another kind of numbers")
+        indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
         new = self.binary(op, view, value)
         if not isinstance(new, (Array, Lazy)) or not _same_kind(new.dtype, view.dtype):
-            raise NotLiftable("an update in place of another kind of numbers")
+            raise NotOutlinable("an update in place of another kind of numbers")
         arrays.write(self.code, view, arrays.lazy(self.code, new), self.fresh_site)
 
     def _If(self, node: ast.If) -> None:
@@ -334,7 +334,7 @@ class Statements(Variables):
 
     def _Raise(self, node: ast.Raise | ast.Return) -> None:
         if self.inline:
-            raise NotLiftable(f"line {node.lineno}: a raise in a function that is called")
+            raise NotOutlinable(f"line {node.lineno}: a raise in a function that is called")
         slot, end = self.left
         self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
         self.code.go(end)
@@ -346,7 +346,7 @@ class Statements(Variables):
             return
         name, end = self.result or ("", "")
         if self.result is None or (name and node.value is None):
-            raise NotLiftable(f"line {node.lineno}: a return")
+            raise NotOutlinable(f"line {node.lineno}: a return")
         found = None if node.value is None else self.value(node.value)
         if name:
             self.assign(name, found)
@@ -356,7 +356,7 @@ class Statements(Variables):
     def _While(self, node: ast.While) -> None:
         e = self.code
         if node.orelse:
-            raise NotLiftable("a loop with else")
+            raise NotOutlinable("a loop with else")
         head, inside, after = e.block(), e.block(), e.block()
         for name in _assigned(node.body):
             self.bounded.pop(self.prefix + name, None)
@@ -379,10 +379,10 @@ class Statements(Variables):
     def _For(self, node: ast.For) -> None:
         e = self.code
         if node.orelse or not isinstance(node.target, ast.Name):
-            raise NotLiftable(f"line {node.lineno}: a loop of this form")
+            raise NotOutlinable(f"line {node.lineno}: a loop of this form")
         call = node.iter
         if not isinstance(call, ast.Call) or self._called(call.func) is not range or call.keywords:
-            raise NotLiftable(f"line {node.lineno}: a loop over something else than a range")
+            raise NotOutlinable(f"line {node.lineno}: a loop over something else than a range")
         given = [self.number(arg) for arg in call.args]
         counts = [self.integer(v) for v in given]
         for v, count in zip(given, counts):
@@ -395,7 +395,7 @@ class Statements(Variables):
         start, stop, step = _range_of(e, counts)
         known = e.known(step)
         if known is None or known == 0:
-            raise NotLiftable("a range with a step that is not known")
+            raise NotOutlinable("a range with a step that is not known")
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
         accesses = self._monotone(node) if inner else []
         for name in _assigned([node]):
@@ -481,13 +481,13 @@ class Statements(Variables):
         seen = set()
         for found, axis in accesses:
             item = self._items(found)[axis]
-            spelled = (found.value.id, axis, ast.unparse(item))
-            if spelled in seen:
+            serialized = (found.value.id, axis, ast.unparse(item))
+            if serialized in seen:
                 continue
-            seen.add(spelled)
+            seen.add(serialized)
             array = self.value(found.value)
             if axis >= len(array.shape) or len(self._items(found)) > len(array.shape):
-                raise NotLiftable("more subscripts than axes")
+                raise NotOutlinable("more subscripts than axes")
             ends = (first, last) if any(isinstance(n, ast.Name) and n.id == node.target.id for n in ast.walk(item)) \
                 else (first,)  # fmt: skip
             for end in ends:
@@ -513,17 +513,17 @@ class Statements(Variables):
         """The value of a call of a function with its code in place of the call; None where it ``returns`` nothing that
         is used."""
         if function in self.inline or len(self.inline) > 4:
-            raise NotLiftable("a function that calls itself")
+            raise NotOutlinable("a function that calls itself")
         definition = parsed(function)
         spec = definition.args
         if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
-            raise NotLiftable(f"the function {function.__name__}, which has arguments of other kinds")
+            raise NotOutlinable(f"the function {function.__name__}, which has arguments of other kinds")
         names = [arg.arg for arg in spec.args]
         defaults = function.__defaults__ or ()
         numbers = {n: d for n, d in zip(names[len(names) - len(defaults) :], defaults) if type(d) in _NUMBERS}
         given = {n: self.constant(d) for n, d in numbers.items()} | dict(zip(names, args)) | keywords
         if set(given) != set(names) or len(args) > len(names):
-            raise NotLiftable(f"the arguments of {function.__name__}")
+            raise NotOutlinable(f"the arguments of {function.__name__}")
         e = self.code
         saved = self.prefix, self.result, self.jumps, self.unchecked
         self.prefix = f"{self.prefix}{function.__name__}@{node.lineno}.{node.col_offset}."
@@ -537,7 +537,7 @@ class Statements(Variables):
         where = e.where
         self.body(definition.body)
         if self.definite is not None and returns:
-            raise NotLiftable(f"{function.__name__} may return nothing")
+            raise NotOutlinable(f"{function.__name__} may return nothing")
         if self.definite is not None:
             e.go(end)
         e.place(end)
@@ -565,7 +565,7 @@ def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
     if len(counts) == 2:
         return counts[0], counts[1], one
     if len(counts) != 3:
-        raise NotLiftable("a range of no numbers")
+        raise NotOutlinable("a range of no numbers")
     return counts[0], counts[1], counts[2]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops import arrays, positions
+from mlirfuse.frontend.numpy.loops import arrays, indices
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, Tuple
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Tuple
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -32,10 +32,10 @@ class Subscripts:
         raise NotImplementedError
 
     def view(
-        self, array: Array, shape: list, strides: list, inner: bool, pointer: str = "", spelled: str = ""
+        self, array: Array, shape: list, strides: list, inner: bool, pointer: str = "", serialized: str = ""
     ) -> Array:
         """Another view of the memory of ``array``."""
-        return Array(array.dtype, pointer or array.pointer, shape, strides, inner, array.roots, array.base, spelled)
+        return Array(array.dtype, pointer or array.pointer, shape, strides, inner, array.roots, array.base, serialized)
 
     def _Subscript(self, node: ast.Subscript) -> Any:
         found = self.value(node.value)
@@ -44,10 +44,10 @@ class Subscripts:
         if isinstance(found, Lazy):
             found = self.array(found)
         if not isinstance(found, Array):
-            raise NotLiftable("a subscript of what is no array")
+            raise NotOutlinable("a subscript of what is no array")
         chosen = self.chosen(node)
         if chosen is not None:
-            return positions.read(self.code, found, chosen, self.fresh_site)
+            return indices.read(self.code, found, chosen, self.fresh_site)
         element = self.element_of(found, node)
         if element is not None:
             return number(self.code.load(element, found.dtype, memory=True))
@@ -56,11 +56,11 @@ class Subscripts:
     def _of_tuple(self, found: Tuple, node: ast.Subscript) -> Any:
         index = self.value(node.slice) if not isinstance(node.slice, ast.Slice) else None
         if not isinstance(index, Number) or not isinstance(index.known, int):
-            raise NotLiftable("a subscript of a tuple that is not known")
+            raise NotOutlinable("a subscript of a tuple that is not known")
         try:
             return found.items[index.known]
         except IndexError:
-            raise NotLiftable("a tuple that is too short") from None
+            raise NotOutlinable("a tuple that is too short") from None
 
     def _items(self, node: ast.Subscript) -> list[ast.expr]:
         return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -76,11 +76,11 @@ class Subscripts:
             items = [node] * len(found)
         if len(found) != len(array.shape) or not all(isinstance(v, Number) for v in found):
             return None
-        positions = []
+        indices = []
         for axis, (index, extent) in enumerate(zip(found, array.shape)):
             checked = (id(node), axis) not in self.unchecked
-            positions.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
-        return arrays.element_pointer(self.code, array, positions)
+            indices.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
+        return arrays.element_pointer(self.code, array, indices)
 
     def chosen(self, node: ast.Subscript) -> Array | None:
         """The array of positions, or the mask, that is the whole of a subscript; None for others."""
@@ -96,7 +96,7 @@ class Subscripts:
         is_dots = lambda i: isinstance(i, ast.Constant) and i.value is Ellipsis  # noqa: E731
         taken = sum(not is_none(i) and not is_dots(i) for i in items)
         if taken > len(array.shape):
-            raise NotLiftable("more subscripts than axes")
+            raise NotOutlinable("more subscripts than axes")
         full: list[ast.expr] = [ast.Slice()] * (len(array.shape) - taken)
         dots = next((k for k, item in enumerate(items) if is_dots(item)), None)
         items = items + full if dots is None else [*items[:dots], *full, *items[dots + 1 :]]
@@ -131,7 +131,7 @@ class Subscripts:
             else:
                 found = self.value(item)
                 if not isinstance(found, Number):
-                    raise NotLiftable("a subscript by an array")
+                    raise NotOutlinable("a subscript by an array")
                 checked = (id(node), axis) not in self.unchecked
                 at = arrays.position(e, self.integer(found), extent, axis, checked)
                 offset = e.count("addi", offset, e.count("muli", at, stride))

@@ -13,7 +13,7 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
 
 
-class NotLiftable(Exception):
+class NotOutlinable(Exception):
     """The loop, or this part of it, is not compiled; the message says why."""
 
 
@@ -74,7 +74,7 @@ class Number:
 class Array:
     """Memory seen as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
     outside, by name, or the places of allocation whose memory it may be; ``base``: the address of the allocation that
-    it lies in, 0 for memory from outside; ``spelled``: the source that it was read by, which tells equal views."""
+    it lies in, 0 for memory from outside; ``serialized``: the source that it was read by, which tells equal views."""
 
     dtype: DType
     pointer: str
@@ -83,7 +83,7 @@ class Array:
     inner: bool
     roots: frozenset[str | Site]
     base: Val
-    spelled: str = ""
+    serialized: str = ""
 
     @property
     def type(self) -> ArrayType:
@@ -127,7 +127,7 @@ class Method:
 
 
 def type_of(value: Any) -> NumberType | ArrayType | TupleType:
-    """The type under which a loop's code is kept for a variable's value. Raises NotLiftable."""
+    """The type under which a loop's code is kept for a variable's value. Raises NotOutlinable."""
     kind = type(value)
     found = _NUMBERS.get(kind)
     if found is not None:
@@ -139,7 +139,7 @@ def type_of(value: Any) -> NumberType | ArrayType | TupleType:
         return NumberType(element_dtype(value.dtype), False)
     if kind is tuple and len(value) <= 8:
         return TupleType(tuple(map(type_of, value)))
-    raise NotLiftable(f"a {kind.__name__}")
+    raise NotOutlinable(f"a {kind.__name__}")
 
 
 _NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, complex: PY_COMPLEX, np.float64: NumberType(dt.f64, False)}
@@ -147,25 +147,25 @@ _SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_, dt.c64, dt.c128}
 
 
 def element_dtype(dtype: Any) -> DType:
-    """The elements' type of arrays of ``dtype``. Raises NotLiftable."""
+    """The elements' type of arrays of ``dtype``. Raises NotOutlinable."""
     try:
         found = dt.of(dtype)
     except TypeError:
-        raise NotLiftable(f"arrays of {dtype}") from None
+        raise NotOutlinable(f"arrays of {dtype}") from None
     if found not in _SUPPORTED:
-        raise NotLiftable(f"arrays of {dtype}")
+        raise NotOutlinable(f"arrays of {dtype}")
     return found
 
 
 def kind_of(found: Any) -> Any:
-    """The type under which a variable holds a value. Raises NotLiftable."""
+    """The type under which a variable holds a value. Raises NotOutlinable."""
     if isinstance(found, (Number, Array)):
         return found.type
     if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
-        raise NotLiftable("a tuple with a number whose type only the run tells")
+        raise NotOutlinable("a tuple with a number whose type only the run tells")
     if isinstance(found, Tuple) and not found.is_list:
         return TupleType(tuple(kind_of(item) for item in found.items))
-    raise NotLiftable("a variable is given a list or an object")
+    raise NotOutlinable("a variable is given a list or an object")
 
 
 def words_of(kind: Any) -> int:
@@ -178,7 +178,7 @@ def words_of(kind: Any) -> int:
 
 
 def joined(a, b):
-    """The type of a variable that is assigned values of both types. Raises NotLiftable where there is none."""
+    """The type of a variable that is assigned values of both types. Raises NotOutlinable where there is none."""
     if a == b:
         return a
     if isinstance(a, ArrayType) and isinstance(b, ArrayType) and (a.dtype, a.rank) == (b.dtype, b.rank):
@@ -197,4 +197,4 @@ def joined(a, b):
                 return numpy
     if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.items) == len(b.items):
         return TupleType(tuple(joined(x, y) for x, y in zip(a.items, b.items)))
-    raise NotLiftable("a variable is given values of different types")
+    raise NotOutlinable("a variable is given values of different types")

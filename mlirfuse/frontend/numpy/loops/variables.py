@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
     Lazy,
-    NotLiftable,
+    NotOutlinable,
     Number,
     NumberType,
     Static,
@@ -79,7 +79,7 @@ class Variables(Expressions):
         if isinstance(kind, ArrayType):
             self.arrays += 1
             if self.arrays > MOST_ARRAYS:
-                raise NotLiftable("too many arrays")
+                raise NotOutlinable("too many arrays")
             slots = [e.slot("!llvm.ptr"), *(e.slot("i64") for _ in range(2 * kind.rank))]
             return Slots(kind, e.slot("i1"), slots, self.arrays - 1)
         return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
@@ -90,7 +90,7 @@ class Variables(Expressions):
         if isinstance(found, Lazy):
             found = self.array(found)
         if isinstance(found, Static):
-            raise NotLiftable(f"{name} is given an object")
+            raise NotOutlinable(f"{name} is given an object")
         kind = kind_of(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
@@ -131,7 +131,7 @@ class Variables(Expressions):
             return
         kinds = {found.type, known, self.others.get(name), found.other[0] if found.other else None} - {wanted, None}
         if len(kinds) > 1:
-            raise NotLiftable("a variable is given values of three types")
+            raise NotOutlinable("a variable is given values of three types")
         if kinds and name not in self.others:
             (self.others[name],) = kinds
             if name in self.variables:
@@ -200,7 +200,7 @@ class Names(dict):
     def __getitem__(self, name):
         found = self._globals[name] if name in self._globals else self._builtins[name]
         if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
-            raise NotLiftable(f"the function {name} that an inlined function calls")
+            raise NotOutlinable(f"the function {name} that an inlined function calls")
         if not callable(found) and not isinstance(found, types.ModuleType):
-            raise NotLiftable(f"the global {name} of a function that is called")
+            raise NotOutlinable(f"the global {name} of a function that is called")
         return found

@@ -139,7 +139,7 @@ class OperatorBase:
     def _called(self, name: str, function, operands, results: list[tuple], sizes: tuple = ()) -> list[Value]:
         """A call of a library function; ``results`` are pairs of element type and shape. The function gets the values
         of ``sizes`` behind its operands."""
-        made: Value | list[Value] = self._b.op(
+        created: Value | list[Value] = self._b.op(
             "call",
             *operands,
             callee=name,
@@ -148,7 +148,7 @@ class OperatorBase:
             sizes=sizes,
             function=function,
         )
-        return made if isinstance(made, list) else [made]
+        return created if isinstance(created, list) else [created]
 
     def _operands(self, *values) -> list[Tensor | Scalar]:
         return [self._fd.as_val(v) for v in values]

@@ -69,12 +69,12 @@ class Creation(OperatorBase):
         if target.kind != "f":
             raise TypeError(f"Random distributions only create floating point types, not {dtype}")
         sizes = self._given(shape, row)
-        made = target if target is dt.f64 else dt.f32
-        out = self._b.op(row, *self._seeds(rng_seed, rng_offset), shape=tuple(sizes), dtype=made)
+        created = target if target is dt.f64 else dt.f32
+        out = self._b.op(row, *self._seeds(rng_seed, rng_offset), shape=tuple(sizes), dtype=created)
         if scale is not None:
-            out = self._b.op("mul", out, self._at(scale, made))
+            out = self._b.op("mul", out, self._at(scale, created))
         if shift is not None:
-            out = self._b.op("add", out, self._at(shift, made))
+            out = self._b.op("add", out, self._at(shift, created))
         return self._make(self._b.cast(out, target))
 
     def _check_iota(self, given: Scalar, name: str, target) -> None:
@@ -120,8 +120,8 @@ class Creation(OperatorBase):
         """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask.
         ``scale`` is 1 / prob unless given."""
         x, prob = self._tensor(x), self._fd.as_val(prob)
-        made = dt.f64 if x.value.dtype is dt.f64 else dt.f32
-        draw = self._random("uniform", self._shape_of(x), from_dtype(made), rng_seed, rng_offset, None, None)
+        created = dt.f64 if x.value.dtype is dt.f64 else dt.f32
+        draw = self._random("uniform", self._shape_of(x), from_dtype(created), rng_seed, rng_offset, None, None)
         mask = self.lt(draw, prob)
         scale = self.reciprocal(prob) if scale is None else self._fd.as_val(scale)
         return self.mul(self.mul(x, self.cast(mask, x.dtype)), scale), mask

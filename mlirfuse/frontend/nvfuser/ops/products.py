@@ -77,8 +77,8 @@ class Products(OperatorBase):
         names, more = self._scale_options(alpha, bias, beta)
         target = to_dtype(dtype)
         function = functools.partial(product_kernels.scaled, target, names)
-        made = self._called("scaled_mm", function, (a, b, *scales, *more), [(target, (a.shape[0], b.shape[1]))])
-        return self._make(made[0]), None, None
+        created = self._called("scaled_mm", function, (a, b, *scales, *more), [(target, (a.shape[0], b.shape[1]))])
+        return self._make(created[0]), None, None
 
     @operation
     def scaled_grouped_mm(
@@ -90,5 +90,5 @@ class Products(OperatorBase):
         names, more = self._scale_options(alpha, bias, beta)
         target = to_dtype(dtype)
         function = functools.partial(product_kernels.scaled_grouped, target, names)
-        made = self._called("scaled_grouped_mm", function, (a, b, ends, *scales, *more), [(target, shape)])
-        return self._make(made[0]), None, None
+        created = self._called("scaled_grouped_mm", function, (a, b, ends, *scales, *more), [(target, shape)])
+        return self._make(created[0]), None, None

@@ -24,8 +24,8 @@ class Scans(OperatorBase):
     def _along_dimension(self, row: str, arg: Tensor, value: Value, dim, **attrs) -> Tensor:
         """An op along a dimension, of the shape of ``arg``; a tensor of rank 0 has one of extent 1, as in torch."""
         axis = self._dim(dim, arg.ndim)
-        made = self._b.op(row, self._with_dimension(value), axis=axis, **attrs)
-        return self._make(made if arg.ndim else self._b.reshape(made, ()))
+        created = self._b.op(row, self._with_dimension(value), axis=axis, **attrs)
+        return self._make(created if arg.ndim else self._b.reshape(created, ()))
 
     @operation
     def cumsum(self, arg, dim):

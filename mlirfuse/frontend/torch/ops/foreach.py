@@ -35,14 +35,14 @@ def _of_each(base: str) -> Any:
         def of(given: Any, k: int) -> Any:
             return given[k] if isinstance(given, (list, tuple)) else given
 
-        made = []
+        created = []
         for k, out in enumerate(c.outs):
             one = Context(c.b, out, [x for x in (of(x, k) for x in fakes) if x is not None], c.rounds)
             value = RULES[base](one, *(of(x, k) for x in args), **kwargs)
             if isinstance(value, list):
                 raise Unsupported(f"{base} has several results")
-            made.append(value)
-        return made
+            created.append(value)
+        return created
 
     return lower
 

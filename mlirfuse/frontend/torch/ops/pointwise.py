@@ -46,10 +46,10 @@ for _row in TABLE.values():
 @rule("aten.sign.default")
 def sign(c: Context, x: Value) -> Value:
     """Torch's is 0 for NaN, where the table's stays NaN."""
-    made = _of_one(TABLE["sign"])(c, x)
+    created = _of_one(TABLE["sign"])(c, x)
     if not c.dtype.is_float:
-        return made
-    return c.op("where", c.elementwise("isnan", x, dtype=c.dtype), c.value(0, c.dtype), made)
+        return created
+    return c.op("where", c.elementwise("isnan", x, dtype=c.dtype), c.value(0, c.dtype), created)
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar")

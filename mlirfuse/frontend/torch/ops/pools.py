@@ -93,8 +93,8 @@ def _first_inside(c: Context, dims: Sequence[_Along]) -> Value:
     return c.b.cast(found, dt.u8)
 
 
-@rule("mlirfuse.max_pool_places.default")
-def max_pool_places(c: Context, offsets: Value, size: Sequence[Size], kernel: Sequence[int], stride: Sequence[int],
+@rule("mlirfuse.max_pool_indices.default")
+def max_pool_indices(c: Context, offsets: Value, size: Sequence[Size], kernel: Sequence[int], stride: Sequence[int],
                     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool) -> Value:  # fmt: skip
     offsets, found = c.b.cast(offsets, dt.i64), c.b.constant(0, dt.i64)
     for a, extent in zip(_dimensions(offsets.rank, kernel, stride, padding, dilation), size):
@@ -106,16 +106,16 @@ def max_pool_places(c: Context, offsets: Value, size: Sequence[Size], kernel: Se
 
 
 @rule("mlirfuse.max_pool_backward.default")
-def max_pool_backward(c: Context, gradient: Value, told: Value, size: Sequence[Size], kernel: Sequence[int],
+def max_pool_backward(c: Context, gradient: Value, reported: Value, size: Sequence[Size], kernel: Sequence[int],
                       stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                       ceil_mode: bool) -> Value:  # fmt: skip
     """In the order of torch's loop over windows, in the type that it adds in."""
-    if told.dtype is not dt.u8:
+    if reported.dtype is not dt.u8:
         raise Unsupported("places that are computed of no offsets")
     dims, wide = _dimensions(c.out.dim(), kernel, stride, padding, dilation), c.dtype.compute
     none, total = c.b.constant(0, wide), None
     for windows in itertools.product(*(_windows_around(c, a) for a in dims)):
-        hit = c.op("eq", _read(c, told, windows, _NONE), _offset(c, windows))
+        hit = c.op("eq", _read(c, reported, windows, _NONE), _offset(c, windows))
         part = c.op("where", hit, c.b.cast(_read(c, gradient, windows, 0), wide), none)
         total = part if total is None else c.op("add", total, part)
     assert total is not None

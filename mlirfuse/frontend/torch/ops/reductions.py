@@ -92,12 +92,12 @@ def argmin(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) 
 
 
 @rule("aten.max.dim")
-def max_with_place(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+def max_with_index(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
     return [_reduce(c, "max", x, dim, keepdim), _reduce(c, "argmax", x, dim, keepdim)]
 
 
 @rule("aten.min.dim")
-def min_with_place(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+def min_with_index(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
     return [_reduce(c, "min", x, dim, keepdim), _reduce(c, "argmin", x, dim, keepdim)]
 
 
@@ -169,5 +169,5 @@ def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     if not x.rank:
         raise Unsupported("a softmax of a number")
     wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)
-    made = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
-    return c.b.cast(made, c.dtype)
+    created = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
+    return c.b.cast(created, c.dtype)

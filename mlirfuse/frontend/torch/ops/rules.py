@@ -90,9 +90,9 @@ class Context:
 
     def op(self, name: str, *operands: Value, **attrs: Any) -> Value:
         """An op of the table with one result."""
-        made = self.b.op(name, *operands, **attrs)
-        assert isinstance(made, Value)
-        return made
+        created = self.b.op(name, *operands, **attrs)
+        assert isinstance(created, Value)
+        return created
 
     def common_dtype(self) -> DType:
         """The type in which eager compares or combines the operands."""
@@ -118,8 +118,8 @@ class Context:
         work = dtype
         if dtype.is_float and dtype.bits == 16 and any(not _exact(x, dtype) for x in operands):
             work = dt.f32
-        made = self.b.elementwise(name, *(self.value(x, work) for x in operands))
-        return self.b.cast(made, dtype) if work is not dtype and made.dtype is work else made
+        created = self.b.elementwise(name, *(self.value(x, work) for x in operands))
+        return self.b.cast(created, dtype) if work is not dtype and created.dtype is work else created
 
     def known(self, a: Size, relation: str, b: Size) -> bool:
         """Whether ``a < b``, ``a <= b`` or ``a >= b`` holds in all calls of the graph: by what Dynamo has guarded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.positions import along_dimensions, checked
+from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz

@@ -1,0 +1,198 @@
+"""Arrays that the function makes of constants: ``np.zeros(3)``, ``np.arange(n)``, ``np.array([0.25, 0.5, 0.25])``.
+
+They are traced, so that traced values can be written into them, and as long as nothing is their elements are known:
+then they serve as positions, shapes and numbers, and what is computed from them alone, NumPy computes.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.graph_breaks.calls import or_called
+from mlirfuse.frontend.numpy.operands import contains_traced
+from mlirfuse.frontend.numpy.trace_state import Trace, current
+from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Value
+
+
+class CreatedArray(TracedArray):
+    """An array of known elements, until it is written into."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(
+        self, trace: Trace, value: Value, elements: np.ndarray, buffer: Buffer | None = None, path: tuple = ()
+    ):
+        super().__init__(trace, value, buffer, path)
+        self._elements = elements
+
+    def known(self) -> np.ndarray | None:
+        """The elements, which the caller does not write into; None once the array has been written into."""
+        return None if self._buffer.version or self._buffer.touched else self._elements
+
+    def __array__(self, dtype=None, copy=None):
+        known = self.known()
+        return super().__array__(dtype, copy) if known is None else np.array(known, dtype)
+
+    def __getitem__(self, key):
+        known = self.known()
+        if known is None or contains_traced(key):
+            return super().__getitem__(key)
+        elements = known[key]
+        if not isinstance(elements, np.ndarray):
+            return elements
+        view = super().__getitem__(key)
+        return CreatedArray(self._trace, view.value, elements, view._buffer, view._path)
+
+    def __iter__(self):
+        known = self.known()
+        return super().__iter__() if known is None or known.ndim != 1 else iter(known.copy())
+
+
+def _of_known(name: str, convert):
+    general = getattr(TracedArray, name)
+
+    def method(self, *args):
+        known = self.known()
+        return general(self, *args) if known is None else convert(known, *args)
+
+    setattr(CreatedArray, name, method)
+
+
+for _name, _convert in (
+    ("__bool__", bool),
+    ("__int__", int),
+    ("__float__", float),
+    ("__complex__", complex),
+    ("__index__", operator.index),
+    ("item", np.ndarray.item),
+    ("tolist", np.ndarray.tolist),
+    ("_text", lambda known, how: how(known)),
+    ("__bytes__", bytes),
+):
+    _of_known(_name, _convert)
+
+
+def known_elements(x):
+    """The elements of an array that the function made and has not written into; None for any other traced array."""
+    return x.known() if isinstance(x, CreatedArray) else None
+
+
+def with_known(nest):
+    """Arguments with arrays of known elements for those that have been made; None where another traced one is among
+    them, or none that has been made."""
+    found = False
+
+    def visit(x):
+        nonlocal found
+        if isinstance(x, CreatedArray):
+            known = x.known()
+            if known is None:
+                raise LookupError
+            found = True
+            return known.copy()
+        if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
+            return type(x)([visit(item) for item in x])
+        if contains_traced(x):
+            raise LookupError
+        return {k: visit(v) for k, v in x.items()} if type(x) is dict else x
+
+    try:
+        replaced = visit(nest)
+    except LookupError:
+        return None
+    return replaced if found else None
+
+
+def as_created(x, alike: bool = False):
+    """What NumPy has computed from known elements, as such: an array becomes a traced one, anything else stays.
+    ``alike``: all elements are known to be one number."""
+    if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
+        return type(x)([as_created(item) for item in x])
+    t = current()
+    if type(x) is not np.ndarray or t is None:
+        return x
+    try:
+        dt.of(x.dtype)
+    except (TypeError, UnsupportedError):
+        return x
+    if x.dtype.kind == "c":
+        return x
+    first = x.reshape(-1)[0] if x.size else x.dtype.type(0)
+    if alike or x.ndim == 0 or _alike(x):
+        value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
+    else:
+        value = _counted(t, x) or t.capture(x).value
+    t.strides.setdefault(value, tuple(s // x.itemsize for s in x.strides))
+    return CreatedArray(t, value, x)
+
+
+def _alike(x: np.ndarray) -> bool:
+    """Whether all elements are one number, bit for bit: the first ones tell of most arrays."""
+    bits = x.reshape(-1).view(f"u{x.itemsize}")
+    return all((bits[k : k + _SOME] == bits[0]).all() for k in range(0, bits.size, _SOME))
+
+
+def _counted(t: Trace, x: np.ndarray) -> Value | None:
+    """``first + step * position`` along the only dimension of ``x`` longer than 1, if that gives each element exactly:
+    kernels know positions, and read no array for them."""
+    along = [k for k, n in enumerate(x.shape) if n > 1]
+    if len(along) != 1 or x.dtype.kind not in "iuf" or x.itemsize < 4:
+        return None
+    line, exact = x.reshape(-1), dt.of(x.dtype)
+    ends = [line[k].item() for k in (0, 1, -1)]
+    limit = 2.0 ** (np.finfo(x.dtype).nmant if x.dtype.kind == "f" else 61)
+    if not all(abs(end) < limit and end == int(end) for end in ends):
+        return None
+    first, second, last = map(int, ends)
+    step = second - first
+    if (
+        step == 0
+        or last != first + step * (x.size - 1)
+        or line.tobytes() != np.arange(first, last + step, step, dtype=x.dtype).tobytes()
+    ):
+        return None
+    value = t.emit("iota", shape=x.shape, axis=along[0], dtype=exact)
+    if step != 1:
+        value = t.emit("mul", value, t.builder.constant(step, exact))
+    return t.emit("add", value, t.builder.constant(first, exact)) if first else value
+
+
+_SOME = 1 << 16  # elements that are compared at once
+_FILLED = {np.zeros, np.ones}
+_OF_ELEMENTS = {np.array, np.asarray, np.ascontiguousarray}
+
+
+def _has_arrays(nest) -> bool:
+    if isinstance(nest, (list, tuple)):
+        return any(_has_arrays(x) for x in nest)
+    return isinstance(nest, TracedArray)
+
+
+def creation_stand_in(eager, ours):
+    """A function that makes an array, as it is traced: NumPy's where the arguments are constants, ours for others."""
+
+    def make(*args, **kwargs):
+        t = current()
+        if t is None:
+            return eager(*args, **kwargs)
+        if eager in _OF_ELEMENTS and not _has_arrays((*args, *kwargs.values())):
+            pass  # sizes and numbers among constants are constants
+        elif contains_traced((*args, *kwargs.values())):
+            constants = with_known((args, kwargs))
+            if constants is None:
+                return or_called(ours, eager, args, kwargs)
+            args, kwargs = constants
+        result = eager(*args, **kwargs)
+        if any(result is x for x in args):
+            return result
+        if t.device != "cpu" and np.ndim(result):
+            return ours(*args, **kwargs)
+        return as_created(result, alike=eager in _FILLED)
+
+    make.__name__ = eager.__name__
+    return make

@@ -1,0 +1,134 @@
+"""Calls of a function whose loops stay Python's, around compiled stretches."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.captures import spec_of
+from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region, to_host
+from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten, unrolls
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.runtime import arrays
+
+_PLAIN = (int, float, complex, bool, str, type(None), np.generic)
+_SETTLED = 2  # calls after which arguments are not kept to be given back
+
+
+class ByNumPy:
+    """A function of arrays on the host, torch's too, as one of NumPy's arrays over the same memory: ``fn``."""
+
+    def __init__(self, fn: Callable, structure: trees.Tree):
+        self.fn, self.structure = fn, structure
+
+    def run(self, leaves: list) -> Any:
+        """The result of a call."""
+        like = next((leaf for leaf in leaves if arrays.framework(leaf) == "torch"), None)
+        given = [leaf.detach().numpy() if arrays.framework(leaf) == "torch" else leaf for leaf in leaves]
+        args, kwargs = self.structure.unflatten(given)
+        result = self.fn(*args, **kwargs)
+        if like is None:
+            return result
+        known = {id(array): leaf for array, leaf in zip(given, leaves)}
+        created, tree = trees.flatten(result)
+        return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in created])
+
+
+def _as_tensor(value: Any, like: Any) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        value = np.asarray(value)
+    return arrays.from_numpy(value, like) if isinstance(value, np.ndarray) else value
+
+
+class DeviceLoopProgram:
+    """A function for one kind of arguments, whose structure is ``structure``. ``jit`` compiles a stretch, and the
+    function for arrays on the host, whose loops run natively; ``otherwise`` answers the calls if the function cannot
+    run so: ``refused`` is why. ``unrolls``: a trace would be as
+    long as the function runs. Raises :class:`NotSplit`."""
+
+    def __init__(
+        self,
+        fn: Any,
+        structure: trees.Tree,
+        jit: Callable[[Callable], Callable],
+        otherwise: Callable[[list], Any],
+    ):
+        if not isinstance(fn, types.FunctionType):
+            raise NotSplit("no function of Python's")
+        self.fn, self.structure, self.otherwise = fn, structure, otherwise
+        self.refused: str | None = None
+        self._by_numpy = ByNumPy(jit(fn), structure)
+        self.regions: list[Region] = []
+        self._calls = 0
+
+        def region(statements: list, wanted: list[str], local: set[str]) -> Region:
+            self.regions.append(Region(fn, statements, wanted, local, jit))
+            return self.regions[-1]
+
+        try:
+            self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
+            self.unrolls = unrolls(fn)
+        except NotOutlinable as error:
+            raise NotSplit(str(error)) from None
+
+    def run(self, leaves: list) -> Any:
+        """The result of a call; behind its own leaves come arrays around the function, as in pieces."""
+        leaves = leaves[: self.structure.leaves]
+        if on_host(leaves):
+            return self._by_numpy.run(leaves)
+        if self.refused is None:
+            try:
+                return self.device_loops(leaves)
+            except NotSplit as error:
+                self.refused = str(error)
+        return self.otherwise(leaves)
+
+    def device_loops(self, leaves: list) -> Any:
+        """The result of a call. Raises :class:`NotSplit` in the first calls, with the arguments as they were."""
+        args, kwargs = self.structure.unflatten(leaves)
+        if self._calls >= _SETTLED:
+            return self.function(*args, **kwargs)
+        for leaf in leaves:
+            if not (isinstance(leaf, _PLAIN) or (arrays.framework(leaf) in ("torch", "cupy") and leaf.ndim)):
+                raise NotSplit(f"an argument of type {type(leaf).__name__}")
+        before = [_copy(leaf) for leaf in leaves]
+        try:
+            result = self.function(*args, **kwargs)
+        except (MlirfuseError, NotSplit) as error:
+            for leaf, kept in zip(leaves, before):
+                if kept is not None:
+                    leaf[...] = kept
+            raise NotSplit(str(error)) from error
+        self._calls += 1
+        return result
+
+
+def on_host(leaves: Sequence) -> bool:
+    """Whether the arrays are NumPy's, or torch's in memory and of types that NumPy has."""
+    kinds = [(leaf, arrays.framework(leaf)) for leaf in leaves]
+    return all(kind in (None, "numpy") or (kind == "torch" and _is_numpys(leaf)) for leaf, kind in kinds)
+
+
+def _is_numpys(tensor: Any) -> bool:
+    known = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
+    return known and spec_of(tensor).dtype.numpy.kind in "biufc"
+
+
+def _copy(leaf: Any) -> Any:
+    kind = arrays.framework(leaf)
+    return None if kind is None else leaf.clone() if kind == "torch" else leaf.copy()
+
+
+def truth(value: Any) -> bool:
+    """What a test of NumPy's would find."""
+    return bool(to_host(value))
+
+
+def iterated(values: Any) -> Iterator:
+    """What a loop goes over: of an array with one axis numbers, else its rows."""
+    return iter(to_host(values) if arrays.framework(values) and values.ndim < 2 else values)

@@ -1,0 +1,315 @@
+"""The user's function with its loops and branches left to Python, and the stretches of statements between them taken
+out.
+
+    for t in range(n):                        for t in iterated(stretches[0](locals())):
+        un = u.copy()                   =>        (un, err) = stretches[1](locals())
+        u[1:] = un[:-1]                           (test,) = stretches[2](locals())
+        err = np.abs(u - un).max()                if truth(test): break
+        if err < tol: break
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlirfuse.frontend.numpy.loops.source import appended, looks_at_variables, parsed, remade
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+
+REGIONS, TRUTH, ITERATED = "mlirfuse_stretches", "mlirfuse_truth", "mlirfuse_iterated"
+_STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
+_AS_THEY_ARE = (ast.Break, ast.Continue, ast.Raise, ast.Import, ast.ImportFrom, ast.Delete)
+_NEVER = (
+    ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.NamedExpr, ast.Global, ast.Nonlocal, ast.Try,
+    ast.TryStar, ast.With, ast.AsyncWith, ast.AsyncFor, ast.Await, ast.Match,
+)  # fmt: skip
+PERHAPS = (ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # what may not be computed
+_READ = {"float", "int", "bool", "complex", "print", "str", "repr", "round", "range"}  # functions of values on the host
+
+
+def rewritten(
+    fn: types.FunctionType, region: Callable[[list[ast.stmt], list[str], set[str]], Any], helpers: dict[str, Any]
+) -> types.FunctionType:
+    """``fn`` with a call of ``region(statements, names, variables)`` for each stretch, made once: it takes the
+    variables and gives the values of those names, which are read after it. ``helpers``: what truth and iteration are.
+    Raises NotOutlinable."""
+    definition = parsed(fn)
+    if looks_at_variables(definition):
+        raise NotOutlinable("a function that looks at its own variables")
+    for found in ast.walk(definition):
+        if found is not definition and isinstance(found, _NEVER):
+            raise NotOutlinable(f"a {type(found).__name__} in a function with loops")
+        if isinstance(found, (ast.For, ast.While)) and found.orelse:
+            raise NotOutlinable("a loop with an else")
+    if not any(isinstance(found, (ast.For, ast.While)) for found in ast.walk(definition)):
+        raise NotOutlinable("no loops")
+    local = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
+    rewriter = _Rewriter(local)
+    body = rewriter.block(definition.body)
+    wanted = _wanted(rewriter.runs, body)
+    for names, call in zip(wanted, rewriter.calls):
+        _assign(call, names)
+    created = [region(run, names, rewriter.local) for run, names in zip(rewriter.runs, wanted)]
+    return remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
+
+
+def unrolls(fn: types.FunctionType) -> bool:
+    """Whether a trace would be as long as the function runs: it has a ``while``, or writes into arrays in a loop whose
+    trip count the source does not tell. Raises NotOutlinable."""
+    for loop in ast.walk(parsed(fn)):
+        if isinstance(loop, ast.While):
+            return True
+        if (
+            isinstance(loop, ast.For)
+            and isinstance(loop.iter, ast.Call)
+            and getattr(loop.iter.func, "id", "") == "range"
+        ):
+            written = any(isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) for n in ast.walk(loop))
+            if written and not all(isinstance(arg, ast.Constant) for arg in loop.iter.args):
+                return True
+    return False
+
+
+class _Rewriter:
+    """Rewrites blocks; ``runs`` are the stretches' statements, ``calls`` the statements that stand for them."""
+
+    def __init__(self, local: set[str]):
+        self.local = local
+        self.runs: list[list[ast.stmt]] = []
+        self.calls: list[ast.Assign] = []
+        self._temporaries = 0
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        out: list[ast.stmt] = []
+        run: list[ast.stmt] = []
+        for statement in statements:
+            self._statement(statement, run, out)
+        self._end(run, out)
+        return out
+
+    def _statement(self, node: ast.stmt, run: list[ast.stmt], out: list[ast.stmt]) -> None:
+        """Adds to the run that goes on, or ends it."""
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            return
+        if isinstance(node, _STRAIGHT):
+            taken = self._append(node, run)
+            if taken is None:
+                run += self._apart(node)
+            else:
+                self._end(run, out)
+                out.append(taken)
+        elif isinstance(node, ast.If):
+            test = self._condition(node.test, run, out)
+            self._end(run, out)
+            out.append(_at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
+        elif isinstance(node, ast.While):
+            self._end(run, out)
+            inside: list[ast.stmt] = []
+            head: list[ast.stmt] = []
+            test = self._condition(node.test, head, inside)
+            self._end(head, inside)
+            inside.append(_at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
+            always = ast.Constant(True)
+            out.append(_at(node, ast.While(always, inside + self.block(node.body), [])))
+        elif isinstance(node, ast.For):
+            values = self._iterated(node.iter, run)
+            self._end(run, out)
+            out.append(_at(node, ast.For(node.target, values, self.block(node.body), [])))
+        elif isinstance(node, ast.Return):
+            if node.value is not None and not _only_names(node.value):
+                node = _at(node, ast.Return(self._value(node.value, run)))
+            self._end(run, out)
+            out.append(node)
+        elif isinstance(node, ast.Assert):
+            test = self._condition(node.test, run, out)
+            self._end(run, out)
+            out.append(_at(node, ast.Assert(test, node.msg)))
+        elif isinstance(node, _AS_THEY_ARE):
+            self._end(run, out)
+            out.append(node)
+        else:
+            raise NotOutlinable(f"a {type(node).__name__} in a function with loops")
+
+    def _end(self, run: list[ast.stmt], out: list[ast.stmt]) -> None:
+        if run:
+            call: Any = ast.parse(f"() = {REGIONS}[{len(self.runs)}](locals())").body[0]
+            for part in ast.walk(call):
+                ast.copy_location(part, run[0])
+            self.runs.append(list(run))
+            self.calls.append(call)
+            out.append(call)
+            run.clear()
+
+    def _temporary(self) -> str:
+        self._temporaries += 1
+        name = f"mlirfuse_value{self._temporaries}"
+        self.local.add(name)
+        return name
+
+    def _value(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
+        """The expression's value, computed by the run, behind it."""
+        name = self._temporary()
+        run += self._apart(_at(expression, ast.Assign([ast.Name(name, ast.Store())], expression)))
+        return _at(expression, ast.Name(name, ast.Load()))
+
+    def _iterated(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
+        """What a loop goes over; several that it goes over at once are so one by one."""
+        if isinstance(expression, ast.Call) and getattr(expression.func, "id", "") in ("zip", "enumerate"):
+            created = copy.copy(expression)
+            created.args = [self._iterated(arg, run) for arg in expression.args]
+            return created
+        return _call(ITERATED, self._value(expression, run))
+
+    def _condition(self, test: ast.expr, run: list[ast.stmt], out: list[ast.stmt]) -> ast.expr:
+        """The truth of a test; of several joined by ``and`` and ``or``, each is computed where Python does."""
+        if not isinstance(test, ast.BoolOp):
+            return _call(TRUTH, self._value(test, run))
+        self._end(run, out)
+        name = self._temporary()
+        into = out
+        for k, value in enumerate(test.values):
+            part: list[ast.stmt] = []
+            inside: list[ast.stmt] = []
+            found = self._condition(value, part, inside)
+            self._end(part, inside)
+            inside.append(_at(value, ast.Assign([ast.Name(name, ast.Store())], found)))
+            into += inside
+            if k < len(test.values) - 1:
+                known: ast.expr = ast.Name(name, ast.Load())
+                goes_on = known if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), known)
+                further: list[ast.stmt] = []
+                into.append(_at(value, ast.If(goes_on, further, [])))
+                into = further
+        return _at(test, ast.Name(name, ast.Load()))
+
+    def _append(self, node: ast.stmt, run: list[ast.stmt]) -> ast.stmt | None:
+        """``name.append(value)`` as Python, its value computed before."""
+        name = appended(node) if isinstance(node, ast.Expr) else None
+        if name is None or name.id not in self.local:
+            return None
+        assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        call = copy.copy(node.value)
+        call.args = [call.args[0] if _only_names(call.args[0]) else self._value(call.args[0], run)]
+        return _at(node, ast.Expr(call))
+
+    def _apart(self, node: ast.stmt) -> list[ast.stmt]:
+        """The statement with what becomes a number of Python's by float, int … computed before it, and so what is
+        stored in a part of something: a list's are Python's to store."""
+        parts = (ast.Subscript, ast.Attribute)
+        stored = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], parts)
+        if isinstance(node, ast.Assign) and stored and not _only_names(node.value):
+            name = self._temporary()
+            first = _at(node, ast.Assign([ast.Name(name, ast.Store())], node.value))
+            store = _at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
+            return [*self._apart(first), *self._apart(store)]
+        taken = _Numbers(self._temporary)
+        created: Any = taken.visit(copy.deepcopy(node))
+        return [*taken.before, created]
+
+
+class _Numbers(ast.NodeTransformer):
+    """Takes the arguments of float, int … out of an expression, but where it may not come to them."""
+
+    def __init__(self, name: Callable[[], str]):
+        self.name = name
+        self.before: list[ast.stmt] = []
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, PERHAPS):
+            return node
+        self.generic_visit(node)
+        if isinstance(node, ast.Call) and reads_values(node):
+            node.args = [self._taken(arg) for arg in node.args]
+        return node
+
+    def _taken(self, arg: ast.expr) -> ast.expr:
+        if isinstance(arg, (ast.Name, ast.Constant, ast.Starred, ast.JoinedStr)):
+            return arg
+        name = self.name()
+        self.before.append(_at(arg, ast.Assign([ast.Name(name, ast.Store())], arg)))
+        return _at(arg, ast.Name(name, ast.Load()))
+
+
+def reads_values(node: ast.Call) -> bool:
+    """Whether it is float(x), int(x), print(x) …"""
+    return isinstance(node.func, ast.Name) and node.func.id in _READ
+
+
+def _only_names(node: ast.expr) -> bool:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return all(isinstance(part, (ast.Name, ast.Constant)) for part in parts)
+
+
+def _call(helper: str, value: ast.expr) -> ast.Call:
+    return _at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
+
+
+def _at(place: ast.AST, node: Any) -> Any:
+    """``node``, whose new parts lie where ``place`` does."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        if isinstance(found, (ast.stmt, ast.expr)) and not hasattr(found, "lineno"):
+            ast.copy_location(found, place)
+            queue.extend(ast.iter_child_nodes(found))
+    return node
+
+
+def _assign(call: ast.Assign, names: list[str]) -> None:
+    (target,) = call.targets
+    assert isinstance(target, ast.Tuple)
+    target.elts = [ast.copy_location(ast.Name(name, ast.Store()), target) for name in names]
+
+
+def names_of(nodes: list, context: type) -> list[str]:
+    """The names that are read (``ast.Load``) or assigned (``ast.Store``), each once, in order; without those that
+    comprehensions have for themselves."""
+    found: dict[str, None] = {}
+    for node in nodes:
+        _add_names(node, context, frozenset(), found)
+    return list(found)
+
+
+def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[str, None]) -> None:
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, context) and node.id not in own:
+            found[node.id] = None
+        return
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        targets = [n for part in node.generators for n in ast.walk(part.target)]
+        own = own | {n.id for n in targets if isinstance(n, ast.Name)}
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and context is ast.Load:
+        found[node.target.id] = None
+    for child in ast.iter_child_nodes(node):
+        _add_names(child, context, own, found)
+
+
+def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]:
+    """What each run assigns that another one reads, Python between them, or itself in the next turn of a loop."""
+    readers: dict[str, set[int | None]] = {}
+    for k, run in enumerate(runs):
+        for name in names_of(run, ast.Load):
+            readers.setdefault(name, set()).add(k)
+    for name in names_of(body, ast.Load):
+        readers.setdefault(name, set()).add(None)
+    return [
+        [
+            name
+            for name in names_of(run, ast.Store)
+            if readers.get(name, set()) - {k} or name in read_before_assigned(run)
+        ]
+        for k, run in enumerate(runs)
+    ]
+
+
+def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
+    """The names whose values from before the statements are read."""
+    found: dict[str, None] = {}
+    assigned: set[str] = set()
+    for statement in statements:
+        found |= dict.fromkeys(name for name in names_of([statement], ast.Load) if name not in assigned)
+        assigned |= set(names_of([statement], ast.Store))
+    return list(found)

@@ -1,0 +1,102 @@
+"""Calls of a function that runs in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core import deadline
+from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.graph_breaks.session import NotSplittable, Session
+from mlirfuse.frontend.numpy.graph_breaks.tree import State, Tree, Unknown
+from mlirfuse.frontend.numpy.scope import scope_of
+from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
+from mlirfuse.runtime import arrays
+
+_MOST_OPS = 2000
+_MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for nothing
+SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less than the steps between pieces
+
+
+class GraphBreakProgram:
+    """A function for one kind of arguments, whose structure is ``structure``. ``run_eagerly``: runs a call as it is,
+    told why, or raises it; ``watch``: hears what the function reads from around it."""
+
+    def __init__(self, fn: Callable, structure: trees.Tree, run_eagerly: Callable[[list, Any], Any],
+                 watch: Callable[[list, set[int]], None]):  # fmt: skip
+        self.fn, self.structure, self.run_eagerly, self.watch = fn, structure, run_eagerly, watch
+        self.tree = Tree()
+        self.refused: Any = None  # why it is not run in pieces any more
+        self._failures = 0
+
+    def run(self, leaves: list) -> Any:
+        """The result of a call. Behind its own leaves come the arrays around the function that kinds which are compiled
+        whole have found."""
+        leaves = leaves[: self.structure.leaves]
+        if self.refused is not None or self._is_small(leaves):
+            return self._reported(leaves, self.refused)
+        return self.with_graph_breaks(leaves)
+
+    def with_graph_breaks(self, leaves: list) -> Any:
+        """The result of a call, however small it is."""
+        try:
+            state = self.tree.state(leaves)
+        except (LookupError, AttributeError, ValueError):  # arrays around the function are not where they were
+            self.tree = Tree()
+            state = self.tree.state(leaves)
+        try:
+            return self.tree.run(state)
+        except Unknown:
+            return self._trace(state)
+        except Exception as error:
+            if state.final:
+                raise
+            state.restore()
+            return self._reported(leaves, error)
+
+    def _reported(self, leaves: list, why: Any) -> Any:
+        """A call that does not run in pieces because of what has been told before, or what NumPy raises again."""
+        numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
+        return self.run_eagerly(leaves, None if numpys else why)
+
+    @staticmethod
+    def _is_small(leaves: list) -> bool:
+        """Whether NumPy takes less time for it."""
+        sizes = [x.size if isinstance(x, np.ndarray) else SMALL for x in leaves if arrays.framework(x)]
+        return sum(sizes) < SMALL
+
+    def _trace(self, state: State) -> Any:
+        """Goes on with a call that has come to what is not known yet."""
+        leaves = state.slots[: state.arguments]
+        try:
+            with deadline.compiling(True):
+                return self._session(state, leaves)
+        except (NotSplittable, TooLong, SideEffect) as error:
+            problem: Any = error
+        except Exception as error:
+            problem = error
+        state.restore()
+        self._failures += 1
+        ours = not isinstance(problem, Exception) or isinstance(problem, (TraceError, UnsupportedError, CompileError))
+        if ours or self._failures >= _MOST_FAILURES:
+            self.refused = problem
+        return self.run_eagerly(leaves, problem)
+
+    def _session(self, state: State, leaves: list) -> Any:
+        t = Trace(_MOST_OPS)
+        specs = [arrays.describe(leaf) for leaf in leaves]
+        name = getattr(self.fn, "__name__", "f").replace("<", "").replace(">", "")
+        session = t.session = Session(t, self.tree, state, name)
+        given = tracing.stand_ins_for(t, self.fn, specs, self.structure)
+        session.begin(given.leaves, given.arrays)
+        session.original = t.stand_ins.original
+        args, kwargs = self.structure.unflatten(given.stand_ins)
+        returned = tracing.run(self.fn, t, t.stand_ins, args, kwargs)
+        result = session.end(returned, lambda x: tracing.constant_of(t, x, given.objects))
+        self.watch(scope_of(t, set()), {id(c.array) for c in self.tree.captured})
+        return result

@@ -1,0 +1,464 @@
+"""Tracing in pieces: the user's function runs on stand-ins, and where it needs what a trace does not know, what has
+been traced so far is compiled and runs on the arrays of this call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, pure
+from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Holds, Read, Return, SizeOf, State, Step, Subgraph, Tree
+from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Repeated, RunTime, SlotView, on_host
+from mlirfuse.frontend.numpy.introspection import concrete_keys
+from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
+from mlirfuse.frontend.numpy.source import located, location
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
+from mlirfuse.frontend.numpy.views import At, Permute
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Layout, Value, walk
+from mlirfuse.ir.ops import map_sizes
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.signature import ArgSpec
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+
+_MOST_TEXTS = 8  # different ones of a value that is read as text: a trace each
+
+
+class NotSplittable(BaseException):
+    """The function cannot be followed in pieces either. No Exception, so that its own handlers do not take it."""
+
+
+class Session:
+    """One call that is traced in pieces: ``t`` is the trace, whose block holds the piece so far, ``tree`` what is known
+    of such calls, ``state`` this one."""
+
+    def __init__(self, t: Trace, tree: Tree, state: State, name: str):
+        self.t, self.tree, self.state, self.name = t, tree, state, name
+        self.last: Step = tree.root
+        self.key: Any = None
+        self._again = list(state.steps)  # steps that have run before the function was traced again
+        self._created = list(state.created)
+        self._count = state.arguments  # slots so far
+        self._refs: list[weakref.ref] = []
+        self._slot_of: dict[Value, int] = {}  # the block's arguments
+        self._taken = [0, 0]  # guards and equalities that steps have
+        self._held: set[tuple] = set()  # what else they have
+        self._symbols: set[str] = set()
+        self._ended = False
+        self.original: Callable[[Any], Any] = lambda x: x
+
+    def abort(self, why: str) -> NoReturn:
+        raise NotSplittable(located(why))
+
+    # ---- what the trace tells
+
+    def begin(self, slots: list[int], arrays: dict[int, TracedArray]) -> None:
+        """The arguments have stand-ins: ``slots`` of the block's arguments, the arrays by leaf."""
+        self._slot_of = dict(zip(self.t.block.args, slots))
+        for leaf, array in arrays.items():
+            array._buffer.slot = leaf
+        self._meet_symbols(lambda position: slots[position])
+
+    def meet(self, x: TracedArray) -> None:
+        """A stand-in has been made."""
+        self._refs.append(weakref.ref(x))
+
+    def captured(self, array: Any, created: TracedArray, paths: tuple) -> None:
+        """An array from around the function has become an argument of the block."""
+        known = self.tree.captured
+        ways = {(id(root), steps) for root, steps in paths}
+        k = len(known)
+        for at, c in enumerate(known):
+            same_way = ways == {(id(root), steps) for root, steps in c.paths}
+            if c.array is array or (same_way and (ways or _equal(c.array, array))):
+                k = at
+        if k == len(known):
+            known.append(Captured(array, paths))
+        if k >= len(self.state.captured):
+            self.state.captured.append(array)
+        created._buffer.slot = -1 - k
+        self._slot_of[created.value] = -1 - k
+        self._meet_symbols(functools.partial(_always, -1 - k))
+
+    def _meet_symbols(self, slot_at: Callable[[int], int], kept: dict | None = None) -> None:
+        kept = self.tree.symbols if kept is None else kept
+        for name, (position, what, axis) in self.t.symbols.items():
+            if name not in self._symbols:
+                self._symbols.add(name)
+                kept[name] = (slot_at(position), what, axis)
+                self.state.env[name] = self.t.hints[name]
+
+    # ---- steps
+
+    def _step(self, make: Callable[[], Step], same: Callable[[Step], bool]) -> Step:
+        """The next step, which runs unless it has, and is made where the tree has none."""
+        held = self._holds()
+        if self._again:
+            step, key = self._again.pop(0)
+            if not same(step):
+                self.abort("it does not do the same twice")
+        else:
+            candidates = self.last.after.setdefault(self.key, [])
+            found = None
+            for candidate in candidates:
+                if candidate.holds.allows(self.state) and same(candidate):
+                    found = candidate
+            if found is None:
+                if self.tree.full:
+                    self.abort("it has more outcomes than are kept")
+                found = make()
+                found.holds, found.where = held, None if self._ended else location()
+                self.tree.steps += 1
+                candidates.append(found)
+            step, key = found, found.run(self.state)
+            self.state.steps.append((step, key))
+        self.last, self.key = step, key
+        return step
+
+    def _holds(self) -> Holds:
+        """What the trace has assumed since the last step."""
+        t, held = self.t, Holds()
+        guards = list(t.guards)
+        held.guards, held.equalities = guards[self._taken[0] :], t.equalities[self._taken[1] :]
+        self._taken = [len(guards), len(t.equalities)]
+        for leaf, value in t.static_leaves.items():
+            self._hold(("value", leaf), held.values, (leaf, value))
+        for leaf, ranges in t.scalar_ranges.items():
+            for low, high in ranges:
+                self._hold(("range", leaf, low, high), held.ranges, (leaf, low, high))
+        for leaf, places in t.index_ranges.items():
+            for first, last in places:
+                self._hold(("place", leaf, first, last), held.places, (leaf, first, last))
+        return held
+
+    def _hold(self, key: tuple, kept: list, what: tuple) -> None:
+        if key not in self._held:
+            self._held.add(key)
+            kept.append(what)
+
+    def cut(self) -> None:
+        """Compiles and runs what has been traced; what lives on are arrays from here on."""
+        t = self.t
+        arrays = [x for ref in self._refs if (x := ref()) is not None]
+        self._refs = [weakref.ref(x) for x in arrays]
+        buffers = list({id(x._buffer): x._buffer for x in arrays}.values())
+        numbers = {id(x._buffer) for x in arrays if x._scalar}
+        results: list[Value] = []
+        writes: list[tuple[int, int]] = []
+        new: dict[Value, int] = {}  # by its value, the slot of a result
+        slots: dict[int, int] = {}  # by a buffer's id
+
+        turned: dict[int, Permute] = {}  # by a buffer's id, the step from its result to the array
+
+        def in_memory(b: Buffer) -> None:
+            order = order_of(t, strides_of(t, b.origin), b.value.shape)
+            if t.device == "cpu" and order != tuple(range(len(order))):
+                turn = Permute(order)
+                b.value, turned[id(b)] = turn.read(t, b.value), turn.inverse()
+
+        def result(value: Value, copied: bool) -> int:
+            if copied or value.op is None or value in results:
+                value = t.emit("copy", value)
+            results.append(value)
+            return self._count + len(results) - len(writes) - 1
+
+        for b in buffers:
+            if b.slot is not None and b.value is not b.origin:
+                if b.value.op is None or b.value in results:
+                    b.value = t.emit("copy", b.value)
+                writes.append((b.slot, len(results)))
+                results.append(b.value)
+        for b in buffers:
+            if b.slot is not None:
+                slots[id(b)] = b.slot
+            elif id(b) in numbers and b.value in self._slot_of:
+                slots[id(b)] = self._slot_of[b.value]
+            elif id(b) in numbers and b.value in new:
+                slots[id(b)] = new[b.value]
+            else:
+                in_memory(b)
+                slots[id(b)] = result(b.value, _in_argument(b.value))
+                new.setdefault(b.value, slots[id(b)])
+        positions = {step.index for x in arrays for step in x._path if isinstance(step, At)}
+        at = {v: self._slot_of[v] if v in self._slot_of else new.get(v) for v in positions}
+        for v in positions:
+            if at[v] is None:
+                at[v] = result(v, False)
+        layouts = dict(zip(t.block.args, t.layouts))
+        by_value = {v for k, v in enumerate(t.block.args) if k in t.scalars}
+        if results:
+            self._run(results, writes, layouts, by_value)
+        # A new block, whose arguments are what lives on.
+        old, self._slot_of = self._slot_of, {}
+        of_slot = {slot: v for v, slot in old.items()}
+        t.block = Block()
+        t.builder = Builder(t.block, location)
+        t.layouts, t.scalars, created = [], set(), {}
+
+        def argument(slot: int, like: Value) -> Value:
+            if slot not in created:
+                before = of_slot.get(slot)
+                value = created[slot] = Value(like.dtype, t.shape(like if before is None else before))
+                if before in by_value:
+                    t.scalars.add(len(t.block.args))
+                t.block.args.append(value)
+                if before is None:
+                    layout: Layout | None = Layout(sz.contiguous_strides(value.shape), 1)
+                else:
+                    layout = layouts[before]
+                    layout = layout and Layout(tuple(map(t.canonical, layout.strides)), layout.align)
+                t.layouts.append(layout)
+                if layout is not None:
+                    t.strides[value] = layout.strides
+                self._slot_of[value] = slot
+            return created[slot]
+
+        for b in buffers:
+            slot = slots[id(b)]
+            b.value = b.origin = argument(slot, b.value)
+            b.touched |= b.version > 0
+            b.version = 0
+            if id(b) not in numbers:
+                b.slot = slot
+        index = {v: argument(slot, v) for v, slot in at.items() if slot is not None}
+        for x in arrays:
+            path = (turned[id(x._buffer)], *x._path) if id(x._buffer) in turned else x._path
+            x._path = tuple(
+                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
+            )
+            value = x._buffer.value
+            for step in x._path:
+                value = step.read(t, value)
+            x._value, x._version = value, 0
+
+    def _run(self, results: list[Value], writes, layouts: dict, by_value: set) -> None:
+        t = self.t
+        defined = {v for op in t.block.ops for v in op.results} | set(t.block.args)
+        used = {v for op in t.block.ops for v in op.operands} | set(results)
+        if not used <= defined:
+            self.abort("a value is read in the middle of an operation")
+        kept = [v for v in t.block.args if v in used]
+        sources = [self._slot_of[v] for v in kept]
+        block = t.block
+        block.args, block.returns = kept, results
+        where = {k for k, v in enumerate(kept) if v in by_value}
+        graph = Graph(self.name, block, [layouts[v] for v in kept], where, {}, t.device)
+        if t.learned:
+            for value in kept:
+                t._refresh(value)
+            graph.layouts = [x and Layout(tuple(map(t.canonical, x.strides)), x.align) for x in graph.layouts]
+            for op in walk(block):
+                for value in op.results:
+                    t._refresh(value)
+                op.attrs = map_sizes(op.row.attr_types, op.attrs, t.canonical)
+
+        def same(step: Step) -> bool:
+            return isinstance(step, Subgraph) and (step.sources, step.writes) == (sources, writes)
+
+        self._step(lambda: Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
+        self._count += len(results) - len(writes)
+
+    # ---- what the function asks for
+
+    def read(self, x: TracedArray, how: Callable[[Any], Any]) -> Any:
+        """``how(x)`` of the real array or number."""
+        place = self._place_of(x)
+        step = self._step(lambda: Read(place, how), lambda s: isinstance(s, Read) and (s.place, s.how) == (place, how))
+        value = how(on_host(place, self.state))
+        if isinstance(value, (str, bytes)) and self.key not in step.after and len(step.after) >= _MOST_TEXTS:
+            self.abort("the text of an array or number differs from call to call")
+        return value
+
+    def size(self, x: TracedArray) -> Any:
+        """A number as a size: another one compiles nothing."""
+        place = self._place_of(x)
+        step = self._step(
+            lambda: SizeOf(place, f"n{self._count}_{len(self._symbols)}"),
+            lambda s: isinstance(s, SizeOf) and s.place == place,
+        )
+        assert isinstance(step, SizeOf)
+        if self.key is not None:
+            return self.key
+        t, name = self.t, step.name
+        self._symbols.add(name)
+        t.hints[name] = self.state.env[name] = int(on_host(place, self.state))
+        t.symbols[name] = (-1, "value", 0)
+        return t.sym(sz.symbol(name))
+
+    def _place_of(self, x: TracedArray) -> SlotView:
+        kept = TracedArray(self.t, self.t.emit("copy", x.value), scalar=x._scalar) if x._path else x
+        self.cut()
+        return self._serialized(kept)
+
+    def _serialized(self, x: Any) -> Any:
+        """A leaf of a call's arguments or of the result, as the tree has it; behind a cut."""
+        if isinstance(x, TracedArray):
+            if x._trace is not self.t:
+                self.abort("it uses a stand-in of another trace")
+            number = x._weak if x._weak is not None else np.generic if x._scalar else None
+            index = tuple(self._slot_of[step.index] for step in x._path if isinstance(step, At))
+            path = tuple(RunTime(s.axis) if isinstance(s, At) else s for s in x._path)
+            slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
+            return SlotView(slot, path, index, number)
+        if isinstance(x, SymInt):
+            return Extent(self.t.canonical(x.size))
+        return Constant(self.original(x))
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], pure: bool = True) -> Any:
+        """``function`` called with the real arrays. ``pure``: it writes into none of them."""
+        given, tree = trees.flatten((tuple(args), dict(kwargs)))
+        self.cut()
+        leaves = [self._serialized(x) for x in given]
+        for x in () if pure else given:
+            if isinstance(x, TracedArray):
+                x._buffer.touched = True
+        arguments = [p.slot for p in leaves if type(p) is SlotView and 0 <= p.slot < self.state.arguments]
+        written = [] if pure else sorted(set(arguments))
+        function = self.original(function)
+
+        def same(step: Step) -> bool:
+            return isinstance(step, Call) and step.function == function and _alike(step.leaves, leaves)
+
+        again = bool(self._again)
+        step = self._step(lambda: Call(function, tree, leaves, pure, written), same)
+        assert isinstance(step, Call)
+        created = self._created.pop(0) if again else self.state.created[-1]
+        if isinstance(created, BaseException):
+            raise created
+        return self._wrapped(step, *created)
+
+    def _wrapped(self, step: Call, leaves: list, tree: trees.Tree) -> Any:
+        """The result of a call, with stand-ins for its arrays."""
+        out: list[Any] = []
+        first = self._count
+        kept: dict[str, tuple[int, str, int]] = {}
+        for x in leaves:
+            if not isinstance(x, (np.ndarray, np.generic)):
+                if not isinstance(x, (bool, int, float, complex, str, bytes, type(None), type, np.dtype)):
+                    self.abort(f"{step.function.__name__} gives a {type(x).__name__}")
+                out.append(x)
+                continue
+            slot = self._count
+            self._count += 1
+            if type(x) is not np.ndarray and not isinstance(x, np.generic):
+                self.abort(f"{step.function.__name__} gives a {type(x).__name__}")
+            array = self.state.slots[slot]
+            try:
+                spec = arrays.describe(array)
+            except (TypeError, UnsupportedError):
+                self.abort(f"{step.function.__name__} gives an array of {array.dtype}")
+            assert isinstance(spec, ArgSpec)
+            value = self.t.argument(spec, None)
+            self._slot_of[value] = slot
+            self._meet_symbols(functools.partial(_always, slot - first), kept)
+            buffer = Buffer(value, writable=spec.writable)
+            buffer.slot = slot
+            if x.base is not None:
+                self._share(x, buffer)
+            out.append(TracedArray(self.t, value, buffer, scalar=isinstance(x, np.generic)))
+        step.symbols.setdefault(self.key, [(name, *where) for name, where in kept.items()])
+        return tree.unflatten(out)
+
+    def _share(self, array: np.ndarray, buffer: Buffer) -> None:
+        """A result that may lie in the memory of another array: neither can be written into from here on. Of other
+        arrays than NumPy's the function had copies: any may be the one."""
+        for ref in self._refs:
+            other = ref()
+            if other is None or other._buffer.slot is None:
+                continue
+            known = self.state.at(other._buffer.slot)
+            if self.state.like is not None or (isinstance(known, np.ndarray) and np.may_share_memory(known, array)):
+                buffer.fixed = other._buffer.fixed = True
+
+    def end(self, result: Any, constant: Callable[[Any], Any]) -> Any:
+        """The function has returned: the call's result."""
+        leaves, tree = trees.flatten(result)
+        tree = concrete_keys(tree)
+        self._ended = True
+        self.cut()
+        serialized: list = []
+        first: dict[int, int] = {}  # where each array is a result
+        for x in leaves:
+            if isinstance(x, TracedArray) and first.setdefault(id(x), len(serialized)) < len(serialized):
+                serialized.append(Repeated(first[id(x)]))
+                continue
+            leaf = self._serialized(x)
+            if type(leaf) is Constant:
+                out = constant(leaf.value)
+                if out.kind != "constant":
+                    self.abort("it returns an object from around it")
+            serialized.append(leaf)
+
+        def same(step: Step) -> bool:
+            return isinstance(step, Return) and step.tree == tree
+
+        step = self._step(lambda: Return(tree, serialized), same)
+        assert isinstance(step, Return)
+        return step.result(self.state)
+
+    def attribute(self, x: TracedArray, name: str) -> Any:
+        """A method of arrays that stand-ins do not have."""
+        if not callable(getattr(np.ndarray, name)):
+            self.abort(f"it asks for x.{name}")
+        return lambda *args, **kwargs: self.call(of_arrays(name), (x, *args), kwargs, pure(of_arrays(name)))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two arrays that the function has made are one constant."""
+    a, b = arrays.to_numpy(a), arrays.to_numpy(b)
+    return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
+
+
+def _always(slot: int, position: int) -> int:
+    return slot
+
+
+def _alike(some: list, others: list) -> bool:
+    return len(some) == len(others) and all(
+        type(a) is type(b) and (type(a) is Constant or a == b) for a, b in zip(some, others)
+    )
+
+
+def _in_argument(value: Value) -> bool:
+    """Whether an array of these elements would be a view of an argument."""
+    while value.op is not None and value.op.row.view:
+        value = value.op.operands[0]
+    return value.op is None
+
+
+def _apart(graph: Graph, sources: list[int], writes: list[tuple[int, int]], arguments: int) -> Graph:
+    """``graph``, with copies of what is written into a slot and would lie in memory that may be written first.
+    The first ``arguments`` slots lie apart from each other; what is in others may be a view of any."""
+    builder = Builder(graph.body)
+    written = {slot for slot, _ in writes}
+    known = all(0 <= slot < arguments for slot in written)
+    for _, k in writes:
+        source = _argument_of(graph.returns[k])
+        if source is None:
+            continue
+        slot = sources[graph.args.index(source)]
+        if slot in written or not (known and 0 <= slot < arguments):
+            graph.returns[k] = builder.op("copy", graph.returns[k])
+    return graph
+
+
+def _argument_of(value: Value) -> Value | None:
+    """The argument that ``value`` lies in, if it does."""
+    while (op := value.op) is not None:
+        if op.row.kind != "shape" or len(op.operands) != 1:
+            return None
+        (value,) = op.operands
+    return value

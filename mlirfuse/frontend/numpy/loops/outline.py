@@ -1,0 +1,268 @@
+"""The user's function with its loops lifted out of it: the same function, in which each loop statement first asks
+whether it can run natively.
+
+    for t in range(n):            done = loops[0](locals())
+        a[1:] = a[:-1] + t   =>   if done is None:
+                                      for t in range(n): …       # its inner loops rewritten in the same way
+                                  else:
+                                      t, = done
+                                      if t is unset: del t       # the loop did not run
+
+A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. What a list
+is given by ``append`` is noted while the loop runs, and appended at its end. Everything else of the function runs as
+Python, on the real arrays.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
+from mlirfuse.frontend.numpy.loops.source import (
+    NoSource,
+    Scope,
+    appended,
+    attributes_read,
+    looks_at_variables,
+    parsed,
+    remade,
+)
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+
+_POSITION = "mlirfuse_position"  # in what a loop that is compiled goes over
+_LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
+_FORMS = (
+    ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
+    ast.Return, ast.Raise,
+)  # fmt: skip
+
+
+class Outlined:
+    """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it. ``preferred``:
+    it is better run so than traced, as there is a ``while``, or a loop that writes into arrays; ``tried``: where one of
+    its loops runs natively, as it appends to lists. Raises NotOutlinable."""
+
+    def __init__(self, fn: types.FunctionType):
+        definition = parsed(fn)
+        if looks_at_variables(definition):
+            raise NotOutlinable("a function that looks at its own variables")
+        if _watches_errors(definition):
+            raise NotOutlinable("a function that asks for NumPy's warnings or errors")
+        self.loops: list[Loop] = []
+        scope = Scope(fn)
+        locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
+        rewriter = _Rewriter(self.loops, locals_, scope)
+        self.left = rewriter.left
+        body = rewriter.block(definition.body)
+        if not self.loops:
+            raise NotOutlinable("no loops")
+        self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
+        self.preferred = _better_run(definition)
+        self.tried = any(loop.lists for loop in self.loops)
+
+
+def outlined(fn: types.FunctionType) -> Outlined | None:
+    """``fn`` with its loops lifted; None where it has none that may be. Raises NoSource."""
+    try:
+        return Outlined(fn)
+    except NoSource:
+        raise
+    except NotOutlinable:
+        return None
+
+
+def _watches_errors(definition: ast.FunctionDef) -> bool:
+    """Whether NumPy's errors are to be other than ignored somewhere (``np.errstate(divide="raise")``)."""
+    for node in ast.walk(definition):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        words = [k.value.value if isinstance(k.value, ast.Constant) else "" for k in node.keywords]
+        if name in ("seterr", "seterrcall") or (name == "errstate" and any(w != "ignore" for w in words)):
+            return True
+    return False
+
+
+def _better_run(definition: ast.FunctionDef) -> bool:
+    for loop in _loops_of(definition.body):
+        if isinstance(loop, ast.While):
+            return True
+        for found in ast.walk(loop):
+            if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store):
+                return True
+    return False
+
+
+def _loops_of(statements: list[ast.stmt]):
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and _over_range(statement)):
+            yield statement
+        for field in ("body", "orelse", "finalbody"):
+            yield from _loops_of(getattr(statement, field, []))
+
+
+def _over_range(node: ast.For) -> bool:
+    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
+
+
+def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
+    """``for x in data``, which has a loop in it, as a loop over the positions in ``data``: for an array, the same. Any
+    other statement stays."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or not isinstance(node.target, ast.Name):
+        return node
+    data = node.iter.id
+    inside = [n for statement in node.body for n in ast.walk(statement)]
+    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and _over_range(n)) for n in inside)
+    changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
+    if data not in local or data == node.target.id or changed or not loops:
+        return node
+    created = copy.copy(node)
+    text = f"for {_POSITION} in range(len({data})): {node.target.id} = {data}[{_POSITION}]"
+    (head,) = ast.parse(text).body
+    assert isinstance(head, ast.For)
+    created.target, created.iter, created.body = head.target, head.iter, [*head.body, *node.body]
+    for found in (created.target, created.iter, head.body[0]):
+        for part in ast.walk(found):
+            ast.copy_location(part, node)
+    return created
+
+
+def _candidate(node: ast.stmt, scope: Scope) -> bool:
+    """Whether a loop statement has nothing in it that is never compiled."""
+    if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
+        return False
+    if getattr(node, "orelse", None):
+        return False
+    for found in natively(node):
+        if isinstance(found, ast.stmt) and not isinstance(found, _FORMS):
+            return False
+        if isinstance(found, ast.For) and not _over_range(found):
+            return False
+        if isinstance(found, ast.Expr) and not (
+            isinstance(found.value, ast.Constant) or appended(found) or _calls_users(found.value, scope)
+        ):
+            return False
+        if isinstance(found, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.Dict, ast.DictComp, ast.SetComp,
+                              ast.Yield, ast.Await, ast.NamedExpr, ast.JoinedStr)):  # fmt: skip
+            return False
+    return True
+
+
+def _calls_users(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is a call of a function of the user's by its name."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    try:
+        return isinstance(scope(node.func.id), (types.FunctionType, _native.Function))
+    except LookupError:
+        return False
+
+
+class _Rewriter:
+    """Rewrites blocks of statements."""
+
+    def __init__(self, loops: list[Loop], local: set[str], scope: Scope):
+        self.loops, self.local, self.scope = loops, local, scope
+        self.left: list[ast.stmt] = []
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        return [created for statement in statements for created in self.statement(statement)]
+
+    def statement(self, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            return [node]
+        if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # after an error there, variables are looked at
+            return [node]
+        loop = isinstance(node, (ast.For, ast.While))
+        native = _over_positions(node, self.local)
+        outlined = self._outlined(node, native) if loop and _candidate(native, self.scope) else None
+        if loop and outlined is None:
+            self.left.append(node)
+        plain = self._within(node)
+        return [plain] if outlined is None else outlined(plain)
+
+    def _within(self, node: ast.stmt) -> ast.stmt:
+        """The statement with its blocks rewritten."""
+        fields: dict[str, Any] = {}
+        for field in ("body", "orelse"):
+            inside = getattr(node, field, None)
+            if isinstance(inside, list):
+                fields[field] = self.block(inside)
+        if not fields:
+            return node
+        created = copy.copy(node)
+        for name, value in fields.items():
+            setattr(created, name, value)
+        return created
+
+    def _outlined(self, node: ast.stmt, native: ast.stmt):
+        """``native``: the statement as it is compiled."""
+        found = [n for n in natively(native) if isinstance(n, ast.Name)]
+        assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
+        if not set(assigned) - {_POSITION} <= self.local:  # globals and variables of enclosing functions
+            return None
+        lists = _lists(native)
+        if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list that is more than appended to
+            return None
+        number = len(self.loops)
+        leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
+        names = {n.id for n in found} | attributes_read(native, set(assigned))
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names))
+
+        def around(plain: ast.stmt) -> list[ast.stmt]:
+            text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"
+            text += f"    {', '.join([*assigned, _LEFT])}, = {_DONE}\n"
+            text += "".join(f"    if {name} is {_UNSET}: del {name}\n" for name in assigned)
+            text += "".join(f"    if {_LEFT} == {k + 1}: pass\n" for k in range(len(leaves)))
+            created = ast.parse(text).body
+            ways = created[1].orelse[-len(leaves) :] if leaves else []  # type: ignore[attr-defined]
+            created[1].body = [plain]  # type: ignore[attr-defined]
+            for way, leave in zip(ways, leaves):
+                way.body = [leave]
+            _place(created, node, {plain, *leaves})
+            return created
+
+        return around
+
+
+def natively(node: ast.stmt) -> Iterator[ast.AST]:
+    """What of a loop is compiled: all but what leaves the function, which runs as Python."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        yield found
+        if not isinstance(found, (ast.Return, ast.Raise)):
+            queue.extend(ast.iter_child_nodes(found))
+
+
+@dataclass
+class _Lists:
+    """Lists that a loop appends to: their names, and the nodes that name them there."""
+
+    names: set[str]
+    nodes: set[ast.AST]
+
+
+def _lists(node: ast.stmt) -> _Lists:
+    found = [name for n in natively(node) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
+    return _Lists({name.id for name in found}, set(found))
+
+
+def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) -> None:
+    """Gives statements the place of another in the source, all but ``but``."""
+    queue: list[ast.AST] = list(statements)
+    while queue:
+        found = queue.pop()
+        if found in but:
+            continue
+        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
+            ast.copy_location(found, at)
+        queue.extend(ast.iter_child_nodes(found))

@@ -1,0 +1,139 @@
+"""Values added to rows that positions choose. On a GPU sums depend on the order in which values come: where algorithms
+shall be deterministic they are torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.known_values import known_value
+
+_MOST_READERS = 64  # elements that one thread adds up one after the other
+
+
+def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
+    """``values`` added to the rows of ``x``; ``index`` of rank 1. ``wraps``: negative ones count from the end."""
+    _in_any_order(c)
+    rows = checked(c, index, x.shape[0], 0, wraps)
+    return c.op("index_put_accumulate", x, rows, values)
+
+
+def _in_any_order(c: Context) -> None:
+    if c.out.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
+        raise Unsupported("additions at positions that are deterministic are torch's own on a GPU")
+
+
+@rule("aten.index_add.default")
+def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
+    if x.rank == 0 or source.rank != x.rank or index.rank != 1 or axis(dim, x.rank):
+        raise Unsupported("positions along another dimension than the first")
+    values = source if alpha == 1 else c.elementwise("mul", source, alpha, dtype=element(x))
+    return _add(c, x, index, values)
+
+
+@rule("aten.index_put.default")
+def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    index, *others = indices
+    if not accumulate or index is None or any(i is not None for i in others) or index.rank != 1:
+        raise Unsupported("values that are put, or positions in several dimensions")
+    shape = (index.shape[0], *x.shape[1:])
+    return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape), wraps=True)
+
+
+@rule("aten._unsafe_index_put.default")
+def unsafe_index_put(
+    c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
+    the place of each."""
+    first, alone = indices[0], sum(index is not None for index in indices) == 1
+    if not accumulate or (first is not None and alone and known_value(first) is None):
+        return index_put(c, x, indices, values, accumulate)
+    along = along_dimensions(c.b, indices)
+    if any(index.rank != 1 for index in along.values()):
+        raise Unsupported("positions along a dimension that differ along several")
+    shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
+    # On a GPU one kernel that adds atomically is faster than a reduction for each dimension (benchmarks/HISTORY.md).
+    in_order = c.out.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+    if in_order and (readers := ascending_readers(along, x.shape)):
+        gathered = c.b.broadcast_to(c.b.cast(values, element(x)), shape)
+        for dim, most in readers.items():
+            gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
+        return c.op("add", x, gathered)
+    _in_any_order(c)
+    place: Value = c.b.constant(0, dt.i64)
+    stride: sz.Size = 1
+    for dim in reversed(range(x.rank)):
+        own = tuple(n if k == dim else 1 for k, n in enumerate(shape))
+        if dim in along:
+            at = c.op("position", c.b.cast(c.b.reshape(along[dim], own), dt.i64), extent=x.shape[dim])
+        else:
+            at = c.op("iota", shape=own, axis=dim, dtype=dt.i64)
+        place = c.op("add", place, c.op("mul", at, c.b.size(stride)))
+        stride = sz.mul(stride, x.shape[dim])
+    count = sz.product(shape)
+    at, of = (c.b.reshape(c.b.broadcast_to(v, shape), (count,)) for v in (place, c.b.cast(values, element(x))))
+    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), at, of), x.shape)
+
+
+def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:
+    """For the gradient of a gather whose indices are known and never descend, as in resizing or repeating: how many
+    elements of the gathered tensor at most come from one index, along each dimension, the last first. None where an
+    index is not known, or so many come from one that adding them up by one thread takes longer than scattering."""
+    most = {}
+    for dim in sorted(along, reverse=True):
+        index = known_value(along[dim])
+        extent = shape[dim]
+        if index is None or not index.size or not isinstance(extent, int):
+            return None
+        if (index < 0).any() or (index >= extent).any() or (np.diff(index) < 0).any():
+            return None
+        most[dim] = int(np.bincount(index).max())
+        if most[dim] > _MOST_READERS:
+            return None
+    return most
+
+
+def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: sz.Size, most: int) -> Value:
+    """The sums of the ``values`` along ``dim`` whose ``index`` is each number below ``extent``, in ascending order.
+    ``index``: ascending; ``most``: how many of them are equal at most."""
+    index = c.op("expand_dims", c.b.cast(index, dt.i64), axes=(0,))
+    count = index.shape[1]
+    each = c.op("iota", shape=(extent, 1), axis=0, dtype=dt.i64)
+
+    def number_of(compare: str) -> Value:
+        return c.op("sum", c.b.cast(c.op(compare, index, each), dt.i64), axes=(1,), keepdims=False)
+
+    first, end = number_of("lt"), number_of("le")
+    # The readers of each element stand one above the other, so that a kernel goes over memory as the result lies.
+    at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
+    there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
+    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (sz.mul(most, extent),))
+    shape = (*values.shape[:dim], most, extent, *values.shape[dim + 1 :])
+    own = tuple(n if d in (dim, dim + 1) else 1 for d, n in enumerate(shape))
+    read = c.b.reshape(c.op("take", values, at, axis=dim), shape)
+    read = c.op("where", c.b.reshape(there, own), read, c.b.constant(0, element(values)))
+    return c.op("sum", read, axes=(dim,), keepdims=False)
+
+
+@rule("aten.embedding_dense_backward.default")
+def embedding_dense_backward(
+    c: Context, gradient: Value, index: Value, rows: Any, padding: int, scale_by_frequency: bool
+) -> Value:
+    if scale_by_frequency:
+        raise Unsupported("gradients that are divided by how often a row is used")
+    width, count = gradient.shape[-1], index.numel
+    values, at = c.b.reshape(gradient, (count, width)), c.b.reshape(index, (count,))
+    if padding >= 0:
+        kept = c.op("expand_dims", c.op("ne", at, c.b.constant(padding, element(at))), axes=(1,))
+        values = c.op("where", kept, values, c.b.constant(0, element(values)))
+    zeros = c.op("full", c.b.constant(0, element(gradient)), shape=c.shape)
+    return _add(c, zeros, at, values)

@@ -1,0 +1,62 @@
+"""The machines that code can be made for: this host, its CUDA devices, and any architecture by its name."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from mlirfuse import _native
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.lowering import llvm
+
+
+def host() -> HostProperties:
+    """This host's processor."""
+    return HostProperties(
+        llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
+    )
+
+
+def device(index: int) -> DeviceProperties:
+    """The GPU that CUDA device ``index`` is. Raises :class:`UnsupportedError` where there is none."""
+    if not _native.cuda_available():
+        raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
+    found = _native.cuda_device_attributes(index)
+    major, minor = found["cc"]
+    return DeviceProperties(
+        f"sm_{major}{minor}",
+        found["sm_count"],
+        found["max_threads_per_sm"],
+        found["shared_per_block_optin"],
+        found["l2_bytes"],
+    )
+
+
+def named(name: str) -> HostProperties | DeviceProperties:
+    """The machine of a target's name: "cpu", "cuda" (this host's first GPU) or "cuda:sm_90". Raises
+    :class:`UnsupportedError` for any other."""
+    if name == "cpu":
+        return host()
+    if name == "cuda":
+        return device(0)
+    if name.startswith("cuda:sm_"):
+        return DeviceProperties.of_architecture(name.removeprefix("cuda:"))
+    raise UnsupportedError(
+        f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on"
+    )
+
+
+@functools.cache
+def cache_bytes(level: int, otherwise: int, processors: Path = Path("/sys/devices/system/cpu")) -> int:
+    """The size of the data cache of a level that the first processor we may run on has, alone or with others, as Linux
+    tells it (glibc gives the sum of all such caches of an AMD processor); ``otherwise`` where it does not."""
+    for cache in processors.glob(f"cpu{min(os.sched_getaffinity(0))}/cache/index*"):
+        try:
+            kind, found, size = ((cache / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction" and int(found) == level:
+                return int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return otherwise

@@ -1,0 +1,290 @@
+"""Segments in the making: what each reads and gives, and two made one."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.phases import following, is_reduction, is_scan, is_scatter_add
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Layout, Op, Value
+from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
+
+ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
+
+# What a kernel does along its rows, or instead of computing an element at a place: one of these.
+REDUCES, SCANS, SCANS_BACK, ACCUMULATES = 1, 2, 4, 8
+
+# An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
+# the first were copied into the second.
+Decision = tuple[Op, int, Op, int, str | None]
+
+
+@dataclass(eq=False)
+class SegmentDraft:
+    """A segment in the making. Axis sets are bit masks over the group's axes."""
+
+    ops: list[Op]  # in no order until all is merged
+    first: float  # the smallest and the largest position of its ops in the group
+    last: float
+    reduced: int = 0  # axes reduced or scanned, 0 if there is no reduction and no scan
+    ways: int = 0  # whether these are reduced or scanned, and from which end
+    domain: int = 0  # axes of the reductions' operands or the scans' results
+    rows: int = 0  # axes that partial sums go over
+    why: str = ""
+    ins: dict[Value, int] = field(default_factory=dict)  # how many of its ops read it
+    # values used outside of it: by how many ops, and by the block's end
+    outs: dict[Value, int] = field(default_factory=dict)
+    masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
+    late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
+    cost: int = 0  # of its ops
+    moving: int = 0  # how many of its ops read their operands at other positions
+    work: Work | None = None  # once it has been asked for
+    into: SegmentDraft | None = None  # what it was merged into
+
+    @property
+    def kind(self) -> tuple[int, int, int, int]:
+        """Segments with reductions or scans can only become one where these are the same."""
+        return self.reduced, self.ways, self.domain, self.rows
+
+
+class SegmentDrafts:
+    """The segments that the ``members`` of a group make so far, one for each op at the start. A merge costs what the
+    smaller side and its border are worth, not what has been merged before: a part keeps counts of its uses, and only
+    values that begin to depend on a reduction are looked at."""
+
+    def __init__(
+        self,
+        members: list[Op],
+        axes: Axes,
+        users: dict[Value, list[Op]],
+        returned: set[Value],
+        unread: set[Value],
+        written: set[Value],
+        layouts: Mapping[Value, Layout],
+        repeated: int,
+    ):
+        """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to;
+        ``layouts``: how arguments lie, where that is known; ``repeated``: what is at most computed again for each
+        element of a value rather than to store it."""
+        self.axes = axes
+        self.bits: dict[object, int] = {}
+        self.mask: dict[Value, int] = {}
+        self.dims: dict[Value, list] = {}
+        self.users, self.returned, self.unread, self.written = users, returned, unread, written
+        self.layouts, self.repeated = layouts, repeated
+        self.counts: dict[Value, int] = {}
+        self.members: dict[float, Op] = dict(enumerate(members))
+        self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}
+        self.asked = [v for op in members if op.row.barrier for v in op.results]
+        self.partial = [v for op in members if op.row.kind == "partial" for v in op.results]
+        self.log: list[Decision] = []
+        self.all = [self._single(op, position) for position, op in enumerate(members)]
+        self.draft = dict(zip(members, self.all))
+
+    def elements(self, value: Value) -> int:
+        """How many elements ``value`` has where all sizes are large: to compare tensors with each other."""
+        found = self.counts.get(value)
+        if found is None:
+            found = self.counts[value] = max(1, sz.supposed(value.numel))
+        return found
+
+    def work(self, draft: SegmentDraft) -> Work | None:
+        """What ``draft`` computes as a kernel."""
+        if draft.work is None:
+            draft.work = self._work(draft.ops, draft.outs)
+        return draft.work
+
+    def work_of_both(self, a: SegmentDraft, b: SegmentDraft, between) -> Work | None:
+        """What ``a`` and ``b`` compute as one kernel."""
+        inside = {value for _, _, value, uses in between if not uses}
+        return self._work([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+
+    def work_with(self, draft: SegmentDraft, ops: list[Op]) -> Work | None:
+        """What ``draft`` computes as a kernel that has ``ops`` too."""
+        return self._work([*draft.ops, *ops], draft.outs)
+
+    def _work(self, ops: list[Op], outs: Iterable[Value]) -> Work | None:
+        return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements)
+
+    def repeated_of(self, draft: SegmentDraft, inside: Work) -> int:
+        """How many instructions, over all elements, a kernel with this work spends on computing again what ``draft``
+        computes, where it does that more often than ``draft`` itself."""
+        own = self.work(draft)
+        more = 0
+        for what, count in (own.counts if own else {}).items():
+            again = inside.counts.get(what, 0)
+            if again > count:
+                once = self.elements(what if isinstance(what, Value) else what.results[0])
+                more += cost_of(what) * (again - once)
+        return more
+
+    def axis_mask(self, value: Value) -> int:
+        found = self.mask.get(value)
+        if found is None:
+            found = 0
+            for axis in self.axes.flat(value):
+                found |= self.bits.setdefault(axis, 1 << len(self.bits))
+            self.mask[value] = found
+        return found
+
+    def axes_of(self, value: Value) -> list:
+        """The axes of each dimension."""
+        found = self.dims.get(value)
+        if found is None:
+            found = self.dims[value] = self.axes.dims(value)
+        return found
+
+    def _single(self, op: Op, position: int) -> SegmentDraft:
+        draft = SegmentDraft([op], position, position, cost=op.row.cost, moving=int(moves(op)))
+        if is_reduction(op):
+            for axis in self.axes.reduced(op):
+                draft.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            if draft.reduced:
+                draft.domain, draft.ways = self.axis_mask(op.operands[0]), REDUCES
+                draft.late.update(op.results)
+        if is_scan(op) and self.axes.scanned(op):
+            for axis in self.axes.scanned(op):
+                draft.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            draft.domain, draft.ways = self.axis_mask(op.result), SCANS_BACK if op.attrs["reverse"] else SCANS
+            draft.late.update(op.results)
+        if is_scatter_add(op):
+            draft.domain, draft.ways = self.axis_mask(op.operands[2]), ACCUMULATES
+        if op.row.kind == "partial":
+            draft.domain = self.axis_mask(op.operands[0])
+            for d in op.attrs["axes"]:
+                for axis in self.axes_of(op.operands[0])[d]:
+                    draft.rows |= self.bits.setdefault(axis, 1 << len(self.bits))
+        draft.ins = dict.fromkeys(op.operands, 1)
+        for value in op.results:
+            uses = len(self.users.get(value, ())) + (value in self.returned)
+            if uses:
+                draft.outs[value] = uses
+                if op.row.kind != "partial":
+                    draft.masks[self.axis_mask(value)] = draft.masks.get(self.axis_mask(value), 0) + 1
+        return draft
+
+    def draft_of(self, op: Op | None) -> SegmentDraft | None:
+        if op is None:
+            return None
+        draft = self.draft.get(op)
+        if draft is None or draft.into is None:
+            return draft
+        root = draft.into
+        while root.into is not None:
+            root = root.into
+        while draft is not root:
+            draft.into, draft = root, draft.into
+        self.draft[op] = root
+        return root
+
+    def alive(self) -> list[SegmentDraft]:
+        """Those that have not become part of another."""
+        return [draft for draft in self.all if draft.into is None and draft.ops]
+
+    @staticmethod
+    def between(a: SegmentDraft, b: SegmentDraft) -> list[tuple[SegmentDraft, SegmentDraft, Value, int]]:
+        """The values that one of the two makes and the other reads, and how many uses are left when the two are one."""
+        found = []
+        for maker, reader in ((a, b), (b, a)):
+            few, many = (maker.outs, reader.ins) if len(maker.outs) <= len(reader.ins) else (reader.ins, maker.outs)
+            found += [(maker, reader, v, maker.outs[v] - reader.ins[v]) for v in few if v in many]
+        return found
+
+    def passes(self, value: Value, a: SegmentDraft, b: SegmentDraft) -> bool:
+        """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it
+        that nothing else crosses."""
+        maker = self.draft_of(value.op)
+        return (maker is a and value in b.ins) or (maker is b and value in a.ins)
+
+    def becoming_late(self, a: SegmentDraft, b: SegmentDraft, between) -> set[Value] | str:
+        """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such
+        values have to stay inside the reduction's domain, at the same index. What was late before has been looked
+        at."""
+        domain = a.domain | b.domain
+        created: set[Value] = set()
+        pending = [
+            self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))
+        ]
+        heapq.heapify(pending)
+        previous = None
+        while pending:  # in the program's order, so that all that an op reads has been decided
+            op = self.members[heapq.heappop(pending)]
+            if op is previous or op.row.kind == "partial":
+                continue
+            previous = op
+            if not (is_reduction(op) and self.axes.reduced(op)):
+                if any(self.axis_mask(v) & ~domain for v in op.results):
+                    return "uses a reduction's result over other axes"
+                if not self._same_index(op, [v for v in op.operands if v in a.late or v in b.late or v in created]):
+                    return f"{op.name} moves a reduction's result to another index"
+            for value in op.results:
+                if value not in a.late and value not in b.late:
+                    created.add(value)
+                    for reader in self._readers(value, (a, b)):
+                        heapq.heappush(pending, self.order[reader])
+        return created
+
+    def _readers(self, value: Value, drafts) -> list[Op]:
+        """The ops of ``drafts`` that read ``value``."""
+        users = self.users.get(value, ())
+        if len(users) > sum(len(p.ops) for p in drafts):
+            return [op for p in drafts for op in p.ops if value in op.operands]
+        return [op for op in users if self.draft_of(op) in drafts]
+
+    def reduces_scans(self, a: SegmentDraft, b: SegmentDraft) -> bool:
+        """Whether a reduction of the two depends on a scan of theirs."""
+        ops = sorted([*a.ops, *b.ops], key=self.order.__getitem__)
+        scans = [op for op in ops if is_scan(op) and self.axes.scanned(op)]
+        return any(is_reduction(op) and self.axes.reduced(op) for op in following(ops, scans))
+
+    def _same_index(self, op: Op, late: list[Value]) -> bool:
+        """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""
+        kind = op.row.kind
+        if kind in ("elementwise", "scan"):
+            out = self.axes_of(op.result)
+            return all(
+                n == 1 or dim == out[d] for v in late for d, (n, dim) in enumerate(zip(v.shape, self.axes_of(v)))
+            )
+        if op.name == "reshape":
+            return self.axes.flat(op.operands[0]) == self.axes.flat(op.result)
+        if op.name == "broadcast_in_dim":
+            operand, out = op.operands[0], self.axes_of(op.result)
+            return all(
+                n == 1 or dim == out[d] for d, n, dim in zip(op.attrs["dims"], operand.shape, self.axes_of(operand))
+            )
+        if kind == "reduce":
+            return not self.axes.reduced(op)
+        return op.row.view == "all" or kind == "create"
+
+    def merge(self, a: SegmentDraft, b: SegmentDraft) -> None:
+        self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))
+        between = self.between(a, b)
+        late = self.becoming_late(a, b, between)
+        a.late, others = (a.late, b.late) if len(a.late) >= len(b.late) else (b.late, a.late)
+        a.late.update(others, () if isinstance(late, str) else late)
+        a.outs |= b.outs
+        for mask, count in b.masks.items():
+            a.masks[mask] = a.masks.get(mask, 0) + count
+        for value, count in b.ins.items():
+            a.ins[value] = a.ins.get(value, 0) + count
+        for _, _, value, uses in between:
+            del a.ins[value]
+            a.outs[value] = uses
+            if not uses:
+                del a.outs[value]
+                if value.op.row.kind != "partial":
+                    a.masks[self.axis_mask(value)] -= 1
+        a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
+        a.ops += fewer
+        a.cost += b.cost
+        a.moving, a.work = a.moving + b.moving, None
+        a.reduced |= b.reduced
+        a.ways |= b.ways
+        a.domain |= b.domain
+        a.rows |= b.rows
+        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
+        a.why = b.why if b.why == ASKED else a.why or b.why
+        b.into = a

@@ -1,0 +1,334 @@
+"""Ops that are no kernels of ours (products, convolutions, sorting, scattering), run by the arrays' own
+framework where they lie.
+
+NumPy arrays take the op table's reference. What a CUDA framework has no function for goes through the host, with a
+warning that says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError, warn
+from mlirfuse.ir import ops as table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
+from mlirfuse.runtime import arrays
+
+
+def quiet(function: Callable) -> Callable:
+    """``function`` of one argument without NumPy's warnings about floats, as ``np.errstate`` does it at four times the
+    cost: it makes its state in each call."""
+    inside = sys.modules.get("numpy._core.umath")
+    state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
+    if state is None or created is None:  # another version of NumPy
+        return np.errstate(all="ignore")(function)
+    enter, leave, silent = state.set, state.reset, created(all="ignore")
+
+    def called(given):
+        token = enter(silent)
+        try:
+            return function(given)
+        finally:
+            leave(token)
+
+    return called
+
+
+def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What computes ``op``, which no kernel does, for these sizes: a function of an array beside which results are made
+    (``like``) and of the operands, arrays or numbers, that gives the list of results."""
+    row, attrs = op.row, _attributes(op, env)
+    reference = row.ref
+    if reference is None:
+        raise UnsupportedError(f"{op.name} has no reference: run fusion-decompose first", op.loc)
+    if row.calls:
+
+        def called(like, *given) -> list:
+            kind = arrays.framework(like) or "numpy"
+            return list(reference(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
+
+        return called
+    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
+    types, created_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
+    several = row.several
+
+    @quiet
+    def on_numpy(given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = reference(*given, **attrs)
+        return [_owned(np.asarray(r, t), given) for r, t in zip(found if several else (found,), created_types)]
+
+    def call(like, *given) -> list:
+        if type(like) is np.ndarray:  # the usual case, which nothing may slow down
+            for a, t in zip(given, types):
+                if type(a) is not np.ndarray or a.dtype is not t:
+                    return on_numpy([_host(a, t) for a, t in zip(given, types)])
+            return on_numpy(given)
+        kind = arrays.framework(like) or "numpy"
+        own = _FUNCTIONS.get(kind, {}).get(op.name)
+        if own is not None:
+            results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
+            return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
+        if not number and arrays.device_of(like) not in (None, ("cpu",)):
+            _log(op.name, kind)
+        created = on_numpy([_host(a, t) for a, t in zip(given, types)])
+        return created if number else [arrays.from_numpy(r, like) for r in created]
+
+    return call
+
+
+def by_numpy(function: Callable) -> Callable[..., list]:
+    """What a call in a graph runs: NumPy's ``function`` of its operands, through the host where they lie elsewhere."""
+
+    def call(*given) -> list:
+        near = next((a for a in given if arrays.framework(a) not in (None, "numpy")), None)
+        if near is not None and arrays.device_of(near) != ("cpu",):
+            _log(getattr(function, "__name__", "a function"), arrays.framework(near))
+        hosted = [arrays.to_numpy(a) if arrays.framework(a) else a for a in given]
+        with np.errstate(all="ignore"):
+            created = function(*hosted)
+        results = [
+            _owned(np.asarray(r), hosted) for r in (created if isinstance(created, (list, tuple)) else [created])
+        ]
+        return results if near is None else [arrays.from_numpy(r, near) for r in results]
+
+    return call
+
+
+def _attributes(op: Op, env: dict[str, int]) -> dict:
+    """The attributes of ``op`` for the sizes of a call."""
+    row = op.row
+    return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.evaluated(n, env))
+
+
+def _host(array, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(arrays.to_numpy(array), dtype)
+
+
+def _owned(array: np.ndarray, given) -> np.ndarray:
+    """``array``, or a row-major copy of it, in memory of its own."""
+    if array.base is None and array.flags.c_contiguous:
+        for other in given:
+            if array is other:
+                return array.copy()
+        return array
+    shared = any(np.may_share_memory(array, other) for other in given)
+    return array.copy(order="C") if shared else np.asarray(array, order="C")
+
+
+def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What gives the views that ``op``, a view of its operand, stands for in a call with these sizes: a function of the
+    operand, an array of NumPy, torch or CuPy. A reshape that strides do not allow is a copy."""
+    attrs = _attributes(op, env)
+    shapes = [tuple(sz.known(n, env) for n in v.shape) for v in op.results]
+    rank = op.operands[0].rank
+    whole = [slice(None)] * rank
+    if op.name == "reshape":
+        return lambda x: [x.reshape(shapes[0])]
+    if op.name == "permute":
+        dims = tuple(attrs["dims"])
+        return lambda x: [
+            x.transpose(dims) if isinstance(x, np.ndarray) or not hasattr(x, "permute") else x.permute(dims)
+        ]
+    if op.name == "squeeze":
+        index = tuple(0 if d in attrs["axes"] else slice(None) for d in range(rank))
+        return lambda x: [x[(*index, ...)]]
+    if op.name == "expand_dims":
+        added = tuple(None if d in attrs["axes"] else slice(None) for d in range(rank + len(attrs["axes"])))
+        return lambda x: [x[(*added, ...)]]
+    if op.name == "slice":
+        window, backwards = _window(attrs)
+        if not backwards:
+            return lambda x: [x[window]]
+        return lambda x: [x[window].flip(backwards) if hasattr(x, "flip") else np.flip(x[window], backwards)]
+    if op.name == "split":
+        parts: list[tuple] = []
+        at = 0
+        for size in attrs["sizes"]:
+            parts.append((*whole[: attrs["axis"]], slice(at, at + size), ...))
+            at += size
+        return lambda x: [x[part] for part in parts]
+    assert op.name == "broadcast_in_dim", op.name
+    inner = tuple(slice(None) if d in attrs["dims"] else None for d in range(len(shapes[0])))
+
+    def broadcast(x):
+        x = x[(*inner, ...)]
+        return [x.expand(shapes[0]) if hasattr(x, "expand") else np.broadcast_to(x, shapes[0])]
+
+    return broadcast
+
+
+def _window(attrs: dict) -> tuple[tuple, tuple[int, ...]]:
+    """The elements of a slice as an index that steps forwards, and the dimensions that it goes through backwards."""
+    window = tuple(
+        slice(start + (size - 1) * step, start + 1, -step) if step < 0 else slice(start, start + size * step, step)
+        for start, size, step in zip(attrs["start"], attrs["size"], attrs["step"])
+    )
+    return (*window, ...), tuple(d for d, step in enumerate(attrs["step"]) if step < 0)
+
+
+def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What writes the second operand of an ``update`` into a slice of the first, for these sizes."""
+    attrs = _attributes(op, env)
+    dtype = op.operands[1].dtype
+    window, backwards = _window(attrs)
+
+    def call(target, value) -> list:
+        kind = arrays.framework(target)
+        if kind is not None and arrays.framework(value) != kind:
+            value = arrays.from_numpy(np.asarray(arrays.to_numpy(value), dtype.numpy), target)
+        if backwards and value.ndim:  # not every framework steps backwards
+            missing = op.operands[0].rank - value.ndim
+            dims = tuple(d - missing for d in backwards if d >= missing and value.shape[d - missing] > 1)
+            value = np.flip(value, dims) if kind == "numpy" else value.flip(dims)
+        if 0 not in attrs["size"]:
+            target[window] = value
+        return [target]
+
+    return call
+
+
+def like(leaves):
+    """An array that says where results are made: empty, as it must not keep an argument's memory, or one of a call's
+    arguments where its framework is none that we can ask for one."""
+    for leaf in leaves:
+        if type(leaf) is not np.ndarray and type(leaf) not in _NUMBERS:
+            return _like_other(leaves)
+    return _NOTHING
+
+
+_NUMBERS = {bool, int, float, complex}
+
+
+def _like_other(leaves):
+    found = [a for a in leaves if arrays.framework(a)]
+    away = next((a for a in found if arrays.device_of(a) != ("cpu",)), None)
+    chosen = away if away is not None else found[0] if found else _NOTHING
+    kind = arrays.framework(chosen)
+    if kind == "numpy":
+        return _NOTHING
+    return _torch_empty(chosen.device) if kind == "torch" else chosen
+
+
+_NOTHING = np.empty(0)
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_empty(device):
+    return _torch().empty(0, device=device)
+
+
+def _placed(array, value, like, kind: str):
+    """An operand as the framework takes it: constants and numbers become 0-d arrays beside ``like``."""
+    if arrays.framework(array) == kind and arrays.device_of(array) == arrays.device_of(like):
+        return array
+    if kind == "torch" and not value.shape:  # filled there: a copy from the host would wait
+        return _torch().full(
+            (), np.asarray(arrays.to_numpy(array)).item(), dtype=arrays.torch_dtype(value.dtype), device=like.device
+        )
+    return arrays.from_numpy(np.asarray(arrays.to_numpy(array), value.dtype.numpy), like)
+
+
+def _compact(array, kind: str):
+    if kind == "torch":
+        return array.contiguous()
+    import cupy
+
+    return cupy.asarray(array, order="C")
+
+
+@functools.cache
+def _log(name: str, kind: str | None) -> None:
+    warn(f"mlirfuse runs '{name}' on the host: {kind} arrays have no function for it here")
+
+
+# ---------------------------------------------------------------------------------------------------------------- torch
+
+
+def _torch():
+    return sys.modules["torch"]
+
+
+def _widened(function):
+    """Half types computed in float32, as the op table says."""
+
+    def call(x, *more, **attrs):
+        torch = _torch()
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            return function(x, *more, **attrs)
+        others = [m.float() if m.is_floating_point() else m for m in more]
+        return function(x.float(), *others, **attrs).to(x.dtype)
+
+    return call
+
+
+def _scatter(x, index, values, axis):
+    return x.scatter(axis, index.long(), values.expand(index.shape))
+
+
+def _scan(function):
+    """A scan by torch, where it is alone and no kernel is made of single ops."""
+
+    def call(x, axis, reverse):
+        return function(x.flip(axis), axis).flip(axis) if reverse else function(x, axis)
+
+    return _widened(call)
+
+
+def _index_add(x, *added):
+    for index, values in table.added_at((x, *added)):
+        x = x.index_add(0, index, values)
+    return x
+
+
+def _argsort(x, axis, descending, stable):
+    return _torch().argsort(x, dim=axis, descending=descending, stable=True)
+
+
+def _conv(x, w, *bias, stride, padding, dilation, groups):
+    function = getattr(_torch().nn.functional, f"conv{x.ndim - 2}d")
+    return function(x, w, *bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+
+
+_TORCH = {
+    "matmul": lambda a, b: _torch().matmul(a, b),
+    "linear": lambda x, w, *bias: _torch().nn.functional.linear(x, w, *bias),
+    "conv": _conv,
+    "attention": lambda q, k, v, causal, scale: _torch().nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=scale
+    ),
+    "cumsum": _scan(lambda x, axis: x.cumsum(axis, dtype=x.dtype)),
+    "cumprod": _scan(lambda x, axis: x.cumprod(axis, dtype=x.dtype)),
+    "cummax": _scan(lambda x, axis: x.cummax(axis).values),
+    "cummin": _scan(lambda x, axis: x.cummin(axis).values),
+    "logcumsumexp": _scan(lambda x, axis: x.logcumsumexp(axis)),
+    "argsort": _argsort,
+    "sort": lambda x, axis, stable: x.sort(dim=axis, stable=stable).values,
+    "partition": lambda x, axis, at: x.sort(dim=axis).values,
+    "topk": lambda x, axis, count, largest: x.topk(count, dim=axis, largest=largest).values,
+    "scatter": _scatter,
+    "index_put_accumulate": _widened(_index_add),
+}
+
+# ---------------------------------------------------------------------------------------------------------------- CuPy
+
+
+def _cupy_accumulate(x, *added):
+    import cupy
+
+    out = x.copy()
+    for index, values in table.added_at((x, *added)):
+        cupy.add.at(out, index, values)
+    return out
+
+
+_CUPY = {
+    "matmul": lambda a, b: a @ b,
+    "index_put_accumulate": _cupy_accumulate,
+}
+
+_FUNCTIONS = {"torch": _TORCH, "cupy": _CUPY}

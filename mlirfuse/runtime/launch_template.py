@@ -1,0 +1,109 @@
+"""The records of a program's calls: what is the same in all of them, and what one set of sizes adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse import _native
+from mlirfuse.core import events
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.program import CompiledProgram, Program
+
+
+class LaunchTemplate:
+    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function
+    of the sizes."""
+
+    def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
+        self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
+        self.slots = [leaf_of_arg[k] for k in program.pointer_args]
+        self.first = self.slots[0] if self.slots else None
+        self.where = [program.outputs.index(v) for v in graph.returns] + [
+            len(program.outputs) + k for k in range(len(own))
+        ]
+        self.in_order = self.where == list(range(len(self.where)))
+        self.outputs = self._outputs(own)
+        self._scalars: dict[CompiledProgram, list[tuple[int, int, str]]] = {}
+
+    def _outputs(self, own):
+        """A function of the sizes that says how each output is made, in the words of
+        :class:`mlirfuse._native.Record`."""
+        graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
+        mine = {v: k for k, v in enumerate(graph.args)}
+        mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
+        serialized: list[str] = []
+        used: set[str] = set()
+        dtypes: dict[str, Any] = {}
+        position: dict[Value, int] = {}
+        for value in program.outputs:
+            position[value] = len(serialized)
+            dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
+            if value in mine:
+                serialized.append(f"('arg', {leaf_of_arg[mine[value]]})")
+                continue
+            sizes = [*value.shape]
+            if value in program.views:
+                root, strides, offset = program.views[value]
+                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
+                start = f"({offset})*{value.dtype.bytes}"
+                shape = sz.serialized(value.shape)
+                serialized.append(f"('view', {source}, {shape}, {sz.serialized(strides)}, {start}, {dtype})")
+                sizes += [*strides, offset]
+            else:
+                serialized.append(f"('new', {sz.serialized(value.shape)}, None, {dtype})")
+            used.update(*map(sz.symbols, sizes))
+        serialized += [f"('arg', {leaf})" for leaf in own]
+        return sz.function(f"[{', '.join(serialized)}]", used, **dtypes)
+
+    def scalars(self, compiled_program) -> list[tuple[int, int, str]]:
+        """(leaf, slot, kind) of each argument passed by value."""
+        found = self._scalars.get(compiled_program)
+        if found is None:
+            at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
+            slots = [(key[1], slot) for key, slot in compiled_program.slots.ints.items() if key[0] == "scalar"]
+            found = self._scalars[compiled_program] = [
+                (at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots
+            ]
+        return found
+
+    def place(self, leaves) -> tuple:
+        """The dispatcher's word for where results are made, and the leaf that they are made like."""
+        return place_of(leaves, self.first)
+
+    def record(self, compiled_program, leaves, env: dict[str, int], result, place=None):
+        """The Record of a call with these sizes; ``place``: as :meth:`place` gives it for such arguments."""
+        plan = self.program.plan(compiled_program, env)
+        device, proto = place or self.place(leaves)
+        finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
+        launch, keep = compiled_program.launch if compiled_program.kernels else 0, compiled_program
+        if launch and events.Launching.observers:
+            event = events.Launching(self.program, compiled_program, env, launch, keep)
+            events.report(event)
+            launch, keep = event.launch, event.keep
+        scalars = self.scalars(compiled_program)
+        return _native.Record(
+            launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
+        )
+
+    def _collect(self, result):
+        """Gives the graph's results, in order, to ``result``: outputs are made once each."""
+        where = self.where
+        return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
+
+
+def place_of(leaves, proto):
+    """The dispatcher's word for where results are made, and the leaf that they are made like."""
+    if proto is None:  # the kernels read no array: where the call's arrays are
+        proto = max(
+            (k for k, leaf in enumerate(leaves) if arrays.framework(leaf)),
+            key=lambda k: arrays.device_of(leaves[k]) != ("cpu",),
+            default=None,
+        )
+    if proto is None:
+        return ("cpu", "numpy"), -1
+    kind, device = arrays.framework(leaves[proto]), arrays.device_of(leaves[proto])
+    if device is None or device == ("cpu",):
+        return ("cpu", kind), proto
+    return ("cuda", kind, device[1]), proto

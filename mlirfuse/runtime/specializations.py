@@ -1,0 +1,442 @@
+"""Specializations of calls, and the way from a signature that the dispatcher does not know to what runs it.
+
+A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows a Record for each signature that has run. For
+a new one it asks :meth:`Specializations.miss`: is there a kind (a graph) that holds for these arguments, and a variant
+that is compiled for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`:
+how a call is described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and
+what runs where nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mlirfuse import _native
+from mlirfuse.core import config, deadline, events, threads
+from mlirfuse.core.errors import (
+    CompileError,
+    CudaError,
+    MlirfuseError,
+    ScheduleError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    warn,
+)
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.sizes import Size
+from mlirfuse.passes import pipelines
+from mlirfuse.runtime import failures, overlap, placement, reference
+from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime.launches import Failed
+from mlirfuse.runtime.shape_cache import ShapeCache
+from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
+from mlirfuse.schedule.program import Schedules
+from mlirfuse.schedule.targets import Target
+
+log = logging.getLogger("mlirfuse")
+_OF_THE_CALL = (TraceError, ShapeError, ScheduleError, CudaError)  # errors of what was asked for, not of compiling it
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that the dispatcher does not know, as its front end describes it.
+
+    ``key``: the same for all calls that one kind may serve; kinds of one key are told apart by what they assume.
+    ``device``: "cpu", or the kind of device that an array lies on. ``aliases``: leaves that are the same memory as an
+    earlier one. ``refused``: why no kind could be made.
+    """
+
+    leaves: list[Any]
+    specs: list[ArgSpec | Static]
+    key: tuple
+    device: str
+    aliases: dict[int, int] = field(default_factory=dict)
+    refused: Exception | None = None
+
+
+@dataclass(eq=False)
+class Assumptions:
+    """What a graph takes for granted of a call, beside the call's key.
+
+    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``constants``:
+    leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these ranges,
+    both ends in them.
+    """
+
+    symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    size_guards: list[SizeGuard] = field(default_factory=list)
+    equalities: list[tuple[Size, Size]] = field(default_factory=list)
+    constants: list[tuple[int, Any]] = field(default_factory=list)
+    scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
+
+    @property
+    def values(self) -> set[int]:
+        """The leaves whose values are looked at."""
+        return {leaf for leaf, _ in self.constants} | self.scalar_ranges.keys() | self.index_ranges.keys()
+
+    def hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
+        """Whether all holds for a call with these leaves and sizes."""
+        return (
+            all(guard.holds(env) for guard in self.size_guards)
+            and all(sz.substitute(a, env) == sz.substitute(b, env) for a, b in self.equalities)
+            and self.values_hold(leaves, env)
+        )
+
+    def values_hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
+        """Whether the numbers and constants among the leaves are those that are assumed."""
+        for leaf, ranges in self.scalar_ranges.items():
+            if not all(low <= leaves[leaf] <= high for low, high in ranges):
+                return False
+        for leaf, bounds in self.index_ranges.items():
+            if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in bounds):
+                return False
+        return all(same_value(leaves[leaf], value) for leaf, value in self.constants)
+
+
+@dataclass(eq=False)
+class Specialization:
+    """A graph, what it assumes of a call, and what runs it.
+
+    ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
+    leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those
+    of the call that it was made for; ``identical``: of how many leaves the function asks which are one
+    array, and the pairs that are. ``executor`` is None where nothing is compiled, and ``problem`` says why;
+    ``failure``: what is told of a compilation that failed, of the whole or of a part. ``schedules``: what is decided
+    about some segments.
+    """
+
+    graph: Graph
+    leaf_of_arg: list[int]
+    assumes: Assumptions = field(default_factory=Assumptions)
+    mutated: frozenset[int] = frozenset()
+    own: tuple[int, ...] = ()
+    aliases: dict[int, int] = field(default_factory=dict)
+    identical: tuple[int, frozenset[tuple[int, int]]] | None = None
+    shape_cacheable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
+    max_args: int | None = None  # of a group; None: as the switch says
+    executor: Executor | None = None
+    problem: str = ""
+    failure: str = ""
+    schedules: Schedules = None
+
+    def env(self, call: Call) -> dict[str, int]:
+        """The values of the graph's symbols in a call."""
+        out = {}
+        for name, (argument, what, axis) in self.assumes.symbols.items():
+            spec = call.specs[self.leaf_of_arg[argument]]
+            assert isinstance(spec, ArgSpec)  # an array
+            out[name] = (spec.shape if what == "shape" else spec.strides)[axis]
+        return out
+
+    def matches(self, call: Call) -> bool:
+        """Whether the graph is right for a call with the key of its own."""
+        if self.mutated and self.aliases != call.aliases:
+            return False
+        if self.identical is not None and self.identical[1] != overlap.identical(call.leaves, self.identical[0]):
+            return False
+        return not config.guards or self.assumes.hold(call.leaves, self.env(call))
+
+    def surroundings(self) -> list[tuple[str, Any]]:
+        """Names and values of the constants that were read from around the function, for people."""
+        return []
+
+    def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
+        """What makes a call's result of the graph's results and the leaves ``own``; None where the only result is it.
+        It holds on to nothing of one call but the sizes."""
+        return None
+
+    def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
+        """The arrays and numbers of the graph's arguments in a call."""
+        return [leaves[k] for k in self.leaf_of_arg]
+
+    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        """What the dispatcher is to keep for a call with these leaves, a Record, or the call's result."""
+        assert self.executor is not None
+        return self.executor.record(leaves, self.leaf_of_arg, env, self.finisher(env), self.own)
+
+    def build(self, target: Target, env: dict[str, int], failed: Failed | None = None) -> Executor:
+        """Lowers the graph to segments, and gives what runs them; ``failed``: see :class:`HostProgram`."""
+        graph = pipelines.lower_to_segments(
+            self.graph, target.properties, self._report_pass, self.schedules, self.max_args
+        )
+        return Executor(graph, target, env, failed)
+
+    def _report_pass(self, step: Any, ir: Any, seconds: float) -> None:
+        deadline.check()
+        if events.PassRan.observers:
+            events.report(events.PassRan(self, step, seconds))
+        if events.Advanced.observers:
+            events.report(events.Advanced(f"{self.graph.name} after {step.name}"))
+
+    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+        """The graph's results op by op."""
+        return reference.run(self.graph, leaves, self.leaf_of_arg, env)
+
+
+class Source(abc.ABC):
+    """A front end's part: a function, for one structure of arguments. ``owner`` stands for the function where it has
+    several structures; ``name`` is what messages call it."""
+
+    owner: object
+    name: str
+
+    @abc.abstractmethod
+    def describe(self, leaves: Sequence) -> Call | None:
+        """The call with these leaves; None where it has to be made :meth:`again`. Raises :class:`UnsupportedError` for
+        arguments that cannot be compiled for."""
+
+    @abc.abstractmethod
+    def make(self, call: Call) -> Specialization | None:
+        """A new kind for ``call``, without its executor; None where the call has to run :meth:`run_eagerly`. What the
+        graph was found to read beside the leaves is added to the call's leaves and specs: the call is then made
+        :meth:`again`."""
+
+    def again(self, leaves: Sequence) -> Any:
+        """The result of the call with these leaves and what it did not bring."""
+        raise NotImplementedError(f"{self.name} reads nothing but its arguments")
+
+    def run_eagerly(self, call: Call) -> Any:
+        """The result of a call that nothing is compiled for; NotImplemented where its graph has to be run op by op."""
+        return NotImplemented
+
+    def without_kernels(self, call: Call) -> None:
+        """Hears of a call whose kind has library ops and views alone."""
+        return
+
+    def overlapping(self, specialization: Specialization, call: Call, first: int, second: int) -> Any:
+        """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the
+        graph is computed before anything is written."""
+        return NotImplemented
+
+    def target(self, leaves: Sequence) -> Target:
+        """What a call's kernels are made for."""
+        return placement.target_of(leaves)
+
+    def may_fall_back(self) -> bool:
+        """Whether what cannot be compiled runs op by op; else it is an error."""
+        return config.fallback
+
+    def full(self) -> bool:
+        """Whether the function has as many kinds as it may have."""
+        return False
+
+    def argument_names(self) -> list[str]:
+        """The leaves' names, for people."""
+        return []
+
+
+class Specializations:
+    """The kinds that a :class:`Source` has run with, and their dispatcher. ``statics``: leaves whose values are always
+    constants, numbers included."""
+
+    def __init__(self, source: Source, statics: Iterable[int] = ()):
+        self.source = source
+        self.by_key: dict[tuple, list[Specialization]] = {}
+        self.shape_cache = ShapeCache(tuple(statics))
+        self.dispatch = _native.Dispatcher(self.miss)
+        self.dispatch.set_alias_sensitive(False)
+        for leaf in self.shape_cache.statics:
+            self.dispatch.set_static(leaf)
+        self._lock = threads.lock()
+        self._locks: dict[tuple, Any] = {}
+        self._full = False  # it has been said that there are too many
+        config.listen(self)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_key.values()))
+
+    def all(self) -> list[Specialization]:
+        """The kinds, in the order of their keys' first calls."""
+        return [specialization for specializations in self.by_key.values() for specialization in specializations]
+
+    def switched(self) -> None:
+        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        self.dispatch.clear()
+        self.shape_cache.clear()
+
+    # ---- a signature that the dispatcher does not know
+
+    def miss(self, leaves: tuple) -> Any:
+        """What the dispatcher is to keep for the signature of these leaves, a Record, or the call's result."""
+        record = self.shape_cache.record(leaves)
+        if record is not None:
+            if events.Found.observers:
+                events.report(events.Found(self.source))
+            return record
+        call = self.source.describe(leaves)
+        if call is None:
+            return self.source.again(leaves)
+        if not config.enabled_for(call.device):
+            result = self.source.run_eagerly(call)
+            if result is not NotImplemented:
+                return result
+        with self._lock:
+            lock = self._locks.setdefault(call.key, threads.lock())
+        with lock:
+            specialization = self.find(call)
+            if specialization is None:
+                specialization = self._make(call)
+            elif events.Found.observers:
+                events.report(events.Found(self.source))
+            if specialization is not None and len(call.leaves) == len(leaves):
+                return self._answer(specialization, call)
+        return self.source.run_eagerly(call) if specialization is None else self.source.again(leaves)
+
+    def find(self, call: Call) -> Specialization | None:
+        """The kind that there is for ``call``."""
+        return next(
+            (specialization for specialization in self.by_key.get(call.key, ()) if specialization.matches(call)), None
+        )
+
+    def _make(self, call: Call) -> Specialization | None:
+        source, enabled = self.source, config.enabled_for(call.device)
+        full = enabled and source.full()
+        if full:
+            self._too_many()
+        specialization = source.make(call)
+        if specialization is None:
+            return None
+        for leaf in specialization.assumes.values:
+            self.dispatch.set_static(leaf)
+        if specialization.mutated or specialization.identical is not None:
+            self.dispatch.set_alias_sensitive(True)
+        if full:
+            specialization.problem = "too many kinds"
+            return specialization
+        if enabled:
+            self._compile(specialization, call)
+            if specialization.executor is not None and not specialization.executor.fuses:
+                source.without_kernels(call)
+        else:
+            specialization.problem = "fusion is switched off"
+        self.by_key.setdefault(call.key, []).append(specialization)
+        return specialization
+
+    def _compile(self, specialization: Specialization, call: Call) -> None:
+        start, env = time.perf_counter(), specialization.env(call)
+        events.report(events.Traced(self.source, specialization, call, self.by_key))
+        traced, target = specialization.graph.copy(), None  # passes change the graph in place
+
+        def subgraph_failed(_: Graph, error: Exception) -> None:
+            if isinstance(error, _OF_THE_CALL):
+                raise error
+            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            events.report(events.FellBack(self.source, specialization.failure))
+
+        try:
+            target = self.source.target(call.leaves)
+            placement.check_placement(target, call.leaves)
+            with deadline.compiling(self.source.may_fall_back()):
+                specialization.executor = specialization.build(target, env, subgraph_failed)
+        except _OF_THE_CALL:
+            raise
+        except Exception as error:
+            self._failed(specialization, error, lambda: failures.to_send(traced, target, env))
+            specialization.problem = str(error)
+        else:
+            events.report(events.Segmented(self.source, specialization, call, env, time.perf_counter() - start))
+
+    def _answer(self, specialization: Specialization, call: Call) -> Any:
+        env = specialization.env(call)
+        if not specialization.mutated:
+            answer = self._run(specialization, call, env)
+            if specialization.shape_cacheable and specialization.identical is None:
+                self.shape_cache.add(specialization, tuple(call.leaves))
+            return answer
+        found = overlap.of_written(
+            specialization.mutated, specialization.aliases, specialization.leaf_of_arg, call.leaves
+        )
+        if found is None:
+            return self._run(specialization, call, env)
+        if found.shared:  # what is read after a write depends on how they overlap
+            result = self.source.overlapping(specialization, call, found.first, found.second)
+            return self._by_reference(specialization, call, env) if result is NotImplemented else result
+        # Not to be kept: the next arrays with this signature may share elements.
+        return once(self._run(specialization, call, env), call.leaves)
+
+    def _run(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        if specialization.executor is None:
+            if specialization.failure and not self.source.may_fall_back():
+                raise CompileError(f"compiling {self.source.name} failed: {specialization.failure}")
+            events.report(events.FellBack(self.source, specialization.problem))
+            return self._uncompiled(specialization, call, env)
+        target = specialization.executor.target
+        try:
+            with deadline.compiling(self.source.may_fall_back()):
+                specialization.executor.check(env)
+                return specialization.answer(call.leaves, env)
+        except Empty:
+            pass
+        except _OF_THE_CALL:
+            raise
+        except Exception as error:
+            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            specialization.executor, specialization.problem = None, str(error)
+            events.report(events.FellBack(self.source, specialization.problem))
+            return self._uncompiled(specialization, call, env)
+        return self._by_reference(specialization, call, env)
+
+    def _uncompiled(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        """The result of a call whose kind could not be compiled."""
+        result = self.source.run_eagerly(call)
+        return self._by_reference(specialization, call, env) if result is NotImplemented else result
+
+    @staticmethod
+    def _by_reference(specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        results = [*specialization.reference(call.leaves, env), *(call.leaves[k] for k in specialization.own)]
+        finish = specialization.finisher(env)
+        return results[0] if finish is None else finish(results)
+
+    # ---- what cannot be compiled
+
+    def _too_many(self) -> None:
+        """The bound on kinds is reached: a warning in the log, once; an error with the fallback off."""
+        limit = f"has been compiled for {config.max_specializations} kinds of arguments, the limit max_specializations"
+        if not self.source.may_fall_back():
+            raise CompileError(f"{self.source.name} {limit}, and the fallback is off")
+        if not self._full:
+            self._full = True
+            log.warning("%s %s; new ones run op by op", self.source.name, limit)
+
+    def _failed(self, specialization: Specialization, error: Exception, to_send: Callable[[], str]) -> None:
+        """With the fallback on, a warning the first time; else an error. ``to_send`` says what belongs in a report."""
+        name, known = self.source.name, specialization.failure
+        if not known:
+            specialization.failure = failures.about(error)
+            if not isinstance(error, UnsupportedError):  # which says what to do instead
+                specialization.failure += f"\n  {to_send()}"
+        if not self.source.may_fall_back():
+            if isinstance(error, MlirfuseError):
+                error.add_note(specialization.failure.removeprefix(f"{type(error).__name__}: {error}").lstrip("\n"))
+                raise error
+            raise CompileError(f"compiling {name} failed: {specialization.failure}") from error
+        if not known:
+            warn(f"mlirfuse could not compile {name} and runs it op by op: {specialization.failure}")
+
+
+class OneSpecialization(Specializations):
+    """Runs one kind, which was made from ``call``, and refuses calls of any other."""
+
+    def __init__(self, source: Source, specialization: Specialization, call: Call, statics: Iterable[int] = ()):
+        super().__init__(source, (*statics, *specialization.assumes.values))
+        self.by_key[call.key] = [specialization]
+        self.dispatch.set_alias_sensitive(bool(specialization.mutated))
+
+    def _make(self, call: Call) -> Specialization:
+        raise TypeError(
+            f"{self.source.name} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and "
+            "1, values taken as constants): call the jitted function itself, which compiles what is new"
+        )
+
+
+def once(answer: Any, leaves: Sequence) -> Any:
+    """The result of one call: of a Record, which is not kept, or itself."""
+    return _native.Dispatcher(lambda _: answer)(*leaves) if isinstance(answer, _native.Record) else answer

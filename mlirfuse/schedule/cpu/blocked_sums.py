@@ -1,0 +1,124 @@
+"""Sums of very many elements on the CPU, in blocks: a loop adds up a block of elements in plain accumulators, blocks
+are added up in others, and those go to running totals (:mod:`mlirfuse.lowering.compensated_sums`) every :data:`BLOCKS`
+of them.
+
+What has fewer blocks pays a comparison for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
+from mlirfuse.lowering import compensated_sums
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Memory
+from mlirfuse.schedule.cpu import partial
+from mlirfuse.schedule.cpu.kernel import CpuBody
+
+BLOCKS = 64
+
+
+def rounds(analysis: Analysis) -> bool:
+    """Whether a segment has sums that round."""
+    return any(map(compensated_sums.round_off, analysis.phases))
+
+
+class CarriedBlocks:
+    """Of ``count`` blocks in all, at most. What loops carry (``start``) is the accumulators of some blocks; where they
+    have sums, their number and the running totals too. Without ``totals`` there are fewer than :data:`BLOCKS`."""
+
+    def __init__(self, body: CpuBody, phase: list[Op], lanes: int, count: sz.Size, totals: bool = True):
+        self.body, self.phase, self.lanes = body, phase, lanes
+        self.empty = body.identities(phase, lanes)
+        self.start = list(self.empty)
+        if totals and compensated_sums.round_off(phase):
+            self.few = body.e.cmp("lt", body.size(count), BLOCKS)
+            self.start += [body.constant(0), *compensated_sums.nothing(body.e, phase, lanes)]
+
+    def add(self, carried: list[Val], block: list[Val]) -> list[Val]:
+        """What is carried, with another block's accumulators."""
+        body, e, width = self.body, self.body.e, len(self.empty)
+        some = body.merge(self.phase, carried[:width], block)
+        if len(carried) == width:
+            return some
+        number, totals = e.add(carried[width], 1), carried[width + 1 :]
+        return body.k.where(
+            e.cmp("lt", number, BLOCKS),
+            lambda: [*some, number, *totals],
+            lambda: [*self.empty, body.constant(0), *self._added(totals, some)],
+            carried,
+        )
+
+    def end(self, carried: list[Val]) -> list[tuple[Val, ...]]:
+        """The accumulators of all blocks."""
+        body, width = self.body, len(self.empty)
+        some, totals = carried[:width], carried[width + 1 :]
+        if len(carried) > width:
+            all_of = lambda: compensated_sums.settled(body.e, self.phase, self._added(totals, some))  # noqa: E731
+            some = body.k.where(self.few, lambda: some, all_of, some)
+        return red.grouped(self.phase, some)
+
+    def _added(self, totals: list[Val], some: list[Val]) -> list[Val]:
+        return compensated_sums.added(self.body.e, self.phase, totals, some, self.body.in_order)
+
+
+class StoredBlocks:
+    """Of a stretch of columns whose accumulators lie in ``memories``; they go to running totals on the stack."""
+
+    def __init__(self, body: CpuBody, phase: list[Op], memories: list[list[Memory]], stretch: sz.Size, lanes: int):
+        self.body, self.phase, self.memories, self.lanes = body, phase, memories, lanes
+        self.totals = [[body.stack(stretch, dtype) for dtype in compensated_sums.types(op)] for op in phase]
+
+    def begin(self, several: Val, left: Val, right: Val, place: Val) -> None:
+        """Begins with the columns from ``left`` to ``right``, whose accumulators lie from ``place`` on, and which have
+        ``several`` blocks of rows or one."""
+        self.several, self.left, self.right, self.place = several, left, right, place
+        empty = compensated_sums.nothing(self.body.e, self.phase, self.lanes)
+        self._at_each(several, lambda column, _: partial.save(self.body, self.totals, column, empty))
+
+    def count(self, rows: Val, block: Val) -> Val:
+        """Adds the accumulators to the totals if they have a ``block`` of rows; gives the rows that they have then."""
+        body, e = self.body, self.body.e
+        full = e.and_(self.several, e.cmp("ge", rows, block))
+        empty = body.identities(self.phase, self.lanes)
+
+        def move(column: Val, offset: Val) -> None:
+            partial.save(body, self.totals, column, self._sum(column, offset))
+            partial.save(body, self.memories, offset, empty)
+
+        self._at_each(full, move)
+        return e.select(full, e.const(0, dt.i64), rows)
+
+    def end(self) -> None:
+        """Puts the totals' values into the accumulators."""
+        body = self.body
+
+        def settle(column: Val, offset: Val) -> None:
+            partial.save(
+                body, self.memories, offset, compensated_sums.settled(body.e, self.phase, self._sum(column, offset))
+            )
+
+        self._at_each(self.several, settle)
+
+    def _sum(self, column: Val, offset: Val) -> list[Val]:
+        body, phase = self.body, self.phase
+        before = partial.load(body, phase, self.totals, column, self.lanes, compensated_sums.types)
+        block = partial.load(body, phase, self.memories, offset, self.lanes)
+        return compensated_sums.added(body.e, phase, before, block, body.in_order)
+
+    def _at_each(self, condition: Val, visit: Callable[[Val, Val], None]) -> None:
+        """Where ``condition`` holds, ``visit(column, offset)`` for each vector: its places in totals and memories."""
+        body, e = self.body, self.body.e
+
+        def step(indices, mask, state):
+            at = body.k.scalar(indices[0].base)
+            visit(e.sub(at, self.left), e.add(self.place, at))
+            return []
+
+        with body.k.region(f"scf.if {condition} {{"):
+            body.vectors(self.left, self.right, self.lanes, [], step, 1)

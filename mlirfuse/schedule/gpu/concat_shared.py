@@ -1,0 +1,304 @@
+"""Pointwise segments whose rows are joined of short parts, or padded, on a GPU.
+
+A block makes some rows of what is joined. In memory these rows of each part follow each other without a gap, so whole
+vectors of a part are read, across the ends of its rows, and their elements put where they belong in shared memory:
+
+    part 0   a0 a1 a2 | a3 a4 a5         what is joined   a0 a1 a2 b0 b1 | a3 a4 a5 b2 b3
+    part 1   b0 b1 | b2 b3
+
+There they lie as the results do, in aligned vectors: after a barrier each thread reads such vectors, computes what
+follows of the join, reading whatever else it needs directly, and writes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Flat, Index
+from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
+from mlirfuse.schedule.gpu.concat import costly, numbers_elements
+from mlirfuse.schedule.gpu.heuristics import heuristics_of
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.scan_body import power_from
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+
+
+class Params(NamedTuple):
+    """Threads of a block; the ``rows`` that it makes, whole vectors of each part; the bytes of shared memory that are
+    reserved for them."""
+
+    access: Access
+    threads: int
+    rows: int
+    shared: int
+
+
+class ConcatOperand(NamedTuple):
+    """What of a row is ``value``, from the element ``low`` of it on."""
+
+    value: Value
+    low: Size
+    length: Size
+
+
+class ConcatOp(NamedTuple):
+    """``op`` joins ``operands`` along ``along`` into rows, each at a position along ``down``. ``in_line``: the inputs
+    and outputs whose rows follow each other in memory without a gap."""
+
+    op: Op
+    operands: list[ConcatOperand]
+    down: Axis
+    along: Axis
+    in_line: frozenset[Value]
+
+
+def _concat(analysis: Analysis) -> ConcatOp | None:
+    """The only join of a segment, if rows of its parts and of what is written follow each other in memory."""
+    loops, dims = analysis.loops(analysis.kept), analysis.axes.dims
+    moving = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
+    if numbers_elements(analysis) or len(moving) != 1 or len(loops) != 2 or len(loops[1]) != 1:
+        return None
+    (op,), down, (along,) = moving, loops[0][-1], loops[1]
+    at = [d for d, dim in enumerate(dims(op.result)) if list(dim) == [along]]
+    operands = _operands(op, at[0]) if len(at) == 1 else []
+    rows = {along: along.size}  # the axes that rows lie along, and their lengths
+    for operand in operands:
+        if operand.value.rank:
+            own = dims(operand.value)[at[0]]
+            pairs = [pair for d, pair in enumerate(zip(dims(operand.value), dims(op.result))) if d != at[0]]
+            if len(own) != 1 or any(a != b for a, b in pairs):  # rows have to be those of the result
+                return None
+            rows[own[0]] = operand.length
+    both, in_line = dict.fromkeys(analysis.inputs + analysis.outputs), set()
+    for value in both:
+        for axis in rows.keys() & set(analysis.axes.flat(value)):
+            if (analysis.axis_stride(value, axis), analysis.axis_stride(value, down)) == (1, rows[axis]):
+                in_line.add(value)
+            elif axis is not along and analysis.axis_stride(value, down) != 0:
+                return None
+    found = ConcatOp(op, operands, down, along, frozenset(in_line))
+    return found if operands and in_line.issuperset(analysis.outputs) else None
+
+
+def _operands(op: Op, dim: int) -> list[ConcatOperand]:
+    """What ``op`` joins along the dimension ``dim``; nothing if that is not what it does."""
+    if op.name == "pad":
+        (operand, fill), low, high = op.operands, op.attrs["low"], op.attrs["high"]
+        if any((a, b) != (0, 0) for d, (a, b) in enumerate(zip(low, high)) if d != dim):
+            return []
+        lengths = [(fill, low[dim]), (operand, operand.shape[dim]), (fill, high[dim])]
+    elif op.name == "concatenate" and op.attrs["axis"] == dim:
+        lengths = [(value, value.shape[dim]) for value in op.operands]
+    else:
+        return []
+    out, start = [], 0
+    for value, length in lengths:
+        out += [ConcatOperand(value, start, length)] if length != 0 else []
+        start = start + length
+    return out
+
+
+def _held(analysis: Analysis) -> dt.DType:
+    """How shared memory holds what is joined: inputs, and what is only written, as they are in memory, what is computed
+    with as it is computed."""
+    concat = analysis.once(_concat)
+    dtype, inputs = concat.op.result.dtype, {*analysis.inputs, *(p.value for p in concat.operands if not p.value.rank)}
+    kept = all(op.name == "reshape" for op in analysis.ops if concat.op.result in op.operands)
+    kept = kept or inputs.issuperset(p.value for p in concat.operands)
+    return dtype if dtype is not dt.bool_ and kept else dtype.compute
+
+
+class _Body(GpuBody):
+    """Rows of a block, one part after the other, and then as they are joined."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p.access, p.threads)
+        self.p, self.concat = p, analysis.once(_concat)
+        self.held = analysis.once(_held)
+        self.offset = self.reserve(p.shared)
+        self.first = self.e.mul(self.wide(self.block), p.rows)  # the block's first row
+
+    def each(self, count: Val, lanes: int, body: Callable[[Val], None]) -> None:
+        """``body`` with the first element of each vector of a thread, of ``count`` elements of the block's rows."""
+
+        def iteration(number: Val, carried: list[Val]) -> list[Val]:
+            body(self.e.mul(number, lanes))
+            return carried
+
+        self.loop(self.wide(self.thread), self.e.div(count, lanes), self.threads, [], iteration)
+
+    def positions(self, first: Val, lanes: int, length: Size) -> tuple[Index, Index]:
+        """The row of each lane of a vector, from the block's first row on, and its place in it. No row is shorter than
+        a vector."""
+        e = self.e
+        down, along = self.k.divmod(Index(first), length)
+        if lanes == 1:
+            return down, along
+        row, column = (e.splat(self.k.scalar(i.base), lanes) for i in (down, along))
+        column = e.add(column, e.iota(self.index, lanes))
+        size = e.splat(self.size(length), lanes)
+        beyond = e.cmp("ge", column, size)
+        row = e.select(beyond, e.add(row, 1), row)
+        column = e.select(beyond, e.sub(column, size), column)
+        return Index(0, 0, lanes, row), Index(0, 0, lanes, column)
+
+    def flat(self, env: Env, axis: Axis, length: Size, first: Val, lanes: int) -> None:
+        """Sets ``env`` to a vector of rows along ``axis``, which runs across their ends."""
+        down, along = self.positions(first, lanes, length)
+        row = self.k.add(Index(self.first), down)
+        self.set_loop(env, self.analysis.loops(self.analysis.kept)[0], row)
+        env[axis] = along
+        index = Index(first, 1, lanes) if lanes > 1 else Index(first)
+        self.k.flat = Flat((self.concat.down, axis), length, self.first, index, row, along)
+
+    def behind(self, condition: Val, this: str, that: str, nbytes: int) -> str:
+        """The address so many bytes behind ``this`` where the condition holds, else behind ``that``."""
+        chosen, name = self.e.fresh(), self.e.fresh()
+        self.e.line(f"{chosen} = llvm.select {condition}, {this}, {that} : i1, !llvm.ptr<3>")
+        self.e.line(f"{name} = llvm.getelementptr {chosen}[{nbytes}] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8")
+        return name
+
+    def put(self, operand: ConcatOperand, rows: Val, lanes: int) -> None:
+        """Puts a part of so many rows into shared memory."""
+        e, k, concat, nbytes = self.e, self.k, self.concat, self.held.bytes
+        dim = next(d for d, dim in enumerate(k.dims(concat.op.result)) if list(dim) == [concat.along])
+        axis = k.dims(operand.value)[dim][0] if operand.value.rank else concat.along
+        length, row = self.size(operand.length), self.size(concat.along.size)
+
+        def one(first: Val) -> None:
+            env: Env = {}
+            self.flat(env, axis, operand.length, first, lanes)
+            val = e.splat(e.cast(k.value(operand.value, env), self.held), lanes)
+            k.flat = None
+            down, along = map(k.scalar, (i.base for i in k.divmod(Index(first), operand.length)))
+            begin = e.add(e.mul(down, row), e.add(along, self.size(operand.low)))
+            beyond = e.sub(e.add(begin, row), length)  # where lanes of the next row would begin
+            here, there = (self.shared_address(self.offset, e.cast(at, dt.i32), nbytes) for at in (begin, beyond))
+            left = e.sub(length, along)
+            for lane in range(lanes):
+                address = self.behind(e.cmp("gt", left, lane), here, there, lane * nbytes) if lane else here
+                self.shared_store(address, e.extract(val, lane))
+
+        self.each(e.mul(rows, length), lanes, one)
+
+    def write(self, rows: Val, lanes: int) -> None:
+        """Computes what follows of so many joined rows, and stores it."""
+        e, k, concat = self.e, self.k, self.concat
+
+        def one(first: Val) -> None:
+            env: Env = {}
+            self.flat(env, concat.along, concat.along.size, first, lanes)
+            nbytes = min(WIDEST, lanes * self.held.bytes)
+            address = self.shared_address(self.offset, e.cast(first, dt.i32), self.held.bytes)
+            joined = self.shared_load(address, self.held, lanes, nbytes)
+            k.bind(concat.op.result, env, e.cast(joined, concat.op.result.dtype.compute))
+            self.store_at(self.analysis.outputs, env, self.analysis.kept, None)
+            k.flat = None
+
+        self.each(e.mul(rows, self.size(concat.along.size)), lanes, one)
+
+    def all(self, rows: Val, lanes: int) -> None:
+        for operand in self.concat.operands:
+            self.put(operand, rows, lanes)
+        self.barrier()
+        self.write(rows, lanes)
+
+
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = _Body(name, analysis, slots, p)
+    e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
+    left = e.sub(body.size(count), body.first)
+    with body.k.region(f"scf.if {e.cmp('ge', left, p.rows)} {{", "} else {"):
+        body.all(e.const(p.rows, body.index), p.access.lanes)
+    with body.k.region("", "}"):  # fewer rows may not be whole vectors
+        body.all(left, 1)
+    return [body.finish(sz.ceildiv(count, p.rows))]
+
+
+class ConcatShared(GpuScheduler[Params]):
+    """Rows joined of short parts."""
+
+    name = "concat_shared"
+    parameters = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return analysis.elementwise and analysis.once(_concat) is not None
+
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        heuristics = heuristics_of(properties).concat_shared
+        access = _access(analysis, env, alignments, properties)
+        rows, length, *operands = analysis.values(_sizes, env)
+        if access is None or min(operands) < access.lanes or rows * length < heuristics.least:
+            return
+        longest = heuristics.mean_costly if costly(analysis, properties) else heuristics.mean
+        if WIDEST // access.lanes > heuristics.bytes or length > longest * len(operands) * access.lanes:
+            return
+        row = length * analysis.once(_held).bytes
+        for least, times in itertools.product(
+            (heuristics.shared, 2 * heuristics.shared, 4 * heuristics.shared), (1, 2)
+        ):
+            many = max(access.lanes, power_from(-(-least // row)))
+            wanted = 1 << (many * row // heuristics.bytes_a_thread).bit_length() - 1
+            threads = min(max(wanted, heuristics.threads), heuristics.most_threads)
+            if many * row <= heuristics.most:
+                yield Params(access, threads * times, many, power_from(many * row))
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        return _emit(name, analysis, slots, p)
+
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
+        check_threads(p.threads, 1)
+        found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
+        require(found is not None, "joins: memory is not aligned for vectors")
+        assert found is not None
+        same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
+        require(same, f"access: vectors have {found.lanes} elements here, and alignments are {found.aligns}")
+        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: offsets need 64 bits for these sizes")
+        _, length, *operands = analysis.values(_sizes, env)
+        require(min(operands) >= lanes, f"lanes = {lanes}: parts of a row have {operands} elements, a vector or more")
+        require(p.rows > 0 and p.rows % lanes == 0, f"rows = {p.rows}: a multiple of the {lanes} lanes")
+        needed = p.rows * length * analysis.once(_held).bytes
+        most = heuristics_of(properties).concat_shared.most
+        require(needed <= p.shared <= most, f"shared = {p.shared}: {needed} bytes are joined, of at most {most}")
+
+
+def _sizes(analysis: Analysis) -> tuple:
+    """Rows, their length, and the lengths of their parts."""
+    concat = analysis.once(_concat)
+    return (
+        size_of(analysis.loops(analysis.kept)[0]),
+        concat.along.size,
+        *(operand.length for operand in concat.operands),
+    )
+
+
+def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
+    """Vectors of 16 bytes of the widest type; None where some tensor whose rows follow each other is not aligned for
+    them, or where rows are vectors by themselves."""
+    both, in_line = analysis.inputs + analysis.outputs, analysis.once(_concat).in_line
+    lanes = min(WIDEST // max(analysis.stored(v).bytes for v in in_line), 8)
+    plain = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+    if plain.lanes >= lanes:
+        return None
+    aligns = tuple(analysis.stored(v).bytes * (lanes if v in in_line else 1) for v in both)
+    if any(alignments.get(v, WIDEST) % nbytes for v, nbytes in zip(both, aligns)):
+        return None
+    return plain._replace(lanes=lanes, aligns=aligns, multiples=frozenset())

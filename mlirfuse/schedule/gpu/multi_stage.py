@@ -1,0 +1,69 @@
+"""Segments in stages on a GPU: by phases of reductions; and reductions within rows with sums over rows, in one pass
+over the rows or apart.
+
+``Params.staged`` of other schedulers is something else: a row in shared memory (``row_storage.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from mlirfuse.analysis import joint, stages
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.ops import sizes_in
+from mlirfuse.schedule import multi_stage
+from mlirfuse.schedule.gpu import inner_outer
+from mlirfuse.schedule.scheduler import Alignments, Schedulers, Sizes
+
+
+class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
+    """The stages of any segment. It alone takes those whose partial sums are added up by a kernel of their own."""
+
+    def __init__(self, schedulers: Schedulers[DeviceProperties]):
+        super().__init__(schedulers, joint.online, {"together": stages.together, "apart": stages.apart})
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.finishing) or super().takes(analysis)
+
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[multi_stage.Params]:
+        if not analysis.finishing:
+            return
+        rows, sums = analysis.once(stages.together)
+        found = self.schedulers.candidates(rows, env, alignments, properties)
+        apart = inner_outer.few(rows, env)
+        if not apart:
+            first = next(found)
+            apart = inner_outer.better_apart(rows, first, env, properties)
+            found = itertools.chain([first], found)
+        if apart:
+            yield self.in_form("apart", analysis, env, alignments, properties)
+        sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
+        aligned = tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments])
+        added_up = sums.remembered(self._chosen, sizes, aligned, properties)
+        together = (multi_stage.Params((p, added_up), "together") for p in found)
+        if not apart:
+            yield next(together)
+            yield self.in_form("apart", analysis, env, alignments, properties)
+        yield from together
+
+    def _chosen(
+        self, analysis: Analysis, sizes: tuple, alignments: tuple, properties: DeviceProperties
+    ) -> multi_stage.Params:
+        """The choice for sizes and alignments as pairs, which can be remembered by."""
+        return self.schedulers.choose(analysis, dict(sizes), dict(alignments), properties)
+
+
+def _symbols(analysis: Analysis) -> list[str]:
+    """The symbols that the sizes of a segment are made of."""
+    sizes = [a.size for a in analysis.domain]
+    for op in analysis.ops:
+        for given in [v.shape for v in (*op.operands, *op.results)] + [sizes_in(op.row.attr_types, op.attrs)]:
+            sizes += given
+    for strides in analysis.strides.values():
+        sizes += strides
+    return sorted(sz.symbols_of(sizes))

@@ -1,0 +1,61 @@
+"""What the kernels of accumulations on a GPU share."""
+
+from __future__ import annotations
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Index, Memory
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.gpu.kernel import GpuBody
+
+
+def sums_type(op: Op) -> dt.DType:
+    """The type that values are added up in: that which they are computed in, and of at least 32 bits."""
+    held = op.result.dtype.compute
+    return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
+
+
+def op_of(analysis: Analysis) -> Op:
+    """The op that adds the values."""
+    assert analysis.scatter_add is not None
+    return analysis.scatter_add
+
+
+def in_place(analysis: Analysis, slots: Slots) -> bool:
+    """Whether the result lies where its operand does, which then is an input."""
+    op = op_of(analysis)
+    return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
+
+
+class ScatterAddBody(GpuBody):
+    """A kernel of the accumulation ``op``."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
+        super().__init__(name, analysis, slots, access, threads)
+        self.op = op_of(analysis)
+        self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
+        self.indices, self.values = self.added[0]
+        self.sums_type = sums_type(self.op)
+        self.in_place = in_place(analysis, slots)
+
+    def row_of(self, indices: Value, position: Index) -> tuple[Val, Val]:
+        """The row of a value, and whether there is such a row."""
+        e, k = self.e, self.k
+        env: dict = {}
+        k.spread(k.dims(indices)[0], position, env)
+        row = k.value(indices, env)
+        extent = e.cast(self.size(self.op.result.shape[0]), row.dtype)
+        return e.cast(row, self.index), e.and_(e.cmp("ge", row, 0), e.cmp("lt", row, extent))
+
+    def atomically(self, memory: Memory, offset: Val | int, value: Val) -> None:
+        """Adds ``value`` to an element of ``memory``."""
+        value = self.e.cast(value, memory.dtype)
+        kind, name = "fadd" if value.dtype.is_float else "add", self.e.fresh()
+        self.e.line(
+            f"{name} = llvm.atomicrmw {kind} {self.k.address(memory, offset)}, {value} "
+            f'syncscope("device") monotonic : {self.k.pointer_type}, {value.type}'
+        )

@@ -1,0 +1,391 @@
+"""Accumulations of wide rows on a GPU: threads of its own add up each row of the result, which is written once.
+
+The positions are sorted by counting. A kernel counts the values of each row and numbers them, another gives each row
+its place in a list, a third enters the values there; then each row adds up what the list has for it, in registers. What
+adds all values atomically (``scatter_add.py``) writes the result before, reads it again, and has half types in 32 bits
+beside.
+
+A row of many values is split: so many of them are a ``chunk``, which has threads of its own. Chunks add their sums
+atomically to some in the workspace, and a last kernel stores those. So sums of floats depend on the order in which
+values come here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.heuristics import ScatterAddHeuristics, heuristics_of
+from mlirfuse.schedule.gpu.partial import load_partial, store_partial
+from mlirfuse.schedule.gpu.scan_body import power_from
+from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, op_of, sums_type
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+
+WARP = 32
+SORT_THREADS = 256  # threads of the kernels that sort
+MOST_PER_THREAD = 16
+NEAR = 1.1  # times the least cost that count as nearly as little
+FOUND = 4  # vectors that a thread loads in the time in which it finds its row's values
+LIST, CHUNKS, COUNTS = range(3)  # words: the list's end, the number of chunks, and from there on values of each row
+
+
+class Params(NamedTuple):
+    """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks of a block;
+    ``chunk``: values of one at most, a power of two; ``items_per_thread``: values that a thread loads before it adds
+    them."""
+
+    access: Access
+    tx: int
+    ty: int
+    vectors_per_thread: int
+    chunk: int
+    items_per_thread: int
+
+
+class ScatterAddRows(GpuScheduler[Params]):
+    """Values added to wide rows that indices choose."""
+
+    name = "scatter_add_rows"
+    parameters = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        """Where the innermost loop is one along rows of values: the vectors are. Of several indices atomics take
+        care."""
+        if analysis.scatter_add is None or len(ops.added_at(op_of(analysis).operands)) > 1:
+            return False
+        loops = analysis.loops(analysis.kept)
+        return bool(loops) and loops[-1] in analysis.once(_columns)
+
+    def candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> Iterator[Params]:
+        heuristics = heuristics_of(properties).scatter_add
+        rows, count, width = analysis.values(_sizes, env)
+        if not _worth(analysis, heuristics, rows, count, width):
+            return
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+        vectors = -(-width // access.lanes)
+        all_ = (min(rows, count) + count // heuristics.chunk) * vectors  # that threads have one of, at a time
+        busy = max(1, all_ // (properties.sm_count * properties.threads_per_sm))
+        words = sums_type(op_of(analysis)).bits // 32
+        most = max(1, min(heuristics.most_across, heuristics.registers // (access.lanes * words), busy))
+        forms = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
+        forms = _best_first(forms, vectors) or [(power_from(vectors), 1)]
+
+        def params(form: tuple[int, int], chunk: int, each: int) -> Params:
+            tx, across = form
+            return Params(access, tx, max(1, heuristics.threads // tx), across, chunk, each)
+
+        first = params(
+            forms[0],
+            heuristics.chunk,
+            max(1, min(heuristics.items_per_thread, heuristics.in_flight // (forms[0][1] * words))),
+        )
+        others = (
+            params(form, c, n) for form in forms for c in (heuristics.chunk, 2 * heuristics.chunk) for n in (4, 2, 1)
+        )
+        yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, env))
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        def body(what: str, threads: int = SORT_THREADS) -> _Rows:
+            return _Rows(f"{name}{what}", analysis, slots, p, threads)
+
+        threads = p.tx * p.ty
+        return [
+            body("_begin").begin(),
+            body("_count").count(),
+            body("_place").place(),
+            body("_list").enter(),
+            body("", threads).add(),
+            body("_end", threads).end(),
+        ]
+
+    def check(
+        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
+    ) -> None:
+        self.check_access(analysis, p, True, env, alignments, properties)
+        check_threads(p.tx, p.ty)
+        require(power_of_two(p.chunk), f"chunk = {p.chunk}: a power of two")
+        require(_fits(analysis, p, env), f"chunk = {p.chunk}: values, or words of the sums of chunks, are too many")
+        for what, n in (("items_per_thread", p.items_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
+            require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: 1 to {MOST_PER_THREAD}")
+
+
+def _columns(analysis: Analysis) -> list[list[Axis]]:
+    """The loops along a row of values."""
+    rows = set(analysis.axes.dims(op_of(analysis).operands[2])[0])
+    return [loop for loop in analysis.loops(analysis.kept) if not rows & set(loop)]
+
+
+def _sizes(analysis: Analysis) -> tuple:
+    """Rows of the result, those of values, and elements of a row."""
+    op = op_of(analysis)
+    return op.result.shape[0], op.operands[1].shape[0], sz.product(op.result.shape[1:])
+
+
+def _worth(analysis: Analysis, heuristics: ScatterAddHeuristics, rows: int, count: int, width: int) -> bool:
+    """Whether values are sorted sooner than added in memory."""
+    op = op_of(analysis)
+    nbytes, few = op.result.dtype.bytes, rows * width <= heuristics.few
+    narrow = sums_type(op) is not op.result.dtype
+    enough = width * nbytes >= heuristics.row_bytes[narrow] and count * width * nbytes >= heuristics.least_bytes[narrow]
+    return enough and not few and (narrow or count * heuristics.rows_a_value >= rows)
+
+
+def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
+    """Whether words hold the numbers of values, and the index type the offsets of words."""
+    rows, count, width = analysis.values(_sizes, env)
+    chunks = count // p.chunk + 1
+    words = chunks * width * (sums_type(op_of(analysis)).bits // 32) + rows + chunks + COUNTS
+    numbers = max(count + p.chunk + MOST_PER_THREAD, rows + chunks)
+    return numbers < 1 << 31 and (p.access.index is dt.i64 or words + SORT_THREADS < 1 << 31)
+
+
+def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
+    """Threads along a row and vectors of each, by what those of a row do: beside their vectors each finds out which
+    values its row has, in the time of some vectors. Of those that do nearly as little as any the most threads are
+    first, whose tiles have the fewest ends: 16384×8191 bf16 230 µs with 128, 32 take half as long again."""
+    cost = {(tx, n): -(-vectors // (tx * n)) * tx * (n + FOUND) for tx, n in forms}
+    near = NEAR * min(cost.values(), default=0)
+    return sorted(forms, key=lambda form: (cost[form] > near, -form[0] if cost[form] <= near else 0, cost[form]))
+
+
+class _Rows(ScatterAddBody):
+    """One of the kernels."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, threads: int):
+        super().__init__(name, analysis, slots, p.access, threads)
+        self.p = p
+        self.rows, self.positions, self.width = _sizes(analysis)
+        self.chunks = sz.floordiv(self.positions, p.chunk) + 1  # behind the first ones of rows, and one more
+        nbytes = self.sums_type.bytes
+        sums = sz.mul(sz.mul(self.chunks, self.width), nbytes // 4)
+        self.cleared = sums + self.rows + self.chunks + COUNTS
+        words = self._memory("words", self.cleared)
+        self.between_blocks.add(words.pointer)
+        self.words, self.first_word = words, sums
+        self.sums = Memory(words.pointer, (), self.sums_type, nbytes)
+
+    def _memory(self, what: str, count: sz.Size) -> Memory:
+        """So many words of the workspace."""
+        return Memory(self.args.temporary((self.op, what), sz.mul(count, 4)), (), dt.i32, 4)
+
+    # ---- words
+
+    def _word(self, number: int | sz.Size, at: Val | None = None) -> Val:
+        """The offset of a word behind the sums."""
+        first = self.size(self.first_word + number)
+        return first if at is None else self.e.add(first, at)
+
+    def _number(self, at: Val) -> Val:
+        """The offset of what says which of its row a chunk is: 0 where there is none."""
+        return self._word(self.rows + COUNTS, at)
+
+    def _load(self, memory: Memory, at: Val) -> Val:
+        return load_partial(self, memory, at, self.index)
+
+    def _store(self, memory: Memory, at: Val, val: Val) -> None:
+        store_partial(self, memory, at, val)
+
+    def _added(self, at: Val, val: Val) -> Val:
+        """A word before ``val`` is added to it."""
+        address = self.k.address(self.words, at)
+        text = f'llvm.atomicrmw add {address}, {self.e.cast(val, dt.i32)} syncscope("device") monotonic'
+        return self.wide(self.e.op(f"{text} : {self.k.pointer_type}, i32", dt.i32))
+
+    # ---- the kernels that sort
+
+    def _each(self, count: sz.Size, one: Callable[[Val], None]) -> GpuKernel:
+        """``one(number)``, by a thread each."""
+        at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
+        with self.leader(self.e.cmp("lt", at, self.size(count))):
+            one(at)
+        return self.finish(sz.ceildiv(count, self.threads))
+
+    def begin(self) -> GpuKernel:
+        """Words are 0, and sums nothing: of floats -0, which changes the sign of no 0."""
+        e = self.e
+
+        def one(at: Val) -> None:
+            word = e.const(0, dt.i32)
+            if self.sums_type.is_float:
+                upper = e.cmp("lt", at, self.size(self.first_word))
+                if self.sums_type.bits == 64:
+                    upper = e.and_(upper, e.cmp("ne", e.and_(at, 1), 0))
+                word = e.select(upper, e.const(-(1 << 31), dt.i32), word)
+            self._store(self.words, at, word)
+
+        return self._each(self.cleared, one)
+
+    def count(self) -> GpuKernel:
+        """The values of each row, and which of them each value is."""
+
+        def one(at: Val) -> None:
+            row, inside = self.row_of(self.indices, Index(at))
+            with self.leader(inside):
+                number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
+                self._store(self._memory("numbers", self.positions), at, number)
+
+        return self._each(self.positions, one)
+
+    def place(self) -> GpuKernel:
+        """Where the list has each row's values, in any order of rows; chunks behind the first of a row."""
+        e, last = self.e, self.size(self.rows - 1)
+        at = e.add(e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
+        row, inside = e.min(at, last), e.cmp("le", at, last)
+        count = e.select(inside, self._load(self.words, self._word(COUNTS, row)), e.const(0, self.index))
+        lane, up_to = e.and_(self.thread, WARP - 1), count
+        for n in (1, 2, 4, 8, 16):
+            up_to = e.select(e.cmp("ge", lane, n), e.add(up_to, self.exchanged(up_to, "up", n)), up_to)
+        of_last, zero = e.cmp("eq", lane, WARP - 1), e.const(0, self.index)
+        (first,) = self.k.where(of_last, lambda: [self._added(self._word(LIST), up_to)], lambda: [zero], [zero])
+        start = e.add(self.exchanged(first, "idx", WARP - 1), e.sub(up_to, count))
+        more = e.shr(e.max(e.sub(count, 1), 0), self.p.chunk.bit_length() - 1)
+        with self.leader(inside):
+            self._store(self._memory("starts", self.rows), row, start)
+            with self.leader(e.cmp("gt", more, 0)):
+                chunk = self._added(self._word(CHUNKS), more)
+                self._store(self._memory("chunks", self.rows), row, chunk)
+
+                def one(n: Val, _: list[Val]) -> list[Val]:
+                    self._store(self.words, self._number(e.add(chunk, n)), e.add(n, 1))
+                    self._store(self._memory("rows", self.chunks), e.add(chunk, n), row)
+                    return []
+
+                self.loop(zero, more, 1, [], one)
+        return self.finish(sz.ceildiv(self.rows, self.threads))
+
+    def enter(self) -> GpuKernel:
+        """The values of each row, one behind the other in the list."""
+
+        def one(at: Val) -> None:
+            row, inside = self.row_of(self.indices, Index(at))
+            with self.leader(inside):
+                start = self._load(self._memory("starts", self.rows), row)
+                number = self._load(self._memory("numbers", self.positions), at)
+                self._store(self._memory("list", self.positions), self.e.add(start, number), at)
+
+        return self._each(self.positions, one)
+
+    # ---- the kernels that add
+
+    def _tiles(self, units: sz.Size) -> tuple[Val, list[tuple[Val, Val]], Val, sz.Size]:
+        """This thread's unit, its vectors' columns and whether each is in the row, whether there is any, and the blocks
+        of all units."""
+        e, p, lanes = self.e, self.p, self.p.access.lanes
+        tile = p.tx * lanes * p.vectors_per_thread
+        across = sz.ceildiv(self.width, tile)
+        down, along = self.k.divmod(Index(self.wide(self.block)), across)
+        x = e.and_(self.thread, p.tx - 1)
+        unit = e.add(e.mul(self.k.scalar(down.base), p.ty), self.wide(self.quotient(self.thread, p.tx)))
+        first = e.add(e.mul(self.k.scalar(along.base), tile), self.wide(e.mul(x, lanes)))
+        last = self.size(self.width - lanes)
+        columns = [e.add(first, n * p.tx * lanes) if n else first for n in range(p.vectors_per_thread)]
+        places = [(e.min(column, last), e.cmp("le", column, last)) for column in columns]
+        there = e.and_(e.cmp("lt", unit, self.size(units)), places[0][1])
+        return unit, places, there, sz.mul(sz.ceildiv(units, p.ty), across)
+
+    def _at(self, column: Val) -> Env:
+        """The env of the elements of a row from ``column`` on."""
+        env: Env = {}
+        loops, lanes = self.analysis.once(_columns), self.p.access.lanes
+        self.unlinear(env, loops, Index(column))
+        if lanes > 1:
+            inner = loops[-1][-1]
+            env[inner] = Index(env[inner].base, 1, lanes)
+        return env
+
+    def _store_row(self, env: Env, row: Val, total: Val) -> None:
+        """The operand's elements and what is added to them."""
+        here = self.k.at_row(self.op, env, Index(row))
+        initial = self.e.cast(self.k.value(self.initial, here), self.sums_type)
+        self.k.store(self.op.result, here, self.e.add(self.e.splat(initial, self.p.access.lanes), total))
+
+    def add(self) -> GpuKernel:
+        """What the list has for each row and each chunk."""
+        e, k, p, lanes = self.e, self.k, self.p, self.p.access.lanes
+        unit, places, there, grid = self._tiles(self.rows + self.chunks)
+        zero = e.const(0, self.index)
+
+        def of_chunk() -> list[Val]:
+            chunk = e.sub(unit, self.size(self.rows))
+            number = self._load(self.words, self._number(chunk))
+            row = self._load(self._memory("rows", self.chunks), chunk)
+            return [e.select(e.cmp("gt", number, 0), row, e.const(-1, self.index)), number]
+
+        def value(env: Env, at: Val) -> Val:
+            here = dict(env)
+            k.spread(k.dims(self.values)[0], Index(at), here)
+            return e.splat(e.cast(k.value(self.values, here), self.sums_type), lanes)
+
+        with self.leader(there):
+            is_row = e.cmp("lt", unit, self.size(self.rows))
+            row, number = k.where(is_row, lambda: [unit, zero], of_chunk, [zero, zero])
+            envs = [self._at(column) for column, _ in places]
+            with self.leader(e.cmp("ge", row, 0)):
+                count = self._load(self.words, self._word(COUNTS, row))
+                start = self._load(self._memory("starts", self.rows), row)
+                low = e.add(start, e.mul(number, p.chunk))
+                high = e.min(e.add(low, p.chunk), e.add(start, count))
+
+                def some(first: Val, sums: list[Val]) -> list[Val]:
+                    listed, found = self._memory("list", self.positions), []
+                    for n in range(p.items_per_thread):
+                        at = e.add(first, n)
+                        position = self._load(listed, e.min(at, e.sub(high, 1)))
+                        found.append((e.cmp("lt", at, high), [value(env, position) for env in envs]))
+                    for inside, vals in found:
+                        sums = [e.select(inside, e.add(total, val), total) for total, val in zip(sums, vals)]
+                    return sums
+
+                nothing = e.const(-0.0 if self.sums_type.is_float else 0, self.sums_type, lanes)
+                totals = self.loop(low, high, p.items_per_thread, [nothing] * p.vectors_per_thread, some)
+
+                def store(chunk: Val | None) -> None:
+                    """The totals, or if they are of a ``chunk`` what they add to its row's sums."""
+                    for env, (column, inside), total in zip(envs, places, totals):
+                        with self.leader(inside):
+                            if chunk is None:
+                                self._store_row(env, row, total)
+                                continue
+                            first = e.add(e.mul(chunk, self.size(self.width)), column)
+                            for lane in range(lanes):
+                                at = e.add(first, lane) if lane else first
+                                self.atomically(self.sums, at, e.extract(total, lane) if lanes > 1 else total)
+
+                with k.region(f"scf.if {e.cmp('gt', count, p.chunk)} {{", "} else {"):
+                    store(self._load(self._memory("chunks", self.rows), row))
+                with k.region("", "}"):
+                    if self.in_place:
+                        with self.leader(e.cmp("gt", count, 0)):
+                            store(None)
+                    else:
+                        store(None)
+        return self.finish(grid)
+
+    def end(self) -> GpuKernel:
+        """The sums of rows that were split."""
+        e, lanes = self.e, self.p.access.lanes
+        chunk, places, there, grid = self._tiles(self.chunks)
+        with self.leader(there):
+            second = e.cmp("eq", self._load(self.words, self._number(chunk)), 1)  # the sums are at the second chunk's
+            with self.leader(second):
+                row = self._load(self._memory("rows", self.chunks), chunk)
+                first = e.mul(chunk, self.size(self.width))
+                for column, inside in places:
+                    with self.leader(inside):
+                        total = load_partial(self, self.sums, e.add(first, column), self.sums_type, lanes)
+                        self._store_row(self._at(column), row, total)
+        return self.finish(grid)

@@ -1,0 +1,105 @@
+"""A segment in stages (:mod:`mlirfuse.analysis.stages`), each with a schedule of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from mlirfuse.analysis import stages
+from mlirfuse.analysis.phases import Analysis, late_outputs
+from mlirfuse.core.errors import ScheduleError
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import serialize
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, MultiStageScheduler, Schedulers, Sizes, require
+
+M = TypeVar("M")
+
+
+class Params(NamedTuple):
+    """The schedule of each stage; ``form``: what the stages are, by name."""
+
+    stages: tuple[Any, ...]
+    form: str = "phases"
+
+
+class MultiStage(MultiStageScheduler[Params, M]):
+    """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these
+    "phases", by name. The other schedulers say where phases by themselves take less time than they do."""
+
+    name = "multi_stage"
+    parameters = Params
+
+    def __init__(
+        self,
+        schedulers: Schedulers[M],
+        phases: Callable[[Analysis], list[list]],
+        forms: Mapping[str, Callable[[Analysis], list[Analysis]]] | None = None,
+    ):
+        self.schedulers, self.phases = schedulers, phases
+        self.forms = {"phases": self._by_phases, **(forms or {})}
+
+    def _by_phases(self, analysis: Analysis) -> list[Analysis]:
+        return stages.by_phases(analysis, self.phases)
+
+    def takes(self, analysis: Analysis) -> bool:
+        if analysis.scans:
+            return bool(analysis.phases)
+        return analysis.reduces and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[Params]:
+        return iter(())
+
+    def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
+        """The stages of this form, each as it is chosen by itself."""
+        parts = analysis.once(self.forms[form])
+        return Params(tuple([self.schedulers.choose(stage, env, alignments, properties) for stage in parts]), form)
+
+    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
+        """A stage for each phase of reductions."""
+        return self.in_form("phases", analysis, env, alignments, properties)
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
+        for at, (stage, given) in enumerate(zip(analysis.once(self.forms[params.form]), params.stages, strict=True)):
+            yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, properties)
+
+    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
+        for at, (stage, given) in enumerate(zip(self._stages(analysis, params.form), params.stages, strict=True)):
+            with _of_stage(at):
+                self.schedulers.check(stage, given, env, alignments, properties)
+
+    def attributes(self, params: Params) -> serialize.Attributes:
+        return {"form": params.form, "stages": [self.schedulers.attributes(p) for p in params.stages]}
+
+    def read(
+        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
+    ) -> Params:
+        for key in given:
+            require(key in ("form", "stages"), f"no parameter '{key}': there are form, stages")
+        form = given.get("form", "together" if analysis.finishing else "phases")
+        parts = self._stages(analysis, form)
+        each = given.get("stages", [{}] * len(parts))
+        whole = isinstance(each, (list, tuple)) and len(each) == len(parts)
+        require(whole, f"stages: there are {len(parts)} of them")
+        found = []
+        for at, (stage, fields) in enumerate(zip(parts, each)):
+            with _of_stage(at):
+                found.append(self.schedulers.read(fields, stage, env, alignments, properties))
+        return Params(tuple(found), form)
+
+    def _stages(self, analysis: Analysis, form: str) -> list[Analysis]:
+        require(
+            form in self.forms and (form == "phases") is not bool(analysis.finishing),
+            f"form = '{form}': this segment's stages are "
+            + ("'phases'" if not analysis.finishing else "'together' or 'apart'"),
+        )
+        return analysis.once(self.forms[form])
+
+
+@contextlib.contextmanager
+def _of_stage(at: int) -> Iterator[None]:
+    """Says in errors which stage they are about."""
+    try:
+        yield
+    except ScheduleError as error:
+        raise ScheduleError(f"stage {at}: {error}") from error
