@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlirfuse.core import settings
+from mlirfuse.core import old_names, settings
 from mlirfuse.core.errors import nearest
 from mlirfuse.core.settings import Count, Flag
 
@@ -107,12 +107,17 @@ def checked(name: str, value: Any) -> Any:
         raise ValueError(f"mlirfuse.config.{name} takes {_SETTINGS[name].takes}, and not {value!r}") from None
 
 
+def _today(name: str) -> str:
+    return old_names.renamed("the option", name, old_names.SETTINGS)
+
+
 class _Config(types.ModuleType):
     """This module, so that setting a switch is checked and seen."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):  # what Python's import sets
             return super().__setattr__(name, value)
+        name = _today(name)
         value = checked(name, value)
         changed = getattr(self, name) != value
         super().__setattr__(name, value)
@@ -120,6 +125,8 @@ class _Config(types.ModuleType):
             look_up_anew()
 
     def __getattr__(self, name: str) -> Any:
+        if name in old_names.SETTINGS:
+            return getattr(self, _today(name))
         raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
 
     def __delattr__(self, name: str) -> None:
@@ -156,6 +163,7 @@ def compiled_as() -> tuple:
 def override(**switches: Any) -> Iterator[None]:
     """Sets switches inside a ``with`` block. Raises TypeError for a name that is none, ValueError for what a switch
     does not take; nothing is set then."""
+    switches = {_today(name): value for name, value in switches.items()}
     for name in switches:
         if name not in NAMES:
             raise TypeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from mlirfuse.core import events
+from mlirfuse.core import events, old_names
 
 specializations = 0  # graphs traced and segmented
 compiled_programs = 0  # choices of schedule parameters compiled
 fallbacks = 0  # calls that ran op by op
+
+
+def __getattr__(name: str) -> int:
+    today = old_names.renamed("the counter", name, old_names.COUNTERS)
+    if today == name:
+        raise AttributeError(f"module 'mlirfuse.counters' has no attribute '{name}'")
+    return globals()[today]
 
 
 def snapshot() -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from mlirfuse.core import old_names
 from mlirfuse.core.errors import nearest, warn
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "off", "false", "no")
@@ -111,6 +112,7 @@ def choice(name: str, among: Collection[str]) -> str | None:
     return text or None
 
 
+old_names.read_variables()
 NUM_THREADS = count("MLIRFUSE_NUM_THREADS", 0, 4096)  # 0: one for each processor
 POOL_BYTES = size("MLIRFUSE_POOL_BYTES")  # None: by the RAM
 DEFINITIONS = choice("MLIRFUSE_DEFINITIONS", ("compiled", "reference"))

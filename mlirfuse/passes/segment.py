@@ -23,7 +23,7 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
     if any(is_scan(op) and axes.scanned(op) for op in members):
         return "scan"
     if any(map(is_scatter_add, members)):
-        return "accumulation"
+        return "scatter_add"
     if not reductions:
         return "pointwise"
     late = {v for op in reductions for v in op.results}

@@ -15,6 +15,7 @@ from mlirfuse.analysis import phases as an
 from mlirfuse.analysis import stages, traffic
 from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
+from mlirfuse.core import old_names
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
@@ -77,6 +78,8 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
     the only one. Raises :class:`ScheduleError` where there is no such segment."""
     segments = graph.labels()[1]
     for which, schedule in given.items():
+        if isinstance(which, str):
+            which = old_names.renamed("the scheduler", which, old_names.SCHEDULERS)
         found = [s for s in segments if which in (s.number, s.scheduler)]
         if len(found) != 1:
             kinds = ", ".join(f"{s.number}: {s.scheduler}" for s in segments)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core import old_names
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.slots import Slots
@@ -183,6 +184,8 @@ class Schedulers(Generic[M]):
         name = given.get("scheduler")
         if name is None:
             name = self.of(self.choose(analysis, env, alignments, properties)).name
+        if name not in self._named:
+            name = old_names.renamed("the scheduler", str(name), old_names.SCHEDULERS)
         if name not in self._named:
             raise ScheduleError(f"no scheduler '{name}': there are {', '.join(self._named)}")
         scheduler = self._named[name]

@@ -7,6 +7,7 @@ import functools
 import typing
 from typing import Any
 
+from mlirfuse.core import old_names
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
@@ -32,6 +33,7 @@ def read(cls: type, given: Attributes, default: Any) -> Any:
     """The named tuple ``cls`` with the fields that are ``given``, the others as in ``default`` (None: there is none).
     Raises :class:`ScheduleError`."""
     types = _types(cls)
+    given = {key if key in types else old_names.renamed_field(key, types): value for key, value in given.items()}
     for key in given:
         if key not in types:
             raise ScheduleError(f"no parameter '{key}': there are {', '.join(types)}")

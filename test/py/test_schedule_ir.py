@@ -48,7 +48,7 @@ PROGRAMS = {
     "nucleus": (lambda x: np.cumsum(mnp.softmax(x, axis=-1), 1), (24, 96)),
     "cumsum 0": (lambda x: np.cumsum(x, 0) + x, (24, 96)),
     "recurrence 0": (lambda x: mnp.linear_recurrence(0.5, x, 0) + 1, (24, 96)),
-    "accumulation": (accumulated, (24, 96), (24, 96)),
+    "scatter_add": (accumulated, (24, 96), (24, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
     "joined": (lambda x, y: np.concatenate([x, y[:, 1:], x * 2], 1), (24, 96), (24, 96)),
     "beside": (lambda x: np.concatenate([x, x * 2], 1), (24, 97)),
