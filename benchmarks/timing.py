@@ -71,7 +71,7 @@ class Mlirfuse:
     def counters(self) -> dict:
         """Specializations and variants compiled so far in this process, and calls that fell back."""
         try:
-            return dict(importlib.import_module("mlirfuse.core.counters").snapshot())
+            return dict(importlib.import_module("mlirfuse.runtime.counters").snapshot())
         except Exception:
             return {}
 

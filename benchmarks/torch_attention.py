@@ -189,7 +189,9 @@ def main() -> None:
     parser.add_argument("--json")
     given = parser.parse_args()
     found = []
-    for row in {"masks": masks, "loss": loss, "steps": steps}[given.what](given.small, given.repeats, given.by, given.only):
+    for row in {"masks": masks, "loss": loss, "steps": steps}[given.what](
+        given.small, given.repeats, given.by, given.only
+    ):
         found.append(row)
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if given.json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded build
     raise ImportError("mlirfuse needs Python's global interpreter lock: run with PYTHON_GIL=1, or a build that has it")
 
-from mlirfuse.core import config, counters
+from mlirfuse.core import config
 from mlirfuse.core.errors import (
     CompileError,
     CudaError,
@@ -23,6 +23,7 @@ from mlirfuse.core.errors import (
     UnsupportedError,
 )
 from mlirfuse.core.version import __version__ as __version__
+from mlirfuse.runtime import counters
 
 if TYPE_CHECKING:
     from mlirfuse import numpy, nvfuser

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from mlirfuse.core import events, notebook, settings
+from mlirfuse.core import notebook, settings
+from mlirfuse.runtime import events
 
 FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, after which something else begins
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from mlirfuse import _native
-from mlirfuse.core import config, events
-from mlirfuse.runtime import load
+from mlirfuse.core import config
+from mlirfuse.runtime import events, load
 from mlirfuse.runtime.program import CompiledProgram, Program
 
 _LAUNCH = ctypes.CFUNCTYPE(

@@ -23,6 +23,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -212,13 +213,24 @@ def register_pipeline(name: str) -> Callable:
     return decorate
 
 
+_FOLDERS = ("mlirfuse.passes", "mlirfuse.passes.graph_fuser")
+
+
 @functools.cache
 def discover() -> None:
-    """Imports every module of this package, so that all passes and pipelines are registered."""
-    import mlirfuse.passes as package
+    """Import every pass and pipeline, so that they are registered."""
+    for folder in _FOLDERS:
+        for module in pkgutil.iter_modules(importlib.import_module(folder).__path__):
+            importlib.import_module(f"{folder}.{module.name}")
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"mlirfuse.passes.{module.name}")
+
+@functools.cache
+def _import_pass(name: str) -> None:
+    """Import the file of the pass ``name``, if there is one: ``fusion-cse`` is in ``cse.py``."""
+    module = name.removeprefix("fusion-").replace("-", "_")
+    for folder in _FOLDERS if module.isidentifier() else ():
+        if importlib.util.find_spec(f"{folder}.{module}"):
+            importlib.import_module(f"{folder}.{module}")
 
 
 @dataclass(frozen=True)
@@ -372,10 +384,11 @@ class MLIRPasses:
 def build(pipeline: str) -> list[Pass | MLIRPasses]:
     """The steps that a pipeline string spells. Raises :class:`PipelineError` for what does not exist, before anything
     has run."""
-    discover()
+    importlib.import_module("mlirfuse.passes.pipelines")
     steps: list[Pass | MLIRPasses] = []
 
     def add(item: Item, anchors: tuple[str, ...]) -> None:
+        _import_pass(item.name)
         if item.name in PASSES or item.name in PIPELINES:
             if item.nested is not None:
                 raise PipelineError(f"'{item.name}' is a pass: it holds no other passes")
@@ -409,6 +422,7 @@ def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
     except ValueError as error:
         message = str(error)
         if "does not refer to a registered pass" in message:
+            discover()
             message = f"unknown pass '{item.name}'{_near(item.name, [*PASSES, *PIPELINES, *_SUGGESTED])}"
             message += "" if "did you mean" in message else "; mlirfuse-opt --list-passes lists ours"
         elif "no such option" in message:

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import llvmlite
 
-from mlirfuse.core import events, mlir, settings
+from mlirfuse.core import mlir, settings
 from mlirfuse.core.errors import warn
 from mlirfuse.core.version import __version__
+from mlirfuse.runtime import events
 
 hits = 0
 misses = 0

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.assumptions import Described, failed_assumption
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.ops import sizes_in
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.runtime import arrays, extern_ops
+from mlirfuse.runtime import arrays, events, extern_ops
 
 like = extern_ops.like
 

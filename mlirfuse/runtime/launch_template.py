@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mlirfuse import _native
-from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, events
 from mlirfuse.runtime.program import CompiledProgram, Program
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import events, gc_control, threads
+from mlirfuse.core import gc_control, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.runtime import kernel_artifacts, load, tuned
+from mlirfuse.runtime import events, kernel_artifacts, load, tuned
 from mlirfuse.schedule.program import SegmentedProgram
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mlirfuse import _native
-from mlirfuse.core import config, deadline, events, threads
+from mlirfuse.core import config, deadline, threads
 from mlirfuse.core.errors import (
     CompileError,
     CudaError,
@@ -32,7 +32,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import failures, overlap, placement, reference
+from mlirfuse.runtime import events, failures, overlap, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.shape_cache import ShapeCache

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, counters, settings
+from mlirfuse.core import config, settings
 from mlirfuse.core.errors import CompileError, FallbackWarning, UnsupportedError
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import pipelines
+from mlirfuse.runtime import counters
 
 
 def test_override_sets_for_a_while():

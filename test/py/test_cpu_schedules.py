@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, counters
+from mlirfuse.core import config
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.lowering import llvm
+from mlirfuse.runtime import counters
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.cpu import columns as cpu_columns

@@ -5,8 +5,8 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.core import counters
 from mlirfuse.core.errors import TraceError
+from mlirfuse.runtime import counters
 
 
 def drop(x):

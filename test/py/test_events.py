@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, counters, events
+from mlirfuse.core import config
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import pipelines
+from mlirfuse.runtime import counters, events
 
 EVENTS = (
     events.Found, events.Traced, events.PassRan, events.Segmented, events.FellBack, events.Scheduled, events.Compiled,

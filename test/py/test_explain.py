@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, events, notebook
+from mlirfuse.core import config, notebook
 from mlirfuse.core.errors import located
 from mlirfuse.inspect import listing, progress
 from mlirfuse.nvfuser import DataType, FusionDefinition
+from mlirfuse.runtime import events
 
 
 def layer_norm(x, w, b):

@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, counters
+from mlirfuse.core import config
 from mlirfuse.core.errors import CompileError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import cache
+from mlirfuse.runtime import cache, counters
 
 HERE = pathlib.Path(__file__)
 ROOT = HERE.parents[2]

@@ -9,7 +9,8 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.core import config, counters, old_names
+from mlirfuse.core import config, old_names
+from mlirfuse.runtime import counters
 from mlirfuse.schedule import targets
 
 X = np.ones((64, 8192), np.float32)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, events
+from mlirfuse.core import config
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.tracing import trace
 from mlirfuse.lowering import devices
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import base, pipelines
+from mlirfuse.runtime import events
 from mlirfuse.runtime.signature import ArgSpec
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import events
+from mlirfuse.runtime import events
 
 X = np.linspace(0, 1, 12).reshape(3, 4)
 

@@ -18,10 +18,10 @@ from torch._functorch.aot_autograd import aot_module
 from torch_models import Encoder, EncoderLayer
 
 import mlirfuse.torch
-from mlirfuse.core import events
 from mlirfuse.frontend.torch import backend, min_cut
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.inspect.progress import Progress
+from mlirfuse.runtime import events
 
 alive: list[int] = []  # how many of the saved tensors live, at each probe of the backward
 saved: list[weakref.ref] = []

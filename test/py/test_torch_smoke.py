@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from torch_models import Encoder, error, gradients
 
 import mlirfuse.torch  # noqa: F401  # registers the backend
-from mlirfuse.core import counters
 from mlirfuse.frontend.torch.execute import boxed
 from mlirfuse.frontend.torch.options import MODES
+from mlirfuse.runtime import counters
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch_models import published
 
 import mlirfuse.torch  # noqa: F401
-from mlirfuse.core import counters
+from mlirfuse.runtime import counters
 
 pytestmark = pytest.mark.slow
 SIZES = {

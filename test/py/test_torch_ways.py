@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_models import Encoder, EncoderLayer, error, gradients
 
 import mlirfuse.torch
-from mlirfuse.core import counters
+from mlirfuse.runtime import counters
 
 
 @pytest.fixture(autouse=True)

@@ -37,9 +37,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import mlirfuse.torch
-from mlirfuse.core import events
 from mlirfuse.frontend.torch import backend
 from mlirfuse.lowering import host_steps as st
+from mlirfuse.runtime import events
 
 STEPS, WORDS, WIDTH, LENGTH = 5, 32, 16, 8
 

@@ -16,7 +16,8 @@ from torch_models import Encoder, ResNet, error, gradients
 from torch_ops_harness import check, uncompiled
 
 import mlirfuse.torch
-from mlirfuse.core import config, counters
+from mlirfuse.core import config
+from mlirfuse.runtime import counters
 from mlirfuse.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -35,7 +35,7 @@ from mlirfuse.frontend.numpy.traced_specialization import SplitTracedSpecializat
 from mlirfuse.inspect import progress
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes import pipelines
-from mlirfuse.passes.base import discover
+from mlirfuse.passes.base import build
 from mlirfuse.runtime import arrays, overlap, placement
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
 from mlirfuse.runtime.specializations import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     Explained = Explanation | LoopsExplanation | GraphBreaksExplanation | DeviceLoopsExplanation | EagerExplanation
 
-discover()  # the passes, now rather than at the first call
+build(pipelines.fusion_to_segments())  # imports the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
 _USUAL = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaves that are what they seem
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say

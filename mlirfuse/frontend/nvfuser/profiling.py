@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlirfuse.core import events
 from mlirfuse.inspect import timing
 from mlirfuse.inspect.explain import Explanation
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, events
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.nvfuser.definition import FusionDefinition

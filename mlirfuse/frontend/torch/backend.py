@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlirfuse.core import config, events, gc_control
+from mlirfuse.core import config, gc_control
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     aot,
@@ -41,6 +41,7 @@ from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
 from mlirfuse.inspect import progress
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes import pipelines
+from mlirfuse.runtime import events
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
 

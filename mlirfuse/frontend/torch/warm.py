@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlirfuse.core import config, events, gc_control
+from mlirfuse.core import config, gc_control
 from mlirfuse.core.device_properties import serialized
 from mlirfuse.frontend.torch import aot, calls, eager, failure_reports
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
@@ -37,7 +37,7 @@ from mlirfuse.frontend.torch.torch_private import (
 )
 from mlirfuse.frontend.torch.torch_private import functorch_config as functorch
 from mlirfuse.ir.flat import flat, graph_of
-from mlirfuse.runtime import cache
+from mlirfuse.runtime import cache, events
 
 _DIGEST = 32  # bytes of a checksum in front of what is kept
 

@@ -21,8 +21,8 @@ function, its kind and, where it is about one, the segment. With ``MLIRFUSE_DUMP
 goes to a file of its own, else to stderr. Only what is new is dumped: a call whose variant is compiled prints nothing.
 The two that print at each call make calls slower while they are on: kernels are launched one by one, and timed.
 
-Dumps are observers of :mod:`mlirfuse.core.events`. Importing this package makes them follow ``config.dump``: those that
-it names listen, and nothing else does.
+Dumps are observers of :mod:`mlirfuse.runtime.events`. Importing this package makes them follow ``config.dump``: those
+that it names listen, and nothing else does.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mlirfuse.core import config, events
+from mlirfuse.core import config
 from mlirfuse.inspect.dump import cache, calls, code, guards, labels, tensors
+from mlirfuse.runtime import events
 
 # By channel. Labels come first: the others print under them.
 OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], None]]], ...] = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlirfuse.core import events
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
 from mlirfuse.inspect.dump.output import log
+from mlirfuse.runtime import events
 
 
 def found(event: events.Found) -> None:

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 
 from mlirfuse.analysis import traffic
-from mlirfuse.core import config, events
+from mlirfuse.core import config
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.output import log, write
@@ -16,6 +16,7 @@ from mlirfuse.inspect.launches import launch_of, threads_text
 from mlirfuse.inspect.listing import Names
 from mlirfuse.inspect.timing import OneByOne, peak_bandwidth
 from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import events
 from mlirfuse.runtime.program import CompiledProgram, Program
 
 NAMES = frozenset({"kernel-args", "effective-bandwidth"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlirfuse import _native
-from mlirfuse.core import config, events
+from mlirfuse.core import config
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
@@ -17,7 +17,7 @@ from mlirfuse.inspect.launches import threads_text
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, Kernel, KernelModule
-from mlirfuse.runtime import load
+from mlirfuse.runtime import events, load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import serialize
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlirfuse.core import events
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.output import log, write
@@ -14,6 +13,7 @@ from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime import events
 from mlirfuse.runtime.signature import SizeGuard, same_value
 from mlirfuse.runtime.specializations import Call, Specialization
 

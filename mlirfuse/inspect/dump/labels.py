@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mlirfuse.core import events, threads
+from mlirfuse.core import threads
 from mlirfuse.inspect.launches import kernels_of
 from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime import events
 from mlirfuse.runtime.program import Program
 from mlirfuse.runtime.specializations import Source, Specialization
 

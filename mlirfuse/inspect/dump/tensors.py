@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from mlirfuse.analysis import traffic
-from mlirfuse.core import config, events
+from mlirfuse.core import config
 from mlirfuse.inspect.dump import labels, texts
 from mlirfuse.inspect.dump.output import attempt, write
 from mlirfuse.inspect.export import groups
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, run_pipeline
+from mlirfuse.runtime import events
 from mlirfuse.schedule.program import undecided
 
 NAMES = frozenset(

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlirfuse.core import events
-from mlirfuse.frontend.numpy.loops.kernel import Loop
+from mlirfuse.frontend.numpy.loops.kernel import Loop, LoopRan
 from mlirfuse.frontend.numpy.loops.outline import Outlined
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.shown import Table, Tables
+from mlirfuse.runtime import events
 
 
 @dataclass
@@ -40,8 +40,8 @@ class LoopsExplanation(Tables):
         """Runs the function on copies of the arguments: once to compile, once to measure."""
         outlined.function(*copy.deepcopy(args), **copy.deepcopy(kwargs))
         args, kwargs = copy.deepcopy((args, kwargs))
-        ran: list[events.LoopRan] = []
-        stop = events.observe(events.LoopRan, ran.append)
+        ran: list[LoopRan] = []
+        stop = events.observe(LoopRan, ran.append)
         try:
             start = time.perf_counter()
             outlined.function(*args, **kwargs)
@@ -86,7 +86,7 @@ class LoopsExplanation(Tables):
         return [Table(headings, rows, keys={"in all": [loop.seconds for loop in self.loops]})]
 
 
-def _runs(loop: Loop, source: str, ran: Sequence[events.LoopRan]) -> LoopRuns:
+def _runs(loop: Loop, source: str, ran: Sequence[LoopRan]) -> LoopRuns:
     mine = [event.seconds for event in ran if event.loop is loop]
     native = [seconds for seconds in mine if seconds is not None]
     why = ""

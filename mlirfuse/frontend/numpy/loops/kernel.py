@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import deadline, events, threads
+from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
@@ -33,7 +33,7 @@ from mlirfuse.frontend.numpy.loops.values import (
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import load
+from mlirfuse.runtime import events, load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
@@ -68,6 +68,15 @@ class Compiled:
     called: bool = False
 
 
+@dataclass(eq=False)
+class LoopRan(events.Event):
+    """A loop outlined from a function was called. ``seconds``: of its native code, compilation included; None where it
+    runs as Python."""
+
+    loop: Loop
+    seconds: float | None
+
+
 class Loop:
     """A loop statement. ``assigned``: the variables that it assigns, whose values :meth:`__call__` gives in that
     order; ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it appends to, and
@@ -100,7 +109,7 @@ class Loop:
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
         """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without, and the number
         of the statement by which it left, from 1 on, or 0; None where it has to run as Python."""
-        if not events.LoopRan.observers:
+        if not LoopRan.observers:
             if self._hot is not None:
                 found = self._hot(variables)
                 if found is not Missed:
@@ -108,7 +117,7 @@ class Loop:
             return None if self.dead else self._answer(variables)
         start = time.perf_counter()
         found = None if self.dead else self._answer(variables)
-        events.report(events.LoopRan(self, None if found is None else time.perf_counter() - start))
+        events.report(LoopRan(self, None if found is None else time.perf_counter() - start))
         return found
 
     def _answer(self, variables: dict[str, Any]) -> tuple | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse.core import events, old_names
+from mlirfuse.core import old_names
+from mlirfuse.runtime import events
 
 specializations = 0  # graphs traced and segmented
 compiled_programs = 0  # choices of schedule parameters compiled

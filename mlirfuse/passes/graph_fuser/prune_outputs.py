@@ -6,7 +6,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
 from mlirfuse.passes.dce import DeadCode
-from mlirfuse.passes.shapes import Shapes
+from mlirfuse.passes.graph_fuser.shapes import Shapes
 
 
 @register

@@ -1,6 +1,6 @@
 """What the compiler reports while it works, as typed events, and who listens.
 
-The layers report; nothing that they do depends on it. :mod:`mlirfuse.core.counters` counts,
+The layers report; nothing that they do depends on it. :mod:`mlirfuse.runtime.counters` counts,
 :mod:`mlirfuse.inspect.dump` prints, and a program may listen too::
 
     stop = events.observe(events.Compiled, lambda event: print(event.seconds))
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mlirfuse.core import threads
 
 if TYPE_CHECKING:
-    from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.ir.graph import Graph, Op
     from mlirfuse.passes.base import MLIRPasses, Pass
     from mlirfuse.runtime.program import CompiledProgram, Program
@@ -99,15 +98,6 @@ class GraphSegmented(Event):
 
     graph: Graph
     env: dict[str, int]
-
-
-@dataclass(eq=False)
-class LoopRan(Event):
-    """A loop that was lifted out of a function was to run. ``seconds``: of its native code, compiling included; None
-    where it runs as Python."""
-
-    loop: Loop
-    seconds: float | None
 
 
 @dataclass(eq=False)
@@ -198,16 +188,16 @@ E = TypeVar("E", bound=Event)
 _lock = threads.lock()
 
 
-def observe(specialization: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
-    """Calls ``observer`` with each event of the class ``specialization`` from now on, in the thread that reports it.
-    Gives a function that ends it."""
+def observe(event: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
+    """Call ``observer`` with each event of the class ``event`` from now on, in the thread that reports it. Return a
+    function that ends it."""
 
     def stop() -> None:
         with _lock:
-            specialization.observers = tuple(o for o in specialization.observers if o is not observer)
+            event.observers = tuple(o for o in event.observers if o is not observer)
 
     with _lock:
-        specialization.observers = (*specialization.observers, observer)
+        event.observers = (*event.observers, observer)
     return stop
 
 
