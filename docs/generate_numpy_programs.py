@@ -1,4 +1,4 @@
-"""Writes the table of docs/numpy-programs.md from benchmarks/results/numpy-programs.json.
+"""Writes the table of docs/numpy/programs.md from benchmarks/results/numpy-programs.json.
 
 Run it from the repository: ``python docs/generate_numpy_programs.py``; with ``--check`` it only says whether the page is
 up to date.
@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from pages import wrapped, write_or_check
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAGE = os.path.join(HERE, "numpy-programs.md")
+PAGE = os.path.join(HERE, "numpy", "programs.md")
 RESULTS = os.path.join(HERE, "..", "benchmarks", "results", "numpy-programs.json")
 MEMORY = os.path.join(HERE, "..", "benchmarks", "results", "numpy-programs-memory.json")
 BEGIN = "## Programs beside NumPy"
@@ -59,10 +59,10 @@ def section() -> str:
     text = f"""{BEGIN}
 
 The 30 kernels of PolyBench as public NumPy ports write them, and {len(rows) - 30} programs of other fields
-([benchmarks/programs](../benchmarks/programs)), unchanged: {sum(r["runs"] for r in rows)} run, {agree} agree with NumPy,
+([benchmarks/programs](../../benchmarks/programs)), unchanged: {sum(r["runs"] for r in rows)} run, {agree} agree with NumPy,
 {plain or "none"} of them with a warning that they, or a loop of theirs, run by NumPy. Numba compiles {in_numba} of them unchanged
 (`njit`), and {in_jax} have a straightforward form in JAX
-([in_jax.py](../benchmarks/programs/in_jax.py)).
+([in_jax.py](../../benchmarks/programs/in_jax.py)).
 
 | over | geometric mean of times as fast, both sizes | programs |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Writes docs/nvfuser-api.md: what of nvFuser's Python API there is, from the code, and what there is not, with the
+"""Writes docs/nvfuser/api.md: what of nvFuser's Python API there is, from the code, and what there is not, with the
 reason.
 
 Run it from the repository: ``python docs/generate_nvfuser_table.py``; with ``--check`` it only says whether the page is
@@ -20,7 +20,7 @@ from mlirfuse import nvfuser
 from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
 from mlirfuse.ir import ops as table
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md")
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser", "api.md")
 
 # nvFuser's operations, by its own groups (python/python_direct/ops.cpp and csrc/python_frontend/python_bindings.cpp).
 OPERATIONS = {
@@ -62,7 +62,7 @@ DEFINITION_NOT_THERE = {
     "last_cuda_code": "as cuda_code_for",
     "last_scheduled_fusion_ir": "as cuda_code_for",
     "manual_execute, schedule, sched": "raise an error that says what there is instead: `FusionDefinition(schedule={0: {…}})`",
-    "multidevice_schedule": "one device a call; [torch's ways](distributed.md)",
+    "multidevice_schedule": "one device a call; [torch's ways](../torch/distributed.md)",
     "profile": "`with PythonProfiler() as prof`",
     "scheduled_fusion_ir_for": "as cuda_code_for",
     "segment": "segments are regions of the printed program, "
@@ -73,7 +73,7 @@ MODULE = (
     "pytorch_utils version"
 )
 MODULE_NOT_THERE = {
-    "Communicator, DeviceMesh, Sharding, …": "one device a call; [torch's ways](distributed.md)",
+    "Communicator, DeviceMesh, Sharding, …": "one device a call; [torch's ways](../torch/distributed.md)",
     "FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by themselves",
     "ParallelType, SchedulerType, LoadStoreOpType, …": "they serve schedules written by hand on nvFuser's IR",
     "enable_automatic_serialization, serialize": "compiled code is kept on disk by itself",
@@ -117,7 +117,7 @@ def page() -> str:
         "# nvFuser's API in mlirfuse",
         "",
         "Written by `docs/generate_nvfuser_table.py` from the code; do not edit. "
-        "[coming-from-nvfuser.md](coming-from-nvfuser.md) has a script "
+        "[Coming from nvFuser](migrating.md) has a script "
         "before and after.",
         "",
         "Operations run **fused** into kernels, or as a **library**'s (the framework's, or op by op) with groups "

@@ -1,4 +1,4 @@
-"""Writes docs/ops.md, the reference of the op table, from the table.
+"""Writes docs/reference/ops.md, the reference of the op table, from the table.
 
 Run it from the repository: ``python docs/generate_ops.py``; with ``--check`` it only says whether the page is up to
 date.
@@ -17,7 +17,7 @@ from pages import wrapped, write_or_check
 from mlirfuse.ir import ops
 from mlirfuse.ir.dtypes import DType
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.md")
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference", "ops.md")
 
 KINDS = {
     "elementwise": ("Elementwise", "Operands have one rank, or rank 0; extents of 1 broadcast."),

@@ -1,4 +1,4 @@
-"""Writes docs/passes.md, the reference of passes and named pipelines, from their docstrings and options.
+"""Writes docs/reference/passes.md, the reference of passes and named pipelines, from their docstrings and options.
 
 Run it from the repository: ``python docs/generate_passes.py``; with ``--check`` it only says whether the page is up to
 date.
@@ -18,7 +18,7 @@ from pages import wrapped, write_or_check
 
 from mlirfuse.passes import base, pipelines
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "passes.md")
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference", "passes.md")
 
 INTRODUCTION = """# Passes and pipelines
 
