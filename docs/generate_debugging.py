@@ -220,7 +220,7 @@ DUMPS = {
     ),
     "cache": (
         "What was found and what was made: specializations, compiled programs, and entries of the cache on disk. A call "
-        "with new sizes that compiles nothing says `new signature, of a known kind`.",
+        "with new sizes that compiles nothing says `new signature, of a known specialization`.",
         "",
         8,
     ),
