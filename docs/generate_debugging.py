@@ -137,8 +137,8 @@ why. If the function runs op by op, it says why.
    entry of the disk cache. `MLIRFUSE_DUMP=guards` says what a trace assumes, and which assumption a call did not meet,
    with its values. A Python number that the function branches on is such an assumption: pass what varies as an array.
 5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory bandwidth, `occupancy`
-   how much of the GPU it can use, `launch-params` the chosen parameters. `mlirfuse.autotune(f, *args)` measures the
-   other candidates. In profilers a kernel has its scheduler's name and its segment's number:
+   how much of the GPU it can use, `launch-params` the chosen parameters. On a GPU `mlirfuse.autotune(f, *args)`
+   measures the other candidates. In profilers a kernel has its scheduler's name and its segment's number:
    `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch `mlirfuse_reduction1_finish`.
 6. **Is it wrong?** `MLIRFUSE_DUMP=groups` writes each group as a Python program that compares itself with NumPy: attach
    it to a bug report. `config.fuse_cpu = False` runs the function uncompiled, which tells a wrong kernel from a wrong
