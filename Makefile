@@ -11,7 +11,7 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow test-torch abuse check wheels clean
+.PHONY: demo test test-slow test-torch abuse check docs wheels clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -41,7 +41,7 @@ test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n auto -m slow test/py
 
 # What must not break, very many times: interrupts, mutated files, functions made and dropped. Takes long; run by
-# hand, its figures are in docs/robustness.md.
+# hand, its figures are in docs/internals/robustness.md.
 abuse: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m abuse test/py
 
@@ -53,6 +53,10 @@ check: $(VENV)/.installed-check
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(SOURCES)) -- -std=c++17 $(INCLUDES)
+
+# The documentation as a site, in site/. A broken link or anchor, or a page that mkdocs.yml does not list, is an error.
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +74,11 @@ $(VENV)/.installed-check: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet -e '.[check]'
 	@touch $@
 
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+	    | xargs -d '\n' $(BIN)/python -m pip install --quiet
+	@touch $@
+
 # Wheels for these Pythons and an sdist, in dist/; each wheel is tested where there is no compiler. See packaging/build.py.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
@@ -78,4 +87,4 @@ wheels: $(VENV)/bin/python
 	$(BIN)/python packaging/build.py $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) .venv-torch build dist mlirfuse/_native*.so
+	rm -rf $(VENV) .venv-torch build dist site mlirfuse/_native*.so

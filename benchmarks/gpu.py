@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The GPU table: mlirfuse, torch eager, torch.compile, JAX and a same-size copy, in one run.
 
-    python benchmarks/gpu.py --json benchmarks/results/gpu-h100.json --plot docs/gpu-h100.png
+    python benchmarks/gpu.py --json benchmarks/results/gpu-h100.json --plot docs/images/gpu-h100.png
     python benchmarks/gpu.py --table second --json benchmarks/results/gpu-second-h100.json
 
 Every implementation's result is first compared with the reference in float64, computed from the same inputs; results

@@ -11,7 +11,7 @@ arrays before the clock starts.
 
 ``--memory`` calls each 10,000 times at the small size, and says by how much the process has grown since the 1,000th.
 
-docs/generate_numpy_programs.py writes the table of docs/numpy-programs.md from the JSON.
+docs/generate_numpy_programs.py writes the table of docs/numpy/programs.md from the JSON.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
     python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h200.json
     python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h200.json
-    python benchmarks/torch_models.py --plot docs/torch-models.png --from benchmarks/results/torch-*-h200.json
+    python benchmarks/torch_models.py --plot docs/images/torch-models.png --from benchmarks/results/torch-*-h200.json
     python benchmarks/torch_models.py --list
 
 Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and ``--device

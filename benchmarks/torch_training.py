@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """500 steps of training a small GPT on real text: our loss curves beside eager's with the same seeds and with others.
 
-    python benchmarks/torch_training.py --json benchmarks/results/torch-training-cpu.json --plot docs/torch-training.png
+    python benchmarks/torch_training.py --json benchmarks/results/torch-training-cpu.json --plot docs/images/torch-training.png
 
 Characters of the language reference that comes with Python (``pydoc_data``), 451 thousand weights, AdamW. A seed decides
 weights, batches and dropout. Held-out loss is of the same batches for all. At steps 1 and 100 the gradients from our

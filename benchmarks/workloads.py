@@ -634,7 +634,7 @@ def sum_axis(axis, rows=16384, width=16384, dtype=f32, target=None):
 
 
 def gpu_table(quick: bool = False) -> list[Workload]:
-    """The first H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without
+    """The first H100 table of docs/reference/performance.md, in its order; ``quick``: the same rows at sizes for a machine without
     a GPU. The second is ``second_table.py``'s."""
     q = quick
     norm = dict(batch=4, length=16, width=256) if q else {}
@@ -666,7 +666,7 @@ def gpu_table(quick: bool = False) -> list[Workload]:
 
 
 def cpu_table(size: int = 4096) -> list[Workload]:
-    """The CPU table of docs/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not
+    """The CPU table of docs/reference/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not
     ``fused`` itself."""
     shape, square = show(size, size), (size, size)
 

@@ -1,4 +1,4 @@
-"""Writes the table of docs/numpy-programs.md from benchmarks/results/numpy-programs.json.
+"""Writes the table of docs/numpy/programs.md from benchmarks/results/numpy-programs.json.
 
 Run it from the repository: ``python docs/generate_numpy_programs.py``; with ``--check`` it only says whether the page is
 up to date.
@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from pages import wrapped, write_or_check
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAGE = os.path.join(HERE, "numpy-programs.md")
+PAGE = os.path.join(HERE, "numpy", "programs.md")
 RESULTS = os.path.join(HERE, "..", "benchmarks", "results", "numpy-programs.json")
 MEMORY = os.path.join(HERE, "..", "benchmarks", "results", "numpy-programs-memory.json")
 BEGIN = "## Programs beside NumPy"
@@ -59,12 +59,11 @@ def section() -> str:
     text = f"""{BEGIN}
 
 The 30 kernels of PolyBench as public NumPy ports write them, and {len(rows) - 30} programs of other fields
-([benchmarks/programs](../benchmarks/programs)), unchanged: {sum(r["runs"] for r in rows)} run, {agree} agree with NumPy,
-{plain or "none"} of them with a warning that they, or a loop of theirs, run by NumPy. Numba compiles {in_numba} of them unchanged
-(`njit`), and {in_jax} have a straightforward form in JAX
-([in_jax.py](../benchmarks/programs/in_jax.py)).
+([benchmarks/programs](../../benchmarks/programs)), run unchanged. {sum(r["runs"] for r in rows)} run, {agree} agree with
+NumPy, and {plain or "none"} fall back to NumPy, as a whole or with a loop. Numba compiles {in_numba} of them unchanged (`njit`),
+and {in_jax} have a straightforward form in JAX ([in_jax.py](../../benchmarks/programs/in_jax.py)).
 
-| over | geometric mean of times as fast, both sizes | programs |
+| compared with | times as fast (geometric mean, both sizes) | programs |
 | --- | --- | --- |
 | NumPy | {over(rows, "numpy")[0]:.2f} | {len(rows)} |
 | Numba | {numba:.2f} | {in_numba} |
@@ -79,8 +78,8 @@ From the 1,000th to the 10,000th call of a program (small size) the process grow
 KiB at most, over the {len(grown)} (`--memory`).
 
 `OPENBLAS_NUM_THREADS=1 python benchmarks/numpy_programs.py --json benchmarks/results/numpy-programs.json`, 2026-11-23, 2
-cores, AVX-512: implementations in turns, there and back, of each its best call. Times of a call in µs at two sizes, the
-best in bold:
+cores with AVX-512: the implementations run in turns, and each one's best call counts. Times of a call in µs at two
+sizes, the best in bold:
 
 | program | first call, s: mlirfuse | Numba | JAX | small: {" | ".join(LABELS[c] for c in COLUMNS)} | middle: {" | ".join(LABELS[c] for c in COLUMNS)} |
 | --- | --- | --- | --- | {" | ".join(["---"] * 8)} |

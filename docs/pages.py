@@ -67,6 +67,6 @@ def write_or_check(path: str, text: str, generator: str, settled=str) -> int:
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             current = settled(file.read()) == settled(text)
-    page = f"docs/{os.path.basename(path)}"
+    page = os.path.join("docs", os.path.relpath(path, os.path.dirname(os.path.abspath(__file__))))
     print(f"{page} is up to date" if current else f"{page} is out of date: run docs/{generator}")
     return 0 if current else 1

@@ -1,6 +1,6 @@
 """Two kernels that share nothing, printed as one program: `python examples/segmented_ir_small.py [page.html]`.
 
-The first program of the nvFuser issue that asks for segments to be shown in the fusion itself (docs/segmented-ir.md
+The first program of the nvFuser issue that asks for segments to be shown in the fusion itself (docs/internals/levels.md
 quotes the output).
 """
 

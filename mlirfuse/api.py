@@ -73,8 +73,8 @@ def jit(
 
     ``lowering="linalg"``: segments become code through linalg and MLIR's own passes, not through this project's
     schedulers: slower, and a check of them. ``pipeline``: the same with the caller's passes, spelled as for
-    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/own-passes.md). Raises ValueError for others, and
-    for what another option does not take; TypeError for what is no function.
+    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/internals/own-passes.md). Raises ValueError for
+    others, and for what another option does not take; TypeError for what is no function.
     """
     if fallback is not None:
         fallback = _checked("fallback", fallback)

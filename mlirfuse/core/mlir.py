@@ -1,7 +1,7 @@
 """The one place that imports MLIR's Python bindings.
 
 They come from the package ``numba_cuda_mlir``, or from ``mlirfuse_mlir``, which has its bindings alone and is loaded
-by the same name, as that is compiled in (see docs/mlir.md). Importing that package runs its whole
+by the same name, as that is compiled in (see docs/internals/mlir.md). Importing that package runs its whole
 ``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and
 only the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another
 LLVM in the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.

@@ -1,7 +1,7 @@
 """nvFuser's names: a script runs here with its import line changed.
 
 ``from nvfuser import FusionDefinition, DataType`` (or ``nvfuser_direct``, or ``torch._C._nvfuser``) becomes
-``from mlirfuse.nvfuser import FusionDefinition, DataType``. docs/nvfuser-api.md lists what there is and what is not.
+``from mlirfuse.nvfuser import FusionDefinition, DataType``. docs/nvfuser/api.md lists what there is and what is not.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ CALLS = {
     "fft.fftshift": lambda p, v: p.fft.fftshift(v, axes=0),
 }
 ARGUMENTS = {"x": X, "y": Y, "v": V, "w": V[::-1] * 0.9, "i": I, "b": B, "s": S, "k": IDX}
-LACKS = ["argsort descending", "sort descending"]  # as NumPy's; see docs/numpy-programs.md
+LACKS = ["argsort descending", "sort descending"]  # as NumPy's; see docs/numpy/programs.md
 
 
 def cases():

@@ -128,7 +128,9 @@ def test_an_unknown_variable_is_one_warning():
 def test_every_variable_is_known():
     """What the package reads, what the docs list, and what is known are the same."""
     root = Path(settings.__file__).parents[2]
-    rows = [r.split("|")[1] for r in (root / "docs/settings.md").read_text().splitlines() if r.startswith("|")]
+    rows = [
+        r.split("|")[1] for r in (root / "docs/reference/settings.md").read_text().splitlines() if r.startswith("|")
+    ]
     listed = set(re.findall(r"`(MLIRFUSE_\w+)`", " ".join(rows)))
     assert listed == set(settings.VARIABLES)
     assert {f"MLIRFUSE_{name.upper()}" for name in config.NAMES} <= listed

@@ -1028,7 +1028,7 @@ def test_the_page_of_the_api_is_up_to_date():
     spec = importlib.util.spec_from_file_location("generate_nvfuser_table", root / "docs" / "generate_nvfuser_table.py")
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    assert (root / "docs" / "nvfuser-api.md").read_text() == generator.page(), "run docs/generate_nvfuser_table.py"
+    assert (root / "docs" / "nvfuser" / "api.md").read_text() == generator.page(), "run docs/generate_nvfuser_table.py"
 
 
 def test_the_tables_names_are_operations():

@@ -786,7 +786,7 @@ def test_values_added_to_rows(shape, dtype, hot):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(700, 3000), (4096, 770), (300, 20_001), (3000, 40), (100_000, 12)])
 def test_logarithms_of_running_sums(shape, axis):
-    """By the hardware's exponentials and logarithms, within the bound of ``docs/limits.md``."""
+    """By the hardware's exponentials and logarithms, within the bound of ``docs/reference/limits.md``."""
     x = torch.randn(shape, device="cuda") * 3
     along = x.select(1 - axis, 0)
     along.copy_(torch.linspace(-90, 90, len(along)))

@@ -410,8 +410,8 @@ def test_an_entry_of_another_type(own_passes):
 
 
 def test_the_page_about_own_passes(capsys, own_passes):
-    """The code of docs/own-passes.md runs, and its pass does what it says."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "own-passes.md").read_text()
+    """The code of docs/internals/own-passes.md runs, and its pass does what it says."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "internals" / "own-passes.md").read_text()
     (code_,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope: dict = {}
     exec(code_, scope)

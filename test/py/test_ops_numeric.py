@@ -498,7 +498,7 @@ SUMS = ("sum", "prod", "mean", "var", "std")  # whose terms are added or multipl
 
 def reduction_bound(name: str, t: dt.DType, x: np.ndarray, axes, keepdims: bool, correction=0) -> np.ndarray:
     """How far the sum of n terms may be off: 4 + log2(n) roundings of the sum of their absolute values, by linalg's
-    chain of additions 4 + n, as docs/limits.md says. Means divide that. A product is off by n roundings. For a
+    chain of additions 4 + n, as docs/reference/limits.md says. Means divide that. A product is off by n roundings. For a
     variance, the terms are the squares, and the mean's own error counts squared times n."""
     u = {32: 2.0**-24, 64: 2.0**-53}[t.compute.bits]
     x = x.astype(np.float64)

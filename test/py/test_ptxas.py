@@ -1,6 +1,6 @@
 """What NVIDIA's assembler says of the kernels' PTX, which needs no GPU: it is valid for every architecture that the
 assembler knows, and no kernel of the benchmarks' table spills registers. The test extra of pyproject.toml has the
-assembler of the driver that the figures in docs/performance.md are from.
+assembler of the driver that the figures in docs/reference/performance.md are from.
 """
 
 import pathlib

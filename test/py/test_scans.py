@@ -262,7 +262,7 @@ def test_types(dtype, axis, shape):
 
 
 def test_float_sums_keep_to_their_bound():
-    """docs/limits.md: along contiguous memory an element comes of n / lanes + log2(lanes) additions, not of n: of all
+    """docs/reference/limits.md: along contiguous memory an element comes of n / lanes + log2(lanes) additions, not of n: of all
     ones with a small one each, a loop of additions loses what this does not."""
     n, lanes = 1 << 20, targets.of("cpu").properties.vector_bytes // 4
     x = (1 + RNG.random(n) * 1e-3).astype(f32)

@@ -126,7 +126,7 @@ def test_programs_by_the_array_api_standard():
 
 
 def test_code_that_is_not_the_users_has_no_hooks():
-    """As docs/limits.md says: C code sees that a computed number is no float."""
+    """As docs/reference/limits.md says: C code sees that a computed number is no float."""
     compiled = mlirfuse.jit(lambda a: (json.JSONEncoder(default=str).encode([a.mean()]), a + 1))
     assert compiled(np.ones(3000))[0] in ('["1.0"]', "[1.0]")
     assert mlirfuse.jit(lambda a: (json.dumps([a.mean()], default=str), a + 1))(np.ones(3000))[0] == "[1.0]"

@@ -58,7 +58,7 @@ def verify(module) -> None:
         elif name.startswith("fusion.") and name not in STRUCTURE:
             row = ops.TABLE.get(name.removeprefix("fusion."))
             if row is None:
-                problem = "is no operation of the fusion dialect; see docs/ops.md for the table"
+                problem = "is no operation of the fusion dialect; see docs/reference/ops.md for the table"
             elif row.variadic:
                 problem = problem_of(op)
         elif not name.startswith("fusion.") and not op.context.is_registered_operation(name):

@@ -32,7 +32,7 @@ class OperatorBase:
         self._fd = definition
 
     def __getattr__(self, name):
-        raise AttributeError(f"fd.ops has no operation '{name}'; see docs/nvfuser-api.md for what there is")
+        raise AttributeError(f"fd.ops has no operation '{name}'; see docs/nvfuser/api.md for what there is")
 
     @property
     def _b(self):
