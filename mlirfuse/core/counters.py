@@ -1,11 +1,11 @@
-"""What has been compiled so far: read these to see that new sizes compile nothing."""
+"""Counts of compilations and fallbacks: read them to check that new sizes compile nothing."""
 
 from __future__ import annotations
 
 from mlirfuse.core import events
 
 specializations = 0  # graphs traced and segmented
-compiled_programs = 0  # choices of schedule parameters compiled
+compiled_programs = 0  # sets of schedule parameters compiled
 fallbacks = 0  # calls that ran op by op
 
 
