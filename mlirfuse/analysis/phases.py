@@ -365,8 +365,8 @@ def depends_on(analysis: Analysis, axes) -> set[Value]:
 def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
     """Whether memory is contiguous along a kept axis: the smallest stride of the widest input is not a reduced axis'.
 
-    The axes of an input that is concatenated, padded or gathered along a dimension are its own; they count as the pinned
-    axis of the domain that they are indexed from, kept or reduced."""
+    The axes of an input that is concatenated, padded or gathered along a dimension are its own; they count as the
+    pinned axis of the domain that they are indexed from, kept or reduced."""
     return analysis.once(_outer)(env)
 
 

@@ -66,7 +66,7 @@ def test_library_ops_and_views():
     assert views["expand_dims"] == "other indices inside kernel 0"
     assert "an alias of w" in {o.why for o in explained.views}
     last = explained.kernels[-1]
-    assert last.why == "another group: it reads what matmul gives, which runs through a library"
+    assert last.why == "another group: it reads the result of matmul, which runs through a library"
     text = str(explained)
     for heading in ("outside of kernels:", "views, which cost no kernel:", "why it is a kernel of its own"):
         assert heading in text
