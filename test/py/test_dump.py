@@ -137,7 +137,7 @@ def test_logs(capfd):
     assert "runs through a library" in text and "not merged" not in text
     assert re.search(r"not      .* \+ .*: reduces other axes than the segment before it", text)
     assert re.search(r"merged   t\d+ = exp \+ t\d+ = sum", text)
-    assert re.search(r"again    t\d+ = exp \+ t\d+ = sum: computed again there", text)
+    assert re.search(r"again    t\d+ = exp \+ t\d+ = sum: recomputed there", text)
     assert "segment 1: reduction, 2 ops; reduces other axes than the segment before it" in text
     assert re.search(r"t\d+ = exp\(x\) +f32\[s0, s1\] +test_dump.py:\d+ +e = np.exp\(x\)", text)
 
