@@ -94,7 +94,7 @@ def checked(name: str, value: Any) -> Any:
     """Return ``value`` as setting ``name`` stores it. Raises AttributeError for an unknown name, ValueError for a value
     that the setting does not accept."""
     if name not in NAMES:
-        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+        raise AttributeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
     if name == "dump":
         return dump_names(value)
     if name == "dump_dir":
@@ -120,7 +120,7 @@ class _Config(types.ModuleType):
             look_up_anew()
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+        raise AttributeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"mlirfuse.config.{name} cannot be deleted")
@@ -158,7 +158,7 @@ def override(**switches: Any) -> Iterator[None]:
     does not accept; in both cases nothing is set."""
     for name in switches:
         if name not in NAMES:
-            raise TypeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+            raise TypeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
     module = sys.modules[__name__]
     switches = {name: checked(name, value) for name, value in switches.items()}
     saved = {name: getattr(module, name) for name in switches}

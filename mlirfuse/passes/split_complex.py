@@ -137,7 +137,7 @@ class _Split:
         if function is not None:
             results = function(self.r, *(self.pair(v) for v in op.operands))
         else:
-            results = rule(op, *op.operands) if rule else self.each(op)
+            results = rule(op, *op.operands) if rule else self.per_part(op)
         for old, created in zip(op.results, results if isinstance(results, list) else [results]):
             if isinstance(created, tuple):
                 self.pairs[old] = created

@@ -42,8 +42,8 @@ def is_split(graph: Graph) -> bool:
 class StorageViews:
     """Converts ``graph``, in place, to one of real tensors.
 
-    ``sources``: the origin of each of its arguments, ("argument" or "made", index, part). ``results``: the origin of
-    each result of the original graph, ("argument", "made" or "result", index); "made" are the complex tensors
+    ``sources``: the origin of each of its arguments, ("argument" or "created", index, part). ``results``: the origin of
+    each result of the original graph, ("argument", "created" or "result", index); "created" are the complex tensors
     ``created``, allocated for each call. ``types``: the float8 types of results that are compiled as bytes.
     """
 
@@ -73,7 +73,7 @@ class StorageViews:
                 if value.dtype.kind == "n":
                     self.types[result_index] = value.dtype
             else:
-                self.results.append(("made", len(self.created)))
+                self.results.append(("created", len(self.created)))
                 written.append((result_index, len(self.created)))
                 self.created.append(value)
             kept.append(value)
@@ -96,7 +96,7 @@ class StorageViews:
             for n, component in enumerate(("re", "im")):
                 graph.aliases[result_index + n] = len(graph.args)
                 graph.parts[len(graph.args)] = component
-                self.sources.append(("made", index, component))
+                self.sources.append(("created", index, component))
                 strides = tuple(sz.mul(s, 2) for s in sz.contiguous_strides(value.shape))
                 graph.layouts.append(Layout(strides, value.dtype.real.bytes))
                 graph.body.args.append(Value(value.dtype.real, value.shape))
@@ -112,7 +112,7 @@ class StorageViews:
 
     def arguments(self, leaves: Sequence, created: list) -> list:
         """Return the arrays and numbers of the graph's arguments."""
-        origins = {"argument": leaves, "made": created}
+        origins = {"argument": leaves, "created": created}
         return [_component(origins[what][k], component) for what, k, component in self.sources]
 
     def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=(),
@@ -137,7 +137,7 @@ class StorageViews:
     def results_of(self, leaves: Sequence, created: list, results: list) -> list:
         """Return the results of the original graph, from those of the converted one."""
         typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
-        origins = {"argument": leaves, "made": created, "result": typed}
+        origins = {"argument": leaves, "created": created, "result": typed}
         return [origins[what][k] for what, k in self.results]
 
 

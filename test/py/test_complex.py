@@ -266,7 +266,7 @@ def test_views_of_the_parts():
 def emulated(fn, *inputs) -> list[np.ndarray]:
     """The results of ``fn`` by its kernels for sm_90, complex arguments and results as they lie in memory."""
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
-    target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._kind.split
+    target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._specialization.split
     program = Program(lowered.segmented(), target, env)
     params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
     slots = program.slots()
