@@ -343,7 +343,7 @@ def test_a_dump_that_fails_does_not_stop_the_call(capfd, monkeypatch):
     monkeypatch.setattr(calls, "Watch", broken)
     with config.override(dump="kernel-args"):
         assert np.array_equal(mlirfuse.jit(lambda x: x + 1, fallback=False)(np.ones(3)), [2, 2, 2])
-    assert "cannot be watched: RuntimeError: out of ink" in capfd.readouterr().err
+    assert "cannot be instrumented: RuntimeError: out of ink" in capfd.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------- on a

@@ -98,10 +98,10 @@ def test_levels_that_are_not_there():
     for level in ("gpu", "nvvm", "ptx"):
         with pytest.raises(
             ValueError,
-            match="none that a CPU has; this target's levels are fusion, grouped, segmented, linalg, tiled, host, llvm",
+            match="not one that a CPU has; this target's levels are fusion, grouped, segmented, linalg, tiled, host, llvm",
         ):
             lowered.as_text(level)
-    with pytest.raises(ValueError, match="none that an NVIDIA GPU has; .* ptx, host"):
+    with pytest.raises(ValueError, match="not one that an NVIDIA GPU has; .* ptx, host"):
         mlirfuse.jit(softmax, target="cuda:sm_90").lower(X).as_text("llvm")
     with pytest.raises(ValueError, match="no level 'nvm'; this target's levels are fusion"):
         lowered.as_text("nvm")
@@ -186,7 +186,7 @@ def test_empty_arrays():
 
 
 def test_targets_that_this_machine_is_not():
-    with pytest.raises(mlirfuse.UnsupportedError, match="only its code can be looked at"):
+    with pytest.raises(mlirfuse.UnsupportedError, match="its code can only be inspected"):
         mlirfuse.jit(softmax, target="cuda:sm_90").lower(X).compile()
     with pytest.raises(mlirfuse.CompileError, match="unknown GPU architecture sm_42"):
         mlirfuse.jit(softmax, target="cuda:sm_42").lower(X).as_text("ptx")
