@@ -25,7 +25,7 @@ def strided(value: Value, along: Axis, axes: Axes, layouts: Mapping[Value, Layou
     return along in axes.flat(value) and innermost(value, axes, layouts) is not along
 
 
-def turned(
+def against_memory_order(
     along: Axis,
     sources: Iterable[Value],
     others: Iterable[Value],

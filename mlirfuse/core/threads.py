@@ -137,7 +137,7 @@ class Task:
         return self._found[0]
 
 
-def beside(function: Callable[[], Any]) -> Task:
+def start_thread(function: Callable[[], Any]) -> Task:
     """Run ``function()`` in a new thread."""
     task = Task(function)
     _thread.start_new_thread(task.run, ())

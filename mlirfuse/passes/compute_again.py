@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.memory_order import strided, turned
+from mlirfuse.analysis.memory_order import against_memory_order, strided
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Value
@@ -102,7 +102,7 @@ class _Between:
         readers, stored = self.readers(op)
         if op.row.keeps_all and not stored and not self.written(op.operands[0]):
             for group in readers:
-                if not self.turned([op], op.operands, group):
+                if not self.against_memory_order([op], op.operands, group):
                     self.copy([op], op.result, group)
             self.drop(op)
 
@@ -121,7 +121,7 @@ class _Between:
             read = self.inputs[group]
             more = [v for v in sources if v not in read]
             saved = own - sum(map(_bytes, more))
-            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.turned(cone, more, group):
+            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.against_memory_order(cone, more, group):
                 continue
             if len(read) - 1 + len(more) + self.shown[group] <= self.options.max_args:
                 self.copy(cone, value, group)
@@ -153,7 +153,7 @@ class _Between:
         instructions = sum(cost_of(op) for op in cone if not op.row.literal)
         return 2 * instructions * _elements(cone[-1].result.numel) <= self.options.most * saved
 
-    def turned(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
+    def against_memory_order(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
         """Whether ``group`` would read one of ``sources`` with strides, unlike the result of ``cone`` and most of its
         other inputs."""
         value, axes = cone[-1].result, Axes(cone)
@@ -163,7 +163,7 @@ class _Between:
         axes = Axes(cone + sorted(self.members[group] & self.own, key=self.place.__getitem__))
         others = [v for v in self.inputs[group] if v is not value]
         decided = [v for v in others if v.op is None or v.op.group is None or not self.changes(v.op)]
-        return turned(axes.flat(value)[-1], sources, decided, axes, self.layouts, _bytes)
+        return against_memory_order(axes.flat(value)[-1], sources, decided, axes, self.layouts, _bytes)
 
     def changes(self, op: Op) -> bool:
         """Whether readers may soon read something other than the result of ``op``: its source."""

@@ -106,7 +106,9 @@ def describe(value, name: str = "x") -> ArgSpec | Static:
         )
     if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
         remedy = _conversion_to_numpy(value, name)
-        raise UnsupportedError(f"{_named(value)}, an array with semantics of its own: pass the underlying array, {remedy}")
+        raise UnsupportedError(
+            f"{_named(value)}, an array with semantics of its own: pass the underlying array, {remedy}"
+        )
     spec = ArgSpec.of(value)
     if isinstance(spec, Static):
         _check_constant(value, name)
@@ -146,7 +148,9 @@ def _check_constant(value, name: str) -> None:
     if issubclass(kind, (type, str, np.generic, np.dtype)):
         return
     if any(hasattr(kind, protocol) for protocol in _ARRAY_PROTOCOLS):
-        raise UnsupportedError(f"{_named(value)}, which has semantics of its own: pass {_conversion_to_numpy(value, name)}")
+        raise UnsupportedError(
+            f"{_named(value)}, which has semantics of its own: pass {_conversion_to_numpy(value, name)}"
+        )
     if hasattr(kind, "__dataclass_fields__"):  # the fields that the function reads are compared at each call
         return
     try:

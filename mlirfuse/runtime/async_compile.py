@@ -64,7 +64,7 @@ class _Workers:
         self._asked.append(task)
         if self._serving < self._most:
             self._serving += 1
-            threads.beside(self._serve)
+            threads.start_thread(self._serve)
         return task
 
     def _serve(self) -> None:

@@ -35,7 +35,7 @@ def symbols_of(op: Op) -> set[str]:
     return sz.symbols_of(op.attrs["sizes"] if op.row.calls else sizes_in(op.row.attr_types, op.attrs))
 
 
-def needs_place(op: Op, given: Collection[Value] = ()) -> bool:
+def needs_like(op: Op, given: Collection[Value] = ()) -> bool:
     """Whether the function of ``op`` (:func:`function`) takes, before the operands, an array that determines where
     results are allocated. ``given``: arguments of the program that are not numbers."""
     if op.row.calls:
@@ -50,8 +50,8 @@ def _is_array(value: Value) -> bool:
 
 def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Callable[..., list]:
     """Return a function that computes ``op`` for these sizes: of its operands; it returns the list of its results.
-    ``given``: as for :func:`needs_place`."""
-    if op.row.calls and not needs_place(op, given) and op.attrs["function"] is not None:
+    ``given``: as for :func:`needs_like`."""
+    if op.row.calls and not needs_like(op, given) and op.attrs["function"] is not None:
         called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:

@@ -133,7 +133,7 @@ class HostFunction:
         op = step.op
         call = self._bind("f", lambda env: calls.function(op, env, self._given), calls.symbols_of(op))
         given = self._listed(step.reads)
-        if calls.needs_place(op, self._given):
+        if calls.needs_like(op, self._given):
             given = self._like_argument() + (", " if given else "") + given
         makes = f"{self._listed(step.makes)}, = " if step.makes else ""
         return [f"{makes}{call}({given})"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.core.threads import Task, beside
+from mlirfuse.core.threads import Task, start_thread
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, Kernel, KernelModule, nameless
 from mlirfuse.lowering.slots import BAD_INDEX, Slots
@@ -143,7 +143,7 @@ def _load_on_gpu(
         host = host_code(module.launching())
     else:
         text = code_of(module, _chip(target))
-        loading = beside(lambda: _by_driver(text, device))
+        loading = start_thread(lambda: _by_driver(text, device))
         try:
             host = host_code(module.launching())  # while the driver compiles the kernels
         finally:

@@ -28,8 +28,8 @@ def _scan(name: str, operands: str, doc: str, function: Callable[..., Any], take
         stored = arrays[-1].dtype
         is_16bit = stored.itemsize == 2 and dt.of(stored).is_float
         wide = np.broadcast_arrays(*[x.astype(np.float32) if is_16bit else x for x in arrays])
-        turned = [np.flip(x, axis) for x in wide] if reverse else wide
-        found = function(*turned, axis).astype(stored)
+        flipped = [np.flip(x, axis) for x in wide] if reverse else wide
+        found = function(*flipped, axis).astype(stored)
         return np.flip(found, axis) if reverse else found
 
     row(

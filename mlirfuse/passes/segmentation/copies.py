@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from mlirfuse.analysis.memory_order import turned
+from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
@@ -215,7 +215,7 @@ class Copies:
         along = self.drafts.axes.flat(value)
         others = [v for v in reader.ins if v is not value and v not in self.drafts.unread]
         given = self.drafts.axes, self.drafts.layouts, self._bytes
-        return bool(along) and turned(along[-1], sources, others, *given)
+        return bool(along) and against_memory_order(along[-1], sources, others, *given)
 
     def _holds_together(self, value: Value, draft: SegmentDraft) -> bool:
         """Whether ``draft``'s other results share one domain only because ``value``'s axes contain all of theirs."""
