@@ -1,11 +1,11 @@
-# `make demo` and `make test` need Python 3.11 to 3.14 and a C++17 compiler; all else goes into a virtual environment here.
+# `make demo` and `make test` need Python 3.11 to 3.14 and a C++17 compiler; the rest is installed into .venv.
 PYTHON ?= python3
-# The torch that the tests install; `make test TORCH=` does without, and the tests that need it skip.
+# The version of torch for the tests; `make test TORCH=` installs none, and the tests that need it are skipped.
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
-# What the installed module is made from: a change of any of them installs anew. Python files are used where they lie.
+# The inputs of the installed module: a change of one reinstalls it. Python files are used in place.
 INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
@@ -16,7 +16,7 @@ INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
-# Both suites and the order of the layers are checked whatever the first one says; any failure fails the target.
+# Runs both suites and the layer check even if an earlier one fails; any failure fails the target.
 test: $(VENV)/.installed-test
 	@status=0; \
 	$(BIN)/python -m pytest -q -n auto test/py || status=1; \
@@ -24,8 +24,8 @@ test: $(VENV)/.installed-test
 	$(BIN)/lint-imports || status=1; \
 	exit $$status
 
-# One release of torch in an environment of its own: `make test-torch TORCH=torch==2.15.0`. What caps torch in pip's
-# settings does not hold there. Where the release cannot be installed, this says so and ends well.
+# Tests one release of torch in a separate environment: `make test-torch TORCH=torch==2.15.0`. Version limits in pip's
+# configuration are ignored there. If the release cannot be installed, the target prints that and succeeds.
 TORCH_BIN := .venv-torch/bin
 TORCH_PIP = PIP_CONFIG_FILE=/dev/null PIP_CONSTRAINT= $(TORCH_BIN)/python -m pip install --quiet
 test-torch:
@@ -36,21 +36,22 @@ test-torch:
 	$(TORCH_BIN)/python -m pytest -q test/py/test_torch_smoke.py test/py/test_torch_training.py \
 	    test/py/test_torch_warm.py test/py/test_torch_releases.py test/py/test_torch_partition.py
 
-# What takes minutes: run by hand.
+# Tests that take minutes; not in CI.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n auto -m slow test/py
 
-# What must not break, very many times: interrupts, mutated files, functions made and dropped. Takes long; run by
-# hand, its figures are in docs/internals/robustness.md.
+# Stress tests with very many repetitions: interrupts, mutated files, functions created and dropped. Slow; not in CI.
+# Results are in docs/internals/robustness.md.
 abuse: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m abuse test/py
 
-# What needs no run: style, types, the order of the layers, the C++.
+# Static checks: style, types, layers, names, the C++.
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python test/check_names.py
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(SOURCES)) -- -std=c++17 $(INCLUDES)
 
@@ -79,7 +80,7 @@ $(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
 	    | xargs -d '\n' $(BIN)/python -m pip install --quiet
 	@touch $@
 
-# Wheels for these Pythons and an sdist, in dist/; each wheel is tested where there is no compiler. See packaging/build.py.
+# Wheels for these Pythons and an sdist, in dist/; each wheel is tested without a compiler. See packaging/build.py.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 wheels: $(VENV)/bin/python

@@ -1,1 +1,1 @@
-"""What is known of a segment: iteration axes, phases of reductions, stages, traffic."""
+"""Analyses of a segment: iteration axes, phases of reductions, stages, memory traffic."""

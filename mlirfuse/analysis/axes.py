@@ -1,13 +1,13 @@
-"""Iteration axes of a set of ops: which dimensions of which values run together.
+"""Iteration axes of a set of ops: which dimensions of which values share a loop.
 
 Every dimension of every value is a list of :class:`Axis` objects, outermost first, whose sizes multiply to the
-dimension's extent (none for an extent of 1). An elementwise op makes its operands' axes one; a reshape splits axes
-where its boundaries fall; a permute reorders them. So views, however they are chained, cost no index arithmetic: they
-only name the same axes differently.
+dimension's extent (none for an extent of 1). An elementwise op merges its operands' axes; a reshape splits axes at its
+boundaries; a permute reorders them. So views, however they are chained, cost no index arithmetic: they only name the
+same axes differently.
 
-Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep their
-own, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Axes are an economy,
-never a condition.
+Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep
+separate ones, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Sharing axes
+saves work; correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from mlirfuse.ir.sizes import Size
 
 
 class Axis:
-    """One iteration axis. Union-find with splitting: ``into`` is the list of axes that stand for it once merged or
-    split."""
+    """One iteration axis: union-find with splitting. ``into``: the axes that replace it once it is merged or split."""
 
     __slots__ = ("into", "size", "values")
 
@@ -31,14 +30,14 @@ class Axis:
         self.into: list[Axis] | None = None
         self.values: set[int] = (
             set()
-        )  # ids of values that have this axis or are indexed from it: two axes of one value never become one
+        )  # ids of values that have this axis or are indexed from it: two axes of one value are never merged
 
     def __repr__(self) -> str:
         return f"Axis({self.size})"
 
 
 def leaves(axes) -> list[Axis]:
-    """``axes`` with merged and split ones replaced by what stands for them."""
+    """Return ``axes`` with merged and split ones replaced by their replacements."""
     out: list[Axis] = []
     for axis in axes:
         if axis.into is None:
@@ -48,7 +47,7 @@ def leaves(axes) -> list[Axis]:
         while len(axis.into) == 1 and axis.into[0].into is not None:
             axis = axis.into[0]
             merged.append(axis)
-        ends = leaves(axis.into)  # as deep as axes are split, each time into smaller ones
+        ends = leaves(axis.into)  # recursion as deep as the splits, each into smaller axes
         for axis in merged:
             axis.into = ends
         out.extend(ends)
@@ -75,8 +74,7 @@ def _split(axis: Axis, outer: Size, inner: Size) -> None:
 
 
 def unify(first, second) -> bool:
-    """Makes two lists of axes one where that is possible; they span the same extent. True if they are the same
-    afterwards."""
+    """Merge two lists of axes of the same extent, where possible. Returns whether they are the same afterwards."""
     while True:
         a, b = leaves(first), leaves(second)
         while a and b and a[0] is b[0]:
@@ -101,8 +99,8 @@ def unify(first, second) -> bool:
 
 
 def _regroup(flat, shape) -> list[list[Axis]] | None:
-    """The axes ``flat``, in order, as dimensions of ``shape``; splits axes where a boundary falls inside. None if it
-    cannot."""
+    """Return the axes ``flat``, in order, as dimensions of ``shape``, splitting axes at dimension boundaries; None if
+    that is impossible."""
     left = list(flat)
     out = []
     for extent in shape:
@@ -127,11 +125,11 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
 
 
 class Axes:
-    """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
+    """The axes of ``ops`` and of the values that they use. ``dims(v)`` returns the axes of each dimension.
 
-    ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share
-    there, though no op of the part connects them. ``arguments``: values that are known though no op uses them.
-    ``own``: results that lie in row-major memory of their own.
+    ``around``: the axes of the whole program that ``ops`` are taken from. Values then share the axes that they share
+    there, though none of ``ops`` connects them. ``arguments``: further values, not used by any op. ``own``: results
+    with row-major memory of their own.
     """
 
     def __init__(
@@ -143,8 +141,8 @@ class Axes:
     ):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
-        self._first: dict[tuple, Value] = {}  # by what computes it
-        self._same: dict[Value, Value] = {}  # for copies of it
+        self._first: dict[tuple, Value] = {}  # the first value of equal ops
+        self._same: dict[Value, Value] = {}  # of a copy: the first value
         self._around = around
         self._images: dict[Axis, Axis] = {}
         self._written = set(own).difference(value for op in program for value in op.operands)
@@ -163,7 +161,7 @@ class Axes:
                 self._enter(value)
 
     def _enter(self, value: Value) -> None:
-        """A value that no op here makes, or that has its axes from around."""
+        """Register a value that no op here computes, or whose axes are those of ``around``."""
         if self._around is None or value not in self._around._dims:
             self._fresh(value)
             return
@@ -175,32 +173,32 @@ class Axes:
         return [leaves(dim) for dim in self._dims[value]]
 
     def flat(self, value: Value) -> list[Axis]:
-        """All axes of ``value`` in row-major order."""
+        """Return all axes of ``value`` in row-major order."""
         return [axis for dim in self._dims[value] for axis in leaves(dim)]
 
     def reduced(self, op: Op) -> list[Axis]:
-        """The axes that the reduction ``op`` reduces."""
+        """Return the axes that the reduction ``op`` reduces."""
         operand = op.operands[0]
         dims = self.dims(operand)
         return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
     def scanned(self, op: Op) -> list[Axis]:
-        """The axes that the scan ``op`` is along, outermost first."""
+        """Return the axes that the scan ``op`` runs along, outermost first."""
         return self.dims(op.result)[op.attrs["axis"] % op.result.rank]
 
     def adopt(self, value: Value, other: Value) -> None:
-        """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last
-        dimension has them all, since a step along that one is a step in memory."""
+        """Give ``value``, a contiguous input used only by its reshape ``other``, the axes of ``other``: all in its last
+        dimension, since a step along that one is a step in memory."""
         self._set(value, self._in_memory(value, other))
 
     def _in_memory(self, value: Value, other: Value) -> list[list[Axis]]:
-        """Dimensions of ``value`` with the axes of ``other``, whose elements it has in the same order, all in the last
-        one."""
+        """Return dimensions for ``value`` with the axes of ``other``, which has the same elements in the same order:
+        all in the last dimension."""
         last = max((d for d, n in enumerate(value.shape) if n != 1), default=-1)
         return [self.flat(other) if d == last else [] for d in range(value.rank)]
 
     def share(self, value: Value, other: Value) -> None:
-        """Gives ``value``, the result of a copy of the op that makes ``other``, the same axes."""
+        """Give ``value``, the result of a copy of the op that computes ``other``, the same axes."""
         self._set(value, self._dims[other])
 
     def _set(self, value: Value, dims) -> None:
@@ -217,7 +215,7 @@ class Axes:
         rule = getattr(self, f"_{op.name}", None)
         kind = op.row.kind
         if op.name == "reshape" and op.result in self._written and op.operands[0] in self._joined:
-            # What is joined is not taken apart to be written. Copies that ops use have the dimensions' own axes.
+            # A concatenation is not split up to be stored. Copies that ops use have the dimensions' own axes.
             self._set(op.result, self._in_memory(op.result, op.operands[0]))
         elif op.row.recomputable and self._is_copy(op):
             self.share(op.result, self._same[op.result])
@@ -234,7 +232,7 @@ class Axes:
                 self._fresh(result)
 
     def _is_copy(self, op: Op) -> bool:
-        """Whether an op before computes the same."""
+        """Whether an earlier op computes the same."""
         key = op.name, repr(sorted(op.attrs.items())) if op.attrs else "", *(self._same.get(v, v) for v in op.operands)
         first = self._first.setdefault(key, op.result)
         if first is op.result:
@@ -243,9 +241,9 @@ class Axes:
         return True
 
     def _elementwise(self, op: Op) -> None:
-        # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is
-        # possible. Two
-        # dimensions of the result never share an axis: a second use of one gets a fresh axis, to be mapped at the use.
+        # Each result dimension takes over an operand's axes, and the other operands' axes are merged with them where
+        # possible. Two dimensions of the result never share an axis: a second use of one gets a fresh axis, mapped at
+        # the use.
         dims: list[list[Axis]] = []
         taken: set[Axis] = set()
         for d, extent in enumerate(op.result.shape):
@@ -366,8 +364,8 @@ class Axes:
                     unify(one, other)
 
     def _indexed(self, extent: Size, *operands: Value) -> list[Axis]:
-        """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of
-        theirs."""
+        """Return a dimension whose index is mapped to another one in the operands: it is never merged with one of their
+        axes."""
         if extent == 1:
             return []
         axis = Axis(extent)
@@ -375,7 +373,7 @@ class Axes:
         return [axis]
 
     def _apart(self, dims, shape) -> list[list[Axis]]:
-        """``dims`` with an axis that stands twice replaced by a fresh one at its second place."""
+        """Return ``dims`` with the second occurrence of an axis replaced by a fresh one."""
         taken: set[Axis] = set()
         out = []
         for dim, n in zip(dims, shape):

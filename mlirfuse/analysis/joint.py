@@ -1,6 +1,6 @@
-"""Reductions that schedulers accumulate together, as one: a sum beside squared deviations, which come with the
-mean; and softmax's maximum and its sum of exponentials, which then take one pass over memory, or one exchange between
-threads, instead of two."""
+"""Reductions that schedulers accumulate jointly: a sum along with the squared deviations, whose computation includes
+the mean; and softmax's maximum with its sum of exponentials (online softmax), which then take one pass over memory, or
+one exchange between threads, instead of two."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mlirfuse.ir.ops import FOREIGN, TABLE, OpDef
 
 @dataclass(eq=False)
 class MaxSumExp:
-    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m,
-    sum), where the sum is that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax,
-    2018). ``guarded``: the sum is of ``exp(x)`` where m is not finite."""
+    """A maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass as (m, sum),
+    where the sum is relative to the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
+    ``guarded``: the sum is of ``exp(x)`` where m is not finite."""
 
     operands: list[Value]
     results: list[Value]
@@ -27,8 +27,8 @@ class MaxSumExp:
 
 @dataclass(eq=False)
 class Moments:
-    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is,
-    whose mean gives the sum."""
+    """A sum and the squared deviations of the same elements, its ``results``: accumulated like m2 alone, whose mean
+    yields the sum."""
 
     operands: list[Value]
     results: list[Value]
@@ -37,13 +37,13 @@ class Moments:
 
 
 def in_phases(analysis: Analysis) -> list[list]:
-    """The phases of ``analysis`` with each ``sum(x)`` beside ``m2(x)`` as one :class:`Moments`."""
+    """Return the phases of ``analysis`` with each pair of ``sum(x)`` and ``m2(x)`` as one :class:`Moments`."""
     return [_with_moments(phase) for phase in analysis.phases]
 
 
 def online(analysis: Analysis) -> list[list]:
-    """As :func:`in_phases`, and each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of
-    the maximum, where that leaves fewer phases."""
+    """Return the phases of :func:`in_phases` with each ``max(x)`` and ``sum(exp(x - max(x)))`` as one
+    :class:`MaxSumExp` in the phase of the maximum, where that leaves fewer phases."""
     pairs: dict[Op, Op] = {}
     merged: dict[Op, MaxSumExp] = {}
     for first, second in zip(analysis.phases, analysis.phases[1:]):
@@ -70,8 +70,8 @@ def _with_moments(phase: list) -> list:
 
 
 def _maximum_of(total: Op, axes: Axes) -> tuple[Op | None, bool]:
-    """The maximum m where ``total`` is the sum of ``exp(x - m)`` over the rows of x that m is the maximum of, and
-    whether 0 is taken in place of an m that is not finite."""
+    """Return the maximum m where ``total`` is the sum of ``exp(x - m)`` over the rows whose maximum m is, and whether 0
+    replaces an m that is not finite."""
     power = total.operands[0].op if total.name == "sum" else None
     apart = power.operands[0].op if power is not None and power.name == "exp" else None
     if apart is None or apart.name != "sub":
@@ -87,7 +87,7 @@ def _maximum_of(total: Op, axes: Axes) -> tuple[Op | None, bool]:
 
 
 def _finite_or_zero(op: Op | None) -> Op | None:
-    """What computes m, where ``op`` is ``where(isfinite(m), m, 0)``."""
+    """Return the op that computes m, where ``op`` is ``where(isfinite(m), m, 0)``."""
     if op is None or op.name != "where":
         return None
     finite, value, other = (_source(v) for v in op.operands)
@@ -97,7 +97,7 @@ def _finite_or_zero(op: Op | None) -> Op | None:
 
 
 def _source(value: Value) -> Value:
-    """What a value's elements are taken from, whatever its shape."""
+    """Return the value that a value is a reshape of, through any number of views."""
     while value.op is not None and value.op.row.keeps_all:
         value = value.op.operands[0]
     return value

@@ -1,4 +1,4 @@
-"""Which axis memory runs along, and whether readers would go along another."""
+"""Which axis is contiguous in memory, and whether a kernel would read along another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlirfuse.ir.graph import Layout, Value
 
 
 def innermost(value: Value, axes: Axes, layouts: Mapping[Value, Layout]) -> Axis | None:
-    """The axis that memory runs along in ``value``; ``layouts``: of a graph's arguments, where they are known."""
+    """Return the axis of ``value`` with the smallest stride; ``layouts``: of a graph's arguments, where known."""
     if value in layouts:
         strides: Sequence[sz.Size] = layouts[value].strides
     else:
@@ -21,11 +21,11 @@ def innermost(value: Value, axes: Axes, layouts: Mapping[Value, Layout]) -> Axis
 
 
 def strided(value: Value, along: Axis, axes: Axes, layouts: Mapping[Value, Layout]) -> bool:
-    """Whether reading ``value`` along ``along`` goes over memory in strides."""
+    """Whether reading ``value`` along ``along`` is strided."""
     return along in axes.flat(value) and innermost(value, axes, layouts) is not along
 
 
-def turned(
+def against_memory_order(
     along: Axis,
     sources: Iterable[Value],
     others: Iterable[Value],
@@ -33,9 +33,9 @@ def turned(
     layouts: Mapping[Value, Layout],
     nbytes: Callable[[Value], int],
 ) -> bool:
-    """Whether one of ``sources`` is read in strides by what goes along ``along``, and most bytes of the ``others``,
-    what is read beside them, are not."""
+    """Whether reading along ``along`` is strided for one of ``sources``, but not for most bytes of ``others``, which
+    are read too."""
     if not any(strided(v, along, axes, layouts) for v in sources):
         return False
-    beside = [v for v in others if along in axes.flat(v)]
-    return sum(-nbytes(v) if strided(v, along, axes, layouts) else nbytes(v) for v in beside) > 0
+    others_along = [v for v in others if along in axes.flat(v)]
+    return sum(-nbytes(v) if strided(v, along, axes, layouts) else nbytes(v) for v in others_along) > 0

@@ -1,4 +1,4 @@
-"""The cheapest cut of a directed graph, by Dinic's algorithm."""
+"""The minimum cut of a directed graph, by Dinic's algorithm."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Edge = tuple[Hashable, Hashable, float]
 
 
 def sink_side(edges: Iterable[Edge], source: Hashable, sink: Hashable) -> set[Hashable] | None:
-    """The nodes on the sink's side of a cheapest cut between ``source`` and ``sink``, of the cuts that are equally
-    cheap the one with the fewest nodes there; None if every cut is infinite. ``edges``: (from, to, capacity)."""
+    """Return the nodes on the sink's side of a minimum cut between ``source`` and ``sink``, of several minimum cuts the
+    one with the fewest nodes there; None if every cut is infinite. ``edges``: (from, to, capacity)."""
     capacity: dict[Hashable, dict[Hashable, float]] = {source: {}, sink: {}}
     for a, b, c in edges:
         capacity.setdefault(a, {})
@@ -27,18 +27,18 @@ def sink_side(edges: Iterable[Edge], source: Hashable, sink: Hashable) -> set[Ha
 
 
 def _levels(capacity: dict[Hashable, dict[Hashable, float]], source: Hashable) -> dict[Hashable, int]:
-    level, pending = {source: 0}, deque([source])
-    while pending:
-        node = pending.popleft()
+    level, worklist = {source: 0}, deque([source])
+    while worklist:
+        node = worklist.popleft()
         for other, c in capacity[node].items():
             if c > 0 and other not in level:
                 level[other] = level[node] + 1
-                pending.append(other)
+                worklist.append(other)
     return level
 
 
 def _augment(capacity, level, left, source: Hashable, sink: Hashable) -> float:
-    """Sends flow along one shortest path; how much, 0 if there is no path."""
+    """Send flow along one shortest path. Returns the amount, 0 if there is no path."""
     path = [source]
     while path[-1] != sink:
         node = path[-1]
@@ -62,12 +62,12 @@ def _augment(capacity, level, left, source: Hashable, sink: Hashable) -> float:
 
 
 def _reaching(capacity: dict[Hashable, dict[Hashable, float]], sink: Hashable) -> set[Hashable]:
-    """The nodes from which the sink can still be reached."""
-    found, pending = {sink}, [sink]
-    while pending:
-        node = pending.pop()
+    """Return the nodes from which the sink can still be reached."""
+    found, worklist = {sink}, [sink]
+    while worklist:
+        node = worklist.pop()
         for other in capacity[node]:  # each edge has its reverse
             if other not in found and capacity[other][node] > 0:
                 found.add(other)
-                pending.append(other)
+                worklist.append(other)
     return found

@@ -1,5 +1,4 @@
-"""What a scheduler needs to know of a segment: its iteration domain, its reductions in phases, what it reads and
-writes."""
+"""The analysis of a segment for schedulers: its iteration domain, its reductions in phases, its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from mlirfuse.ir.sizes import Size
 
 @dataclass
 class Analysis:
-    """A segment, analysed.
+    """The analysis of a segment.
 
     ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
-    of one phase depend only on earlier phases. ``scans``: in the order of the program; ``reduced`` are then the axes
-    that they are along, in row-major order, and its reductions, over the same axes, depend on none of them.
-    ``strides`` are those of every tensor in memory (inputs and outputs). ``scatter_add``: the op that adds the values,
-    over which the domain is, to rows of its result, which is then the only output.
+    of one phase depend only on earlier phases. ``scans``: in program order; ``reduced`` are then the axes that they run
+    along, in row-major order, and the segment's reductions, over the same axes, depend on no scan. ``strides``: of
+    every tensor in memory (inputs and outputs). ``scatter_add``: the op that adds the values, which the domain runs
+    over, to rows of its result, which is then the only output.
     """
 
     ops: list[Op]
@@ -37,15 +36,15 @@ class Analysis:
     phases: list[list[Op]]
     strides: dict[Value, tuple[Size, ...]]
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
-    finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
+    finishing: list[Op] = field(default_factory=list)  # the sums of the partial sums, and the ops that depend on them
     scans: list[Op] = field(default_factory=list)
     scatter_add: Op | None = None
-    pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
-    hint: Mapping[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
-    passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
+    pinned: set[Axis] = field(default_factory=set)  # axes whose index is used: never merged with others
+    hint: Mapping[str, int] = field(default_factory=dict)  # one call's sizes; the order of strides is every call's
+    passed_on: frozenset[Value] = frozenset()  # values passed between the kernels of one segment
     results: dict[Value, tuple[Size, ...]] = field(
         default_factory=dict
-    )  # those among them that are outputs too, and their strides as such
+    )  # those that are outputs too, with their strides as outputs
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
@@ -57,16 +56,16 @@ class Analysis:
 
     @property
     def reduces(self) -> bool:
-        """Whether it has reductions within rows, and nothing else that is not elementwise."""
+        """Whether it has reductions within rows, and otherwise only elementwise ops."""
         return bool(self.phases) and not (self.partials or self.finishing or self.scans)
 
     @property
     def elementwise(self) -> bool:
-        """Whether an element of an output comes of elements of inputs alone."""
+        """Whether each element of an output depends on elements of inputs alone."""
         return not (self.phases or self.partials or self.finishing or self.scans or self.scatter_add)
 
     def once(self, function: Callable[..., Any], *args) -> Any:
-        """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
+        """Return ``function(self, *args)``, computed once: for results that do not depend on the sizes of a call."""
         key = function, args
         found = self._once.get(key)
         if found is None:
@@ -74,13 +73,13 @@ class Analysis:
         return found
 
     def remembered(self, function: Callable[..., Any], *args) -> Any:
-        """``function(self, *args)``, remembered for the last thousand ``args``: for what few numbers of a call
-        decide."""
+        """Return ``function(self, *args)``, cached for the last thousand ``args``: for results that depend on a few
+        numbers of a call."""
         return self.once(_remembering, function)(*args)
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
-        """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one
-        function of ``env``. Those of the last ``env`` are remembered: several schedulers ask for the same."""
+        """Return the values, for the sizes ``env`` of a call, of the symbolic sizes that ``function(self)`` lists,
+        compiled into one function of ``env``. The last result is cached: several schedulers ask for the same."""
         last = self._last.get(function)
         if last is not None and last[0] is env:
             return last[1]
@@ -93,7 +92,7 @@ class Analysis:
         return values
 
     def late_values(self) -> set[Value]:
-        """The values that depend on a reduction of the segment."""
+        """Return the values that depend on a reduction of the segment."""
         late: set[Value] = {op.result for phase in self.phases for op in phase}
         for op in self.ops:
             if any(v in late for v in op.operands):
@@ -101,25 +100,25 @@ class Analysis:
         return late
 
     def stored(self, value: Value) -> DType:
-        """The type that a tensor's elements have in memory. What the kernels of one segment pass on is kept as it was
-        computed, half types in float32."""
+        """Return the type that a tensor's elements have in memory. Values passed between kernels of one segment are
+        kept as computed: 16-bit floats in float32."""
         return value.dtype.compute if value in self.passed_on else value.dtype
 
     def axis_stride(self, value: Value, axis: Axis) -> Size:
-        """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the
-        axis."""
+        """Return the stride, in elements, of a tensor in memory along an axis; 0 where it does not have the axis."""
         found = self._strides.get((value, axis))
         if found is None:
             found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
         return found
 
     def span(self, value: Value) -> Size:
-        """The elements of memory from a tensor's first to its last, where no stride is negative."""
+        """Return the number of elements of memory from a tensor's first element to its last, where no stride is
+        negative."""
         return sum((sz.mul(n - 1, s) for n, s in zip(value.shape, self.strides[value])), 0) + 1
 
     def loops(self, axes: list[Axis]) -> list[list[Axis]]:
-        """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as
-        through one."""
+        """Return ``axes`` merged into as few loops as possible: neighbours merge where both are one dimension in the
+        memory of every tensor."""
         key = tuple(axes)
         if key not in self._loops:
             self._loops[key] = self._merged(axes)
@@ -130,7 +129,7 @@ class Analysis:
         tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
         rows = [functools.partial(self.axis_stride, v) for v in tensors]
         for op in self.ops:
-            if op.row.kind == "random":  # counts elements in row-major order: as a tensor in memory would
+            if op.row.kind == "random":  # counts elements in row-major order, like a tensor in memory
                 strides = sz.contiguous_strides(op.result.shape)
                 rows.append(functools.partial(_axis_stride, self.axes, op.result, strides))
         for axis in axes:
@@ -162,7 +161,7 @@ def _axis_stride(axes: Axes, value: Value, strides, axis: Axis) -> Size:
 
 
 def size_of(loop: list[Axis]) -> Size:
-    """How often a loop over merged axes runs."""
+    """Return the trip count of a loop over merged axes."""
     return sz.product(a.size for a in loop)
 
 
@@ -175,8 +174,8 @@ def is_scan(op: Op) -> bool:
 
 
 def apart(analysis: Analysis) -> bool:
-    """Whether no scan of a segment follows from another: the state of a part of a row is then known without those
-    before it."""
+    """Whether no scan of a segment depends on another: the state of a section of a row is then known without the
+    sections before it."""
     scanned = {op.result for op in analysis.scans}
     for op in analysis.ops:
         if any(v in scanned for v in op.operands):
@@ -191,7 +190,7 @@ def is_scatter_add(op: Op) -> bool:
 
 
 def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
-    """The reductions of ``program`` by depth: how many reductions each one's operand depends on in a chain."""
+    """Return the reductions of ``program`` by depth: the number of reductions that each one depends on in a chain."""
     depth: dict[Value, int] = {}
     phases: list[list[Op]] = []
     for op in program:
@@ -214,8 +213,8 @@ def analyze(
     hint: Mapping[str, int],
     around: Axes | None = None,
 ) -> Analysis:
-    """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``:
-    the sizes of one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
+    """Analyze one segment. ``layouts``: the strides of values in memory; others are contiguous. ``hint``: the sizes of
+    one call, for the order of axes; ``around``: the axes of the program that the segment is from."""
     axes = Axes(program, around)
     created = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in created))
@@ -269,7 +268,7 @@ def analyze(
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
             raise CompileError(
-                f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes"
+                f"{value!r} has axes that its segment lacks: fusion-segment and the kernels disagree about the axes"
             )
     analysis.pinned, analysis.hint = _pinned(program, axes), hint
     _order(analysis, hint)
@@ -277,7 +276,7 @@ def analyze(
 
 
 def following(program: list[Op], some: list[Op]) -> list[Op]:
-    """The ops that depend on results of ``some`` of them."""
+    """Return the ops that depend on results of ``some`` of them."""
     reached, out = {v for op in some for v in op.results}, []
     for op in program:
         if any(v in reached for v in op.operands):
@@ -287,8 +286,8 @@ def following(program: list[Op], some: list[Op]) -> list[Op]:
 
 
 def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:
-    """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the
-    reshape, where it has others."""
+    """Give each contiguous input of which only one reshape is used, and which has the same memory layout, the axes of
+    that reshape, where its own differ."""
     reshaped = {op.operands[0] for op in program if op.name == "reshape"}
     for value in inputs:
         if value not in reshaped:
@@ -306,8 +305,8 @@ def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value,
 
 
 def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
-    """The axes that an index is mapped from or to at some use. Merged with another, such an axis would carry the index
-    of both, and at that use the other's would be lost."""
+    """Return the axes whose index is mapped at some use. Merged with another, such an axis would carry the index of
+    both, and that use would get the wrong index."""
     pinned: set[Axis] = set()
     for op in program:
         if op.row.indexed:
@@ -344,9 +343,9 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
 
 
 def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
-    """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the
-    first output over them; those that are scanned stay in their own. ``hint`` gives sizes of one call; all calls of a
-    kind have the same order of strides."""
+    """Order the domain's axes by memory: the reduced ones as in the largest input, the kept ones as in the first output
+    over them; scanned axes keep their order. ``hint``: sizes of one call; all calls of a specialization have the same
+    order of strides."""
     of_memory = [(analysis.kept, analysis.outputs)]
     if not analysis.scans:
         of_memory.append((analysis.reduced, analysis.inputs))
@@ -358,21 +357,21 @@ def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
 
 
 def depends_on(analysis: Analysis, axes) -> set[Value]:
-    """The values of the segment with any of ``axes``."""
+    """Return the values of the segment with any of ``axes``."""
     axes = set(axes)
     return {v for op in analysis.ops for v in op.results if axes & set(analysis.axes.flat(v))}
 
 
 def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'.
+    """Whether memory is contiguous along a kept axis: the smallest stride of the widest input is not a reduced axis'.
 
-    The axes of an input that is joined, padded or gathered along a dimension are its own; they stand for the pinned
-    axis of the domain that they are indexed from, kept or reduced as that is."""
+    The axes of an input that is concatenated, padded or gathered along a dimension are its own; they count as the
+    pinned axis of the domain that they are indexed from, kept or reduced."""
     return analysis.once(_outer)(env)
 
 
 def _outer(analysis: Analysis):
-    """:func:`is_outer` as a function of the sizes."""
+    """Return :func:`is_outer` as a function of the sizes."""
     inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
     if not inputs or not analysis.kept or not analysis.reduced:
         return lambda env: False
@@ -387,7 +386,7 @@ def _outer(analysis: Analysis):
 
 
 def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """Outputs with a reduced axis, and outputs over kept axes only."""
+    """Return the outputs with a reduced axis, and the outputs over kept axes only."""
     reduced = set(analysis.reduced)
     full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     return full, [v for v in analysis.outputs if v not in full]

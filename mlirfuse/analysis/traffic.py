@@ -1,8 +1,7 @@
-"""How much memory a segment reads and writes, as symbolic bytes: every tensor once, as a kernel does that keeps what it
-has read.
+"""A segment's memory traffic in symbolic bytes: every tensor once, as in a kernel that keeps what it has read.
 
-Of a tensor that is read through slices and gathers alone, their results count. Buffers of a split reduction and
-by-value scalars do not.
+A tensor that is only sliced and gathered from counts as its slices and gathers. Buffers of a split reduction and
+by-value scalars do not count.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value
 from mlirfuse.ir.sizes import Size
 
-NAMES = "bytes_read", "bytes_written"  # among a segment's params
+NAMES = "bytes_read", "bytes_written"  # keys of a segment's params
 
 
 def result_views(graph: Graph) -> dict[Value, noop.View]:
-    """Results that are views of an argument, or of another result: they need no kernel."""
+    """Return the results that are views of an argument, or of another result: they need no kernel."""
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     aliased = {graph.returns[k] for k in graph.aliases} | {graph.args[k] for k in graph.aliases.values()}
     out = {}
@@ -28,8 +27,8 @@ def result_views(graph: Graph) -> dict[Value, noop.View]:
 
 
 def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> Size:
-    """How many elements of ``value`` its ``users`` need; all where it is stored."""
-    while value not in outputs and value not in strides:  # a chain of views needs what its end needs
+    """Return how many elements of ``value`` its ``users`` read; all where it is stored."""
+    while value not in outputs and value not in strides:  # a chain of views reads what its end reads
         (op, *others) = users.get(value, ()) or (None,)
         if op is None or others or op.row.view not in ("all", "some") or len(op.results) != 1:
             break
@@ -41,14 +40,14 @@ def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> S
     total: Size = 0
     for op in users.get(value, ()):
         if op.row.view in ("all", "some"):
-            part = sum((_elements(v, users, {}, outputs) for v in op.results), 0)
+            elements = sum((_elements(v, users, {}, outputs) for v in op.results), 0)
         elif op.row.kind == "index" and op.operands[1] is not value:
-            part = op.result.numel
+            elements = op.result.numel
         else:
             return all_of_it
-        if part == all_of_it:
+        if elements == all_of_it:
             return all_of_it
-        total = total + part
+        total = total + elements
     return (
         total
         if isinstance(total, int) and total == 0
@@ -61,8 +60,8 @@ def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> S
 def of_segment(
     ops: list[Op], inputs: list[Value], outputs: list[Value], strides: dict[Value, tuple[Size, ...]]
 ) -> tuple[Size, Size]:
-    """(bytes read, bytes written) by a kernel of ``ops``. ``strides``: of arguments, whose extents with stride 0 are
-    one element."""
+    """Return (bytes read, bytes written) by a kernel of ``ops``. ``strides``: of arguments, whose extents with stride 0
+    count as one element."""
     users: dict[Value, list[Op]] = {}
     for op in ops:
         for value in dict.fromkeys(op.operands):
@@ -77,8 +76,8 @@ def of_segment(
 
 
 def annotate(graph: Graph) -> None:
-    """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing
-    "no-op"."""
+    """Store each segment's bytes read and written in its params, and set the scheduler of segments that launch nothing
+    to "no-op"."""
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     outside = [op for op in graph.ops if op.group is None]
     roots = strides | {v: sz.contiguous_strides(v.shape) for op in outside for v in op.results}
@@ -89,7 +88,7 @@ def annotate(graph: Graph) -> None:
 
 
 def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides, views=frozenset()) -> None:
-    """``views``: what is only another view for its users outside of groups."""
+    """``views``: results that users outside of groups see as views only."""
     users = block.users()
     members: dict[Segment, list[Op]] = {}
     for op in block.ops:
@@ -116,7 +115,7 @@ def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides, 
 
 
 def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
-    """The ops that ``outputs`` need."""
+    """Return the ops that ``outputs`` need."""
     needed, out = set(outputs), []
     for op in reversed(ops):
         if any(v in needed for v in op.results):
@@ -126,12 +125,12 @@ def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
 
 
 def serialized(read: Size, written: Size) -> dict[str, int | str]:
-    """A segment's params for these bytes: numbers, or expressions over the symbols as text."""
+    """Return a segment's params for these bytes: numbers, or expressions over the symbols as text."""
     return {name: size if isinstance(size, int) else str(size) for name, size in zip(NAMES, (read, written))}
 
 
 def of_step(step, env: dict[str, int]) -> tuple[int, int]:
-    """(bytes read, bytes written) by an analysed segment in a call with these sizes."""
+    """Return (bytes read, bytes written) by an analyzed segment in a call with these sizes."""
     analysis = step.analysis
     inputs = [v for v in analysis.inputs if v not in analysis.outputs or any(v in op.operands for op in analysis.ops)]
     read, written = of_segment(analysis.ops, inputs, analysis.outputs, analysis.strides)

@@ -1,7 +1,7 @@
-"""Results that are only another view of a tensor: no kernel, an alias.
+"""Results that are views of a tensor: an alias instead of a kernel.
 
-:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back
-to where the memory is, with strides and offset as symbolic sizes.
+:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides permit) back
+to the tensor in memory, with strides and offset as symbolic sizes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ View = tuple[Value, tuple[Size, ...], Size]  # root, strides in elements, offset
 
 
 def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None:
-    """``value`` as a view of a tensor in ``strides`` (its strides); None where it is computed, or has no strides of its
-    own."""
+    """Return ``value`` as a view of a tensor in ``strides``; None where it is computed, or no strides describe it."""
     chain: list[Op] = []
     while value not in strides:
         op = value.op
@@ -33,7 +32,7 @@ def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None
 
 
 def strides_through(op: Op, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """The strides of the result of the view ``op`` of a tensor with ``strides``; None where it has none."""
+    """Return the strides of the result of the view ``op`` of a tensor with ``strides``; None where it has none."""
     if op.row.view == "some" and op.name != "slice":
         return strides
     through = _through(op, op.operands[0], strides, 0)
@@ -41,7 +40,7 @@ def strides_through(op: Op, strides: tuple[Size, ...]) -> tuple[Size, ...] | Non
 
 
 def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View | None:
-    """The result of the view ``op`` of a tensor with strides ``inner``."""
+    """Return the result of the view ``op`` of a tensor with strides ``inner``."""
     operand, value = op.operands[0], op.result
     if op.name == "permute":
         return root, tuple(inner[d] for d in op.attrs["dims"]), offset
@@ -66,7 +65,8 @@ def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View
 
 
 def reshaped_strides(shape, strides, new) -> tuple[Size, ...] | None:
-    """Strides of a reshape without a copy: each run of old dimensions that memory holds as one is cut anew."""
+    """Return the strides of a reshape without a copy: each run of old dimensions that is one dimension in memory is
+    split anew; None if that is impossible."""
     runs: list[list[Size]] = []  # [extent, stride of its innermost element]
     for n, s in zip(shape, strides):
         if n == 1:
@@ -79,7 +79,7 @@ def reshaped_strides(shape, strides, new) -> tuple[Size, ...] | None:
     for k, n in reversed(list(enumerate(new))):
         if (
             len(runs) == 1 and n != 1
-        ):  # all that is left lies in one run, whose extent is the product of what is left of the new shape
+        ):  # everything left is in one run, whose extent is the product of the rest of the new shape
             inner = sz.contiguous_strides(new[: k + 1])
             return *(0 if m == 1 else sz.mul(s, runs[0][1]) for m, s in zip(new, inner)), *reversed(out)
         if n == 1:

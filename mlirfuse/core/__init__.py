@@ -1,1 +1,1 @@
-"""What every layer uses: errors, switches, events, counters, machines, locks, the way to MLIR."""
+"""What every layer uses: errors, settings, events, counters, device properties, locks, MLIR's Python bindings."""

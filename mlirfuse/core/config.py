@@ -1,28 +1,28 @@
-"""Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a
-while.
+"""Settings, as attributes of this module and as environment variables read at import; :func:`override` sets some of
+them temporarily.
 
-- ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU; off: functions on NumPy arrays run as the Python that they
-  are, loops too, so that breakpoints and line tracing work; those on torch's run op by op
-- ``fuse_gpu`` (``MLIRFUSE_FUSE_GPU``): compile for GPUs; off: functions run op by op
-- ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the
-  framework or the reference
+- ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU. Off: functions on NumPy arrays, loops included, run as
+  ordinary Python, so that breakpoints and line tracing work; graphs of torch run op by op
+- ``fuse_gpu`` (``MLIRFUSE_FUSE_GPU``): compile for GPUs. Off: functions run op by op
+- ``single_op`` (``MLIRFUSE_SINGLE_OP``): compile groups of a single op too. Off: the framework or the reference runs
+  them
 - ``horizontal`` (``MLIRFUSE_HORIZONTAL``): fuse siblings that share a tensor input
-- ``max_args`` (``MLIRFUSE_MAX_ARGS``): inputs and outputs, together, that a group has at most
-- ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace
-  for such dtypes, ranks and layouts runs, right or wrong
-- ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
-- ``max_specializations`` (``MLIRFUSE_MAX_SPECIALIZATIONS``): kinds that one function is compiled for; past it, op by op
-  (or, with
-  ``fallback`` off, an error)
+- ``max_args`` (``MLIRFUSE_MAX_ARGS``): the most inputs and outputs, together, of a group
+- ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed about sizes and values. Off, for tests only: the first
+  trace for the same dtypes, ranks and layouts runs, right or wrong
+- ``fallback`` (``MLIRFUSE_FALLBACK``): where compilation fails, run op by op with a warning. Off: raise
+- ``max_specializations`` (``MLIRFUSE_MAX_SPECIALIZATIONS``): how many specializations of one function are compiled;
+  further ones run op by op (with ``fallback`` off, an error)
 - ``compile_seconds`` (``MLIRFUSE_COMPILE_SECONDS``): a function that takes longer to compile runs op by op
-- ``check_indices`` (``MLIRFUSE_CHECK_INDICES``): kernels of a GPU check the positions that ``x[i]`` and ``np.take``
-  read and write at; a wrong one is an IndexError of the next call, or of :func:`mlirfuse.synchronize`. On a CPU they
-  always do, and the call raises it
-- ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see
+- ``check_indices`` (``MLIRFUSE_CHECK_INDICES``): GPU kernels check the indices with which ``x[i]`` and ``np.take`` read
+  and write. An index out of range raises IndexError at the next call, or at :func:`mlirfuse.synchronize`. CPU kernels
+  always check, and the call itself raises
+- ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, as names separated by commas; see
   :mod:`mlirfuse.inspect.dump`
-- ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; else they go to stderr
+- ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; without it they go to stderr
 
-A switch acts from the next call on, on functions that have been compiled already too: their calls are looked up anew.
+A setting takes effect at the next call, of functions that are already compiled too: they look up their specialization
+again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _SETTINGS: dict[str, Flag | Count] = {
 }  # fmt: skip
 NAMES = (*_SETTINGS, "dump", "dump_dir")
 
-_listeners: set[weakref.ref] = set()  # of objects with a method switched(); WeakSet's callbacks swallow an interrupt
+_listeners: set[weakref.ref] = set()  # objects with a method switched(); no WeakSet: its callbacks swallow an interrupt
 
 
 def dump_names(wanted) -> frozenset[str]:
-    """The names in ``wanted``: text with commas between them, or an iterable. Raises ValueError for one that is
-    none."""
+    """Return the set of names in ``wanted``: text separated by commas, or an iterable. Raises ValueError for an unknown
+    name."""
     names = wanted.split(",") if isinstance(wanted, str) else wanted or ()
     names = frozenset(name.strip() for name in names if name.strip())
     unknown = sorted(names - set(DUMPS))
@@ -91,10 +91,10 @@ dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
 
 
 def checked(name: str, value: Any) -> Any:
-    """What switch ``name`` becomes by ``value``. Raises AttributeError for a name that is none, and ValueError for what
-    the switch does not take."""
+    """Return ``value`` as setting ``name`` stores it. Raises AttributeError for an unknown name, ValueError for a value
+    that the setting does not accept."""
     if name not in NAMES:
-        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+        raise AttributeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
     if name == "dump":
         return dump_names(value)
     if name == "dump_dir":
@@ -112,10 +112,10 @@ def _today(name: str) -> str:
 
 
 class _Config(types.ModuleType):
-    """This module, so that setting a switch is checked and seen."""
+    """This module, with assignments to settings checked and reported to listeners."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):  # what Python's import sets
+        if name.startswith("_"):  # set by Python's import system
             return super().__setattr__(name, value)
         name = _today(name)
         value = checked(name, value)
@@ -127,7 +127,7 @@ class _Config(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in old_names.SETTINGS:
             return getattr(self, _today(name))
-        raise AttributeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+        raise AttributeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"mlirfuse.config.{name} cannot be deleted")
@@ -137,12 +137,12 @@ sys.modules[__name__].__class__ = _Config
 
 
 def listen(listener) -> None:
-    """Calls ``listener.switched()`` after each change of a switch, for as long as the object lives."""
+    """Call ``listener.switched()`` after each change of a setting, for as long as the object lives."""
     _listeners.add(weakref.ref(listener, _listeners.discard))
 
 
 def look_up_anew() -> None:
-    """Has every call find again what runs it, as after a change of a switch."""
+    """Make every function look up its specialization again, as after a change of a setting."""
     for ref in list(_listeners):
         listener = ref()
         if listener is not None:
@@ -155,18 +155,18 @@ def enabled_for(device: str) -> bool:
 
 
 def compiled_as() -> tuple:
-    """The switches that what is compiled depends on; part of the key of a kind."""
+    """The settings that compiled code depends on; part of a specialization's key."""
     return single_op, horizontal, max_args, fuse_cpu, fuse_gpu, check_indices
 
 
 @contextmanager
 def override(**switches: Any) -> Iterator[None]:
-    """Sets switches inside a ``with`` block. Raises TypeError for a name that is none, ValueError for what a switch
-    does not take; nothing is set then."""
+    """Set settings inside a ``with`` block. Raises TypeError for an unknown name, ValueError for a value that a setting
+    does not accept; in both cases nothing is set."""
     switches = {_today(name): value for name, value in switches.items()}
     for name in switches:
         if name not in NAMES:
-            raise TypeError(f"mlirfuse.config has no switch '{name}'{nearest(name, NAMES)}")
+            raise TypeError(f"mlirfuse.config has no setting '{name}'{nearest(name, NAMES)}")
     module = sys.modules[__name__]
     switches = {name: checked(name, value) for name, value in switches.items()}
     saved = {name: getattr(module, name) for name in switches}

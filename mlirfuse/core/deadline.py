@@ -1,4 +1,4 @@
-"""A bound on the time that one compilation may take, looked at where code is written."""
+"""A limit on the time of one compilation, checked while code is generated."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _state = threading.local()
 
 @contextlib.contextmanager
 def compiling(bounded: bool):
-    """What is compiled inside raises :class:`CompileError` by :func:`check` after ``config.compile_seconds``, where
-    ``bounded``."""
+    """Within it, :func:`check` raises :class:`CompileError` after ``config.compile_seconds``, if ``bounded``."""
     outer = getattr(_state, "end", None)
     _state.end = time.perf_counter() + config.compile_seconds if bounded else None
     try:
@@ -25,7 +24,7 @@ def compiling(bounded: bool):
 
 
 def check() -> None:
-    """Raises :class:`CompileError` where the time is over."""
+    """Raise :class:`CompileError` once the time limit is exceeded."""
     end = getattr(_state, "end", None)
     if end is not None and time.perf_counter() > end:
         raise CompileError(f"it takes longer than {config.compile_seconds:g} s to compile (MLIRFUSE_COMPILE_SECONDS)")

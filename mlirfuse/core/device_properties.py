@@ -1,5 +1,5 @@
-"""What schedulers know of a machine: an NVIDIA GPU, or the host's processor. :mod:`mlirfuse.lowering.devices` finds
-those that are there."""
+"""Properties of a device that schedulers use: an NVIDIA GPU, or the host's processor. :mod:`mlirfuse.lowering.devices`
+detects those of the present devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """``chip`` as LLVM names it; shared memory in bytes."""
+    """Properties of a GPU. ``chip``: LLVM's name of it; shared memory in bytes."""
 
     chip: str
     sm_count: int
@@ -20,35 +20,35 @@ class DeviceProperties:
 
     @functools.cached_property
     def architecture(self) -> int:
-        """Its number, 90 for sm_90."""
+        """The compute capability as a number: 90 for sm_90."""
         return int(self.chip.removeprefix("sm_").rstrip("af"))
 
     @functools.cached_property
     def cluster_sizes(self) -> tuple[int, ...]:
-        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips, unless this is a
-        slice of one."""
+        """The possible numbers of blocks in a cluster: up to 8 wherever clusters exist, 16 on the large chips, but not
+        on a MIG slice of one."""
         if self.architecture < 90:
             return (1,)
         return (1, 2, 4, 8, 16) if self.architecture in (90, 100, 103) and self.sm_count >= 100 else (1, 2, 4, 8)
 
     @functools.cached_property
     def async_copies(self) -> bool:
-        """Whether threads can copy from memory into shared memory without waiting (``cp.async``)."""
+        """Whether threads can copy from global into shared memory asynchronously (``cp.async``)."""
         return self.architecture >= 80
 
     @property
     def cache_policies(self) -> bool:
-        """Whether an access can say how long its line shall stay in the second-level cache."""
+        """Whether a load or store can carry an L2 eviction policy."""
         return self.architecture >= 80
 
     @property
     def early_launch(self) -> bool:
-        """Whether a kernel may be launched before the one before it has ended (programmatic dependent launch)."""
+        """Whether a kernel may be launched before its predecessor has ended (programmatic dependent launch)."""
         return self.architecture >= 90
 
     @staticmethod
     def of_architecture(chip: str) -> DeviceProperties:
-        """A typical machine of an architecture, for compiling without one."""
+        """Typical properties for an architecture, to compile without a GPU."""
         typical = {
             "sm_70": (80, 2048, 96 << 10, 6 << 20),
             "sm_75": (72, 1024, 64 << 10, 6 << 20),
@@ -64,8 +64,8 @@ class DeviceProperties:
 
 @dataclass(frozen=True)
 class HostProperties:
-    """The processor that CPU code is made for: its ``features`` as LLVM names them, the threads of a parallel loop, and
-    the bytes of cache that a core has for itself and of the last one, which all share."""
+    """Properties of the processor that CPU code is compiled for: its ``features`` as LLVM names them, the threads of a
+    parallel loop, the bytes of a core's private cache and of the shared last-level cache."""
 
     features: frozenset[str]
     threads: int
@@ -74,13 +74,13 @@ class HostProperties:
 
     @functools.cached_property
     def vector_bytes(self) -> int:
-        """The width of its vector registers."""
+        """The width of its vector registers, in bytes."""
         if {"avx512f", "avx512vl", "avx512bw"} <= self.features:
             return 64
         return 32 if "avx2" in self.features else 16
 
 
 def serialized(properties: DeviceProperties | HostProperties) -> str:
-    """All that a machine's description says, in one order."""
+    """Serialize all properties of a device, in a fixed order."""
     reported = {field.name: getattr(properties, field.name) for field in dataclasses.fields(properties)}
     return str({name: sorted(x) if isinstance(x, frozenset) else x for name, x in reported.items()})

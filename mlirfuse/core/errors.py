@@ -1,4 +1,4 @@
-"""The exceptions that mlirfuse raises, beside Python's own TypeError and ValueError."""
+"""The exceptions that mlirfuse raises, besides Python's TypeError and ValueError."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mlirfuse.core import notebook
 
 
 class FallbackWarning(UserWarning):
-    """Something works, but another, slower way than was asked for: a function runs op by op, a loop as Python, a call
-    on the host, without the cache on disk."""
+    """Something works, but more slowly than requested: a function runs op by op, a loop as Python, a call on the host,
+    or the disk cache is off."""
 
 
 class MlirfuseError(Exception):
@@ -22,17 +22,17 @@ class MlirfuseError(Exception):
 
 
 class TraceError(MlirfuseError, TypeError):
-    """A function did something while it was traced that cannot be compiled; the message has the user's line and the
+    """A function did something while it was traced that cannot be compiled; the message has the user's line and a
     remedy."""
 
 
 class ShapeError(MlirfuseError, ValueError):
-    """Shapes that do not go together."""
+    """Incompatible shapes."""
 
 
 class UnsupportedError(MlirfuseError):
-    """Something valid that mlirfuse does not do; the message says what to do instead. ``loc`` is the (file, line)
-    of the op that it is about, where it is one."""
+    """Something valid that mlirfuse does not support; the message says what to do instead. ``loc``: the (file, line) of
+    the op, if known."""
 
     def __init__(self, message: str, loc: tuple[str, int] | None = None):
         super().__init__(message)
@@ -44,11 +44,11 @@ class CompileError(MlirfuseError):
 
 
 class ScheduleError(CompileError):
-    """A schedule that was asked for by hand is not possible; the message says which constraint it violates."""
+    """A schedule requested by hand is not possible; the message names the violated constraint."""
 
 
 class CudaError(MlirfuseError):
-    """A CUDA driver call failed; :attr:`name` is the driver's name for it, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``."""
+    """A CUDA driver call failed; :attr:`name` is the driver's error name, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``."""
 
     def __init__(self, message: str, name: str = "CUDA_ERROR_UNKNOWN"):
         super().__init__(message)
@@ -56,7 +56,7 @@ class CudaError(MlirfuseError):
 
 
 class FusionIRError(MlirfuseError, ValueError):
-    """MLIR that is no valid fusion program. ``location`` is MLIR's, as text, where it is known."""
+    """MLIR that is not a valid fusion program. ``location``: MLIR's location as text, if known."""
 
     def __init__(self, message: str, location: str | None = None):
         super().__init__(f"{location}: error: {message}" if location else message)
@@ -65,12 +65,12 @@ class FusionIRError(MlirfuseError, ValueError):
 
 
 class IndexOutOfRangeError(IndexError, RuntimeError):
-    """An index of a compiled torch function that is not in its tensor: torch raises IndexError for some ops and
-    RuntimeError for others."""
+    """An index of a compiled torch function is out of range. Both base classes: torch raises IndexError for some ops
+    and RuntimeError for others."""
 
 
 def located(message: str, where: tuple[str, int] | None) -> str:
-    """``message`` with a place in the user's program, (file, line), and its source."""
+    """Return ``message`` with a location in the user's program, (file, line), and its source line."""
     if where is None:
         return message
     source = linecache.getline(*where).strip()
@@ -78,7 +78,7 @@ def located(message: str, where: tuple[str, int] | None) -> str:
 
 
 def place(file: str, line: int) -> str:
-    """``FILE:LINE``; in a notebook ``Cell In[5], line 3``. A line of 0 stands for all of what ``file`` names."""
+    """``FILE:LINE``; in a notebook ``Cell In[5], line 3``. A line of 0 stands for the whole of what ``file`` names."""
     called = notebook.cell(file)
     if called is not None:
         return f"{called}, line {line}"
@@ -86,17 +86,17 @@ def place(file: str, line: int) -> str:
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """The end of a sentence that says that there is no ``name``: which of ``names`` was meant, or all of them. All
+    """The end of a sentence that rejects an unknown ``name``: the closest of ``names``, or all of them. All of them
     begin with ``prefix``."""
-    import difflib  # late: only mistakes need it
+    import difflib  # here: only errors need it
 
-    among = list(names)
-    found = difflib.get_close_matches(name.removeprefix(prefix), [other.removeprefix(prefix) for other in among], 1)
-    return f": did you mean '{prefix}{found[0]}'?" if found else f"; there are {', '.join(among)}"
+    choices = list(names)
+    found = difflib.get_close_matches(name.removeprefix(prefix), [other.removeprefix(prefix) for other in choices], 1)
+    return f": did you mean '{prefix}{found[0]}'?" if found else f"; there are {', '.join(choices)}"
 
 
 def has_line(error: BaseException) -> bool:
-    """Whether the text of ``error`` is for the user: its line is in it, and a remedy where there is one."""
+    """Whether the message of ``error`` is for the user: it has the user's line, and a remedy where there is one."""
     return isinstance(error, MlirfuseError) or getattr(error, "_located", False)
 
 
@@ -104,12 +104,12 @@ _OURS = (str(Path(__file__).resolve().parent.parent) + os.sep, "<host program", 
 
 
 def is_ours(file: str) -> bool:
-    """Whether the code of ``file`` is this package's, or Python that it has written."""
+    """Whether ``file`` is this package's code, or Python that it generated."""
     return file.startswith(_OURS)
 
 
 def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
-    """A warning at the line that called this package."""
+    """Emit a warning at the user's line that called this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""When Python looks for garbage."""
+"""Control of Python's cyclic garbage collector."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_disabled(aged: bool = False) -> Iterator[None]:
-    """Within it Python does not look for cycles of garbage, in any thread: a compiler makes many objects that live on,
-    and a model's process has millions that would be looked through again and again. Passes and torch's partition of
-    BERT take half and two thirds of the time so. Of several at a time the first that began ends it.
+    """Disable the cyclic garbage collector of all threads inside a ``with`` block: a compiler creates many long-lived
+    objects, and a model's process has millions that would be traversed again and again. This halves the time of the
+    passes and saves a third of torch's partitioning for BERT. Of several blocks at a time, the one that began first
+    ends it.
 
-    ``aged``: what was made is not looked through afterwards either, but with all other old objects; a fifth of a second
-    for BERT. For what a model is compiled by: a process does that a few times."""
+    ``aged``: move the objects created inside to the oldest generation, so that they are not traversed soon afterwards;
+    saves 0.2 s for BERT. For the compilation of a whole model, which a process does a few times."""
     enabled = gc.isenabled()
     if enabled and aged:
-        gc.collect(1)  # what was garbage before does not age
+        gc.collect(1)  # so that earlier garbage does not move to the oldest generation
     gc.disable()
     try:
         yield
-        if enabled and aged and not gc.get_freeze_count():  # else what somebody has frozen would not stay so
+        if enabled and aged and not gc.get_freeze_count():  # else this would unfreeze objects that others froze
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
     finally:

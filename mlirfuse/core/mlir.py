@@ -1,10 +1,10 @@
 """The one place that imports MLIR's Python bindings.
 
 They come from the package ``numba_cuda_mlir``, or from ``mlirfuse_mlir``, which has its bindings alone and is loaded
-by the same name, as that is compiled in (see docs/internals/mlir.md). Importing that package runs its whole
-``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and
-only the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another
-LLVM in the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.
+under the same name, because that name is compiled in (see docs/internals/mlir.md). Importing ``numba_cuda_mlir`` runs
+its ``__init__``, a CUDA compiler of its own, which takes 0.3 s; so an empty module stands in for it in ``sys.modules``
+and only the bindings underneath are loaded. The original ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that
+another LLVM in the process (llvmlite's, torch's) cannot override their symbols; the same is done here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _load_bindings() -> list[ctypes.CDLL]:
     stand_in.__path__ = list(spec.submodule_search_locations or ())
     stand_in.__spec__ = spec
     libraries = os.path.join(stand_in.__path__[0], "_mlir", "_mlir_libs")
-    # Looking up every function of MLIR at once would take 15 ms.
+    # Binding every symbol of MLIR at once would take 15 ms.
     mode = os.RTLD_LAZY | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
     names = ("libMLIRPythonCAPI.so", "libMLIRPythonSupport-numba_cuda_mlir.so")
     handles = [ctypes.CDLL(os.path.join(libraries, name), mode=mode) for name in names]
@@ -51,7 +51,7 @@ from numba_cuda_mlir._mlir._mlir_libs import _mlir, _mlirRegisterEverything, get
 from numba_cuda_mlir._mlir._mlir_libs import _mlirDialectsLLVM as _llvm  # noqa: E402
 from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402, F401
 
-# Where the bindings look for a dialect's Python module: for one that is nowhere they look again at each operation,
+# Where the bindings look for a dialect's Python module: where they find none, they search again at each operation,
 # which takes half of a pass's time.
 _mlir.globals.append_dialect_search_prefix("mlirfuse.dialects")
 
@@ -61,7 +61,7 @@ MLIRError = ir.MLIRError
 _BareContext: type[ir.Context] = ir.Context.__base__  # ir.Context loads each dialect there is, which takes 4 to 11 ms
 
 _local = threading.local()
-_USES_OF_A_CONTEXT = 256  # a context keeps each constant, type and name that it has seen
+_USES_OF_A_CONTEXT = 256  # a context keeps every constant, type and name that it has seen
 
 
 def version() -> str:
@@ -72,8 +72,8 @@ def version() -> str:
 
 
 def plain_context() -> ir.Context:
-    """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small
-    kernel. A new one from time to time, so that what is compiled leaves nothing behind."""
+    """Return this thread's MLIR context without the fusion dialect, which takes longer to load than a small kernel to
+    compile. It is replaced from time to time, so that its uniqued constants and types do not accumulate."""
     found, uses = getattr(_local, "plain", (None, _USES_OF_A_CONTEXT))
     if uses >= _USES_OF_A_CONTEXT:
         found, uses = _BareContext(), 0
@@ -85,21 +85,21 @@ def plain_context() -> ir.Context:
 
 
 def run_passes(module: ir.Module, pipeline: str, verify: bool = True) -> None:
-    """Runs MLIR's own passes, ``pipeline`` spelled as for ``mlir-opt``, on ``module`` in place. ``verify``: the module
-    after each of them, which takes two fifths of the time of our lowerings to LLVM's dialect."""
+    """Run MLIR's own passes on ``module`` in place; ``pipeline`` has the syntax of ``mlir-opt``. ``verify``: verify the
+    module after each pass, which takes two fifths of the time of the lowerings to LLVM's dialect."""
     with module.context:
         manager = PassManager.parse(pipeline)
         manager.enable_verifier(verify)
         if _handles and getattr(_local, "without_lock", False):
-            _run_beside(manager, module)
+            _run_without_gil(manager, module)
         else:
             manager.run(module.operation)
 
 
 @contextlib.contextmanager
 def without_lock() -> Iterator[None]:
-    """In this thread, passes run without the interpreter's lock meanwhile, beside other threads. No process may be
-    forked then."""
+    """Within it, passes of this thread run without the GIL, concurrently with other threads. The process must not fork
+    meanwhile."""
     _local.without_lock = True
     try:
         yield
@@ -107,8 +107,8 @@ def without_lock() -> Iterator[None]:
         _local.without_lock = False
 
 
-def _run_beside(manager: Any, module: ir.Module) -> None:
-    """Raises :class:`CompileError`; what is wrong is on the standard error stream."""
+def _run_without_gil(manager: Any, module: ir.Module) -> None:
+    """Run the passes without the GIL. Raises :class:`CompileError`; MLIR's diagnostics are on stderr."""
     run = _handles[0].mlirPassManagerRunOnOp
     run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int8
     if not run(_pointer(manager._CAPIPtr), _pointer(module.operation._CAPIPtr)):
@@ -116,7 +116,7 @@ def _run_beside(manager: Any, module: ir.Module) -> None:
 
 
 def _pointer(capsule: Any) -> int:
-    """What a capsule of MLIR's Python bindings holds."""
+    """The pointer in a capsule of MLIR's Python bindings."""
     api = ctypes.pythonapi
     api.PyCapsule_GetName.argtypes, api.PyCapsule_GetName.restype = [ctypes.py_object], ctypes.c_char_p
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -125,19 +125,19 @@ def _pointer(capsule: Any) -> int:
 
 
 def _library() -> ctypes.PyDLL:
-    """MLIR's and LLVM's C API, in the library that the bindings use. Calls keep the interpreter's lock, so that no
-    fork falls into them."""
+    """MLIR's and LLVM's C API, in the library that the bindings use. Calls keep the GIL, so that no fork happens during
+    one."""
     return ctypes.PyDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
 
 
 def _set_llvm_options(*options: str) -> None:
-    """Sets LLVM's options as on a command line; they hold for the process."""
+    """Set LLVM's command-line options for the process."""
     words = [b"mlirfuse", *(option.encode() for option in options)]
     _library().LLVMParseCommandLineOptions(len(words), (ctypes.c_char_p * len(words))(*words), None)
 
 
-# Kernels are written in vectors: LLVM's search for more finds none, and took up to half of the time of the whole
-# lowering to PTX.
+# The generated kernels are already vectorized: LLVM's SLP vectorizer finds nothing more, and took up to half of the
+# time of the whole lowering to PTX.
 _set_llvm_options("-vectorize-slp=false")
 
 
@@ -165,8 +165,8 @@ _free_llvm_text = _declared("LLVMDisposeMessage", None, ctypes.c_void_p)
 
 
 def to_llvm_ir(module: ir.Module) -> str:
-    """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where MLIR cannot translate it."""
-    # The bindings' own function for it never frees the text.
+    """Return the LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` if MLIR cannot translate it."""
+    # The bindings' own function for this leaks the text.
     context = _new_llvm_context()
     try:
         translated = _to_llvm(_pointer_of(module.operation), context)
@@ -189,11 +189,11 @@ class _StringRef(ctypes.Structure):
 
 
 def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
-    """Lets the loaded dialect ``namespace`` hold operations that are not registered with MLIR.
+    """Let the loaded dialect ``namespace`` hold operations that are not registered with MLIR.
 
     C++ dialects do this with ``allowUnknownOperations()``; neither the bindings nor MLIR's C API have it, and IRDL
-    cannot declare an op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where
-    ``mlir::Dialect`` keeps it, behind its name, type id and context, and only if those are found in their places.
+    cannot declare an op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is written
+    into ``mlir::Dialect``, behind its name, type id and context, and only if those are found at the expected offsets.
     """
     get_dialect = _declared("mlirContextGetOrLoadDialect", ctypes.c_void_p, ctypes.c_void_p, _StringRef)
     pointer = _pointer_of(context).value
@@ -207,7 +207,7 @@ def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
 
 
 def walk(module: ir.Module):
-    """All operations of ``module``, each before those nested in it."""
+    """Iterate over all operations of ``module``, in pre-order."""
 
     def visit(op):
         yield op
@@ -225,8 +225,8 @@ _OPERATION = re.compile(
 
 
 def operation_names(module: ir.Module) -> set[str]:
-    """The names of all operations in ``module``. Read from its text: to hand out one operation, the bindings load the
-    Python classes of its dialect, which takes 50 ms for LLVM's."""
+    """Return the names of all operations in ``module``, parsed from its text: for each operation that they return, the
+    bindings load the Python classes of its dialect, which takes 50 ms for LLVM's."""
     return set(_OPERATION.findall(module.operation.get_asm(print_generic_op_form=True)))
 
 

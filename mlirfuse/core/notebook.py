@@ -1,4 +1,4 @@
-"""Notebooks: whether this process runs one, and what their cells are called."""
+"""Notebooks: whether this process runs one, and how its cells are named."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def _shell() -> Any:
-    """IPython's shell of this process, None where there is none. IPython is not imported for that."""
+    """The process's IPython shell, or None. Does not import IPython."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get() if get is not None else None
 
 
 def running() -> bool:
-    """Whether what is written to stderr is seen in a notebook."""
+    """Whether stderr is shown in a notebook."""
     return getattr(_shell(), "kernel", None) is not None
 
 
 def cell(file: str) -> str | None:
-    """``Cell In[5]``, what IPython calls the cell of which the code's file is ``file``; None for a file."""
+    """``Cell In[5]``, IPython's name of the cell whose code has the file name ``file``; None for a real file."""
     compiler = getattr(_shell(), "compile", None)
     name = getattr(compiler, "format_code_name", None)
     found = None if name is None else name(file)

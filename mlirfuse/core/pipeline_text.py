@@ -1,4 +1,4 @@
-"""Pipeline strings, as text: ``builtin.module(fusion-group{horizontal=true},cse)`` as items with options and nested
+"""Parser of pass pipelines: ``builtin.module(fusion-group{horizontal=true},cse)`` as items with options and nested
 items."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from mlirfuse.core.errors import MlirfuseError
 
 
 class PipelineError(MlirfuseError, ValueError):
-    """A pipeline string that does not parse, or names a pass or an option that does not exist."""
+    """A pipeline string with a syntax error, or with an unknown pass or option."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A name in a pipeline string, with the text between its braces and the items between its parentheses (None: it has
-    none)."""
+    """A name in a pipeline string, with the text between its braces and the items between its parentheses (None: no
+    parentheses)."""
 
     name: str
     options: str | None = None
@@ -31,7 +31,7 @@ class Item:
 
 @functools.lru_cache(maxsize=256)
 def parse_pipeline(text: str) -> tuple[Item, ...]:
-    """The items of a pipeline string. Raises :class:`PipelineError` with the place where it cannot be read."""
+    """Parse a pipeline string into items. Raises :class:`PipelineError` with the column of a syntax error."""
     items, end = _parse_items(text, 0)
     if end != len(text):
         raise _syntax(text, end, f"'{text[end]}' is not expected here")
@@ -39,7 +39,7 @@ def parse_pipeline(text: str) -> tuple[Item, ...]:
 
 
 def items_of(text: str) -> Iterator[Item]:
-    """All items of a pipeline string, each before those nested in it."""
+    """Iterate over all items of a pipeline string, in pre-order."""
 
     def walk_items(items: tuple[Item, ...]) -> Iterator[Item]:
         for item in items:
@@ -85,7 +85,7 @@ def _parse_items(text: str, at: int) -> tuple[tuple[Item, ...], int]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the brace that opens at ``start`` closes; braces and quoted text nest within."""
+    """The index at which the brace opened at ``start`` closes; braces and quoted text nest."""
     depth, quote = 0, None
     for at in range(start, len(text)):
         c = text[at]
@@ -103,12 +103,12 @@ def _closing(text: str, start: int) -> int:
 
 
 def split_options(text: str) -> Iterator[tuple[str, str | None]]:
-    """``a=1 b="x y" c`` as (name, value or None) pairs."""
+    """Split ``a=1 b="x y" c`` into (name, value or None) pairs."""
     at = _skip(text, 0)
     while at < len(text):
         name = re.compile(r"[\w\-]+").match(text, at)
         if name is None:
-            raise PipelineError(f"'{text[at:]}' is no option; they are spelled name=value, with blanks between them")
+            raise PipelineError(f"'{text[at:]}' is not an option: write name=value, separated by blanks")
         at, value = name.end(), None
         if at < len(text) and text[at] == "=":
             start = at = at + 1

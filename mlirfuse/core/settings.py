@@ -1,6 +1,7 @@
-"""Environment variables: each as what it takes, or a ValueError that says what that is. An empty one counts as not set.
+"""Environment variables, parsed and checked: a wrong value raises a ValueError that says what the variable takes. An
+empty variable counts as unset.
 
-The switches of :mod:`mlirfuse.core.config` take the same values as attributes. The C++ reads ``NUM_THREADS`` and
+The settings of :mod:`mlirfuse.core.config` take the same values as attributes. The C++ reads ``NUM_THREADS`` and
 ``POOL_BYTES`` here when it is loaded.
 """
 
@@ -25,17 +26,17 @@ VARIABLES = (
     "MLIRFUSE_MAX_SPECIALIZATIONS", "MLIRFUSE_NUM_THREADS", "MLIRFUSE_POOL_BYTES",
     "MLIRFUSE_PROGRESS", "MLIRFUSE_SINGLE_OP",
 )  # fmt: skip
-TESTS = "MLIRFUSE_TEST_"  # begins the names of variables that this project's tests read
+TESTS = "MLIRFUSE_TEST_"  # prefix of the variables that this project's tests read
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A switch: on or off, as a bool, 0 or 1, or a word."""
+    """A boolean setting: a bool, 0 or 1, or a word such as on or off."""
 
     takes = f"{', '.join(_ON)} or {', '.join(_OFF)}"
 
     def parse(self, value: Any) -> bool:
-        """Raises ValueError for what is no switch."""
+        """Return the bool. Raises ValueError for anything else."""
         value = _as_python(value)
         word = value.lower() if isinstance(value, str) else str(int(value)) if isinstance(value, int) else ""
         if word not in _ON + _OFF:
@@ -45,7 +46,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Count:
-    """A whole number from ``least`` to ``most``."""
+    """An integer setting, from ``least`` to ``most``."""
 
     most: int
     least: int = 1
@@ -55,7 +56,7 @@ class Count:
         return f"a whole number from {self.least} to {self.most}"
 
     def parse(self, value: Any) -> int:
-        """Raises ValueError for any other."""
+        """Return the int. Raises ValueError for anything else."""
         value = _as_python(value)
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
             value = int(value)
@@ -65,7 +66,7 @@ class Count:
 
 
 def _as_python(value: Any) -> Any:
-    """A number of NumPy's as one of Python's."""
+    """Convert a NumPy scalar to a Python number."""
     return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 1) else value
 
 
@@ -74,7 +75,7 @@ def _wrong(name: str, takes: str) -> ValueError:
 
 
 def read(name: str, setting: Flag | Count, default: Any) -> Any:
-    """What the variable says, or ``default`` where it is not set."""
+    """Return the parsed value of the variable, or ``default`` where it is unset."""
     text = os.environ.get(name, "")
     try:
         return setting.parse(text) if text else default
@@ -83,17 +84,17 @@ def read(name: str, setting: Flag | Count, default: Any) -> Any:
 
 
 def flag(name: str, default: bool) -> bool:
-    """A switch."""
+    """Read a boolean variable."""
     return read(name, Flag(), default)
 
 
 def count(name: str, default: int, most: int) -> int:
-    """A whole number from 1 to ``most``."""
+    """Read an integer from 1 to ``most``."""
     return read(name, Count(most), default)
 
 
 def size(name: str) -> int | None:
-    """Bytes: a whole number, in units of 1,024 bytes and so on where K, M, G or T follows."""
+    """Read a number of bytes: an integer, with the suffix K, M, G or T in units of 1024, 1024² and so on."""
     text = os.environ.get(name, "")
     if not text:
         return None
@@ -104,31 +105,31 @@ def size(name: str) -> int | None:
     return value
 
 
-def choice(name: str, among: Collection[str]) -> str | None:
-    """One of a few words."""
+def choice(name: str, words: Collection[str]) -> str | None:
+    """Read a variable that takes one of a few words."""
     text = os.environ.get(name, "")
-    if text and text not in among:
-        raise _wrong(name, " or ".join(among))
+    if text and text not in words:
+        raise _wrong(name, " or ".join(words))
     return text or None
 
 
 old_names.read_variables()
-NUM_THREADS = count("MLIRFUSE_NUM_THREADS", 0, 4096)  # 0: one for each processor
-POOL_BYTES = size("MLIRFUSE_POOL_BYTES")  # None: by the RAM
+NUM_THREADS = count("MLIRFUSE_NUM_THREADS", 0, 4096)  # 0: one per processor
+POOL_BYTES = size("MLIRFUSE_POOL_BYTES")  # None: derived from the RAM
 DEFINITIONS = choice("MLIRFUSE_DEFINITIONS", ("compiled", "reference"))
-PROGRESS: bool | None = read("MLIRFUSE_PROGRESS", Flag(), None)  # None: where somebody looks on
+PROGRESS: bool | None = read("MLIRFUSE_PROGRESS", Flag(), None)  # None: only in a terminal or notebook
 
 
 def cache_enabled() -> bool:
-    """Whether compiled code is kept on disk."""
+    """Whether compiled code is cached on disk."""
     return flag("MLIRFUSE_CACHE", True)
 
 
-cache_enabled()  # said at import rather than where the first function is compiled
+cache_enabled()  # a wrong value is reported at import rather than at the first compilation
 
 
 def _warn_of_unknown() -> None:
-    """One warning for the variables that look like ours and are none."""
+    """Emit one warning for all unknown variables with this package's prefix."""
     found = sorted(n for n in os.environ if n.startswith("MLIRFUSE_") and n not in VARIABLES)
     unknown = [name for name in found if not name.startswith(TESTS)]
     if unknown:

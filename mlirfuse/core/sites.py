@@ -1,5 +1,5 @@
-"""Where programs use positions in arrays that kernels check: a kernel names the place by a number, which is the same in
-every process, as its code may come from disk."""
+"""Checked index sites: a kernel names the source location of an index by a number, which is the same in every process,
+because its code may come from the disk cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SITES: dict[int, tuple[tuple[str, int] | None, int, str]] = {}
 
 
 def site_of(where: tuple[str, int] | None, axis: int, message: str = "") -> int:
-    """The number of a place in the user's program, (file, line), where positions along ``axis`` are used. ``message``:
-    of a RuntimeError, where it is not NumPy's IndexError."""
+    """Return the number of a source location, (file, line), at which indices along ``axis`` are used. ``message``: of a
+    RuntimeError to raise in place of NumPy's IndexError."""
     number = int.from_bytes(hashlib.sha256(repr((where, axis, message)).encode()).digest()[:7], "little")
     _SITES[number] = where, axis, message
     return number
 
 
 def _raise(site: int, index: int, extent: int) -> NoReturn:
-    """The error for a position that a kernel has met; with the user's line."""
+    """Raise the error for an index out of range that a kernel found, with the user's line."""
     where, axis, message = _SITES.get(site, (None, 0, ""))
     if message:
         raise RuntimeError(located(message, where))

@@ -1,4 +1,4 @@
-"""Locks that a fork does not leave held, and work that no signal handler interrupts."""
+"""Locks that are safe across ``fork``, and tasks that signal handlers cannot interrupt."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_IMPORTED = {"llvmlite", "ml_dtypes", "mlirfuse", "numba_cuda_mlir", "numpy"}  # some of it only when it is needed
+_IMPORTED = {"llvmlite", "ml_dtypes", "mlirfuse", "numba_cuda_mlir", "numpy"}  # partly imported on demand
 _locks: set[weakref.ref] = set()
-_libraries: list[Any] = []  # locks that a fork holds
-_held: list[Any] = []  # those that the fork that is going on holds
-_ending = False  # the process ends: no thread of ours shall outlive it
+_libraries: list[Any] = []  # library locks acquired around a fork
+_acquired: list[Any] = []  # those acquired for the current fork
+_ending = False  # the process is exiting: start no further threads
 
 
 def lock() -> Any:
-    """A reentrant lock that is free in the child of a fork where another thread of the parent held it: that thread is
-    not in the child and would never release it. So what it guards has to be whole at every moment, as an interrupt
-    demands anyway."""
+    """Return a reentrant lock that is released in the child of a fork, even where another thread of the parent held it:
+    that thread does not exist in the child and would never release it. So the data that it guards has to be consistent
+    at every moment, as interrupts demand anyway."""
     created = threading.RLock()
-    _locks.add(weakref.ref(created, _locks.discard))  # no callback in Python, in which an interrupt would be lost
+    _locks.add(weakref.ref(created, _locks.discard))  # no Python callback: an interrupt in one would be lost
     return created
 
 
 def _locks_of_properties() -> Iterator[Any]:
-    """The locks of our classes' cached properties: before Python 3.12 each has one, for all instances."""
+    """The locks of this package's cached properties: before Python 3.12 each property has one, for all instances."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "mlirfuse":
             for cls in list(vars(module).values()):
@@ -42,13 +42,14 @@ def _locks_of_properties() -> Iterator[Any]:
 
 
 def hold_over_forks(library_lock: Any) -> None:
-    """A fork waits for this lock and holds it, so that the child finds whole what a library guards by it. Who holds one
-    may only take those that were told of before."""
+    """Acquire a library's lock around each fork, so that the child finds the library's data consistent. A thread that
+    holds one lock may only acquire those registered before it."""
     _libraries.append(library_lock)
 
 
 def _finish_imports() -> None:
-    """Waits for the threads that import something that compiling needs: the child would wait for ever."""
+    """Wait for other threads' imports of modules that compilation needs: in the child their locks would never be
+    released."""
     waited: set[str] = set()
     module_locks = _bootstrap._module_locks  # type: ignore[attr-defined]  # not in the stubs
     while names := {n for n in list(module_locks) if n.partition(".")[0] in _IMPORTED} - waited:
@@ -61,12 +62,12 @@ def _before_fork() -> None:
     _finish_imports()
     for library_lock in reversed(_libraries):
         library_lock.acquire()
-        _held.append(library_lock)
+        _acquired.append(library_lock)
 
 
 def _after_fork() -> None:
-    while _held:
-        _held.pop().release()
+    while _acquired:
+        _acquired.pop().release()
 
 
 def _after_fork_in_child() -> None:
@@ -77,12 +78,12 @@ def _after_fork_in_child() -> None:
         _owners.discard(ref)
         if (owner := weakref.ref.__call__(ref)) is not None:
             _watch(owner, ref.free)
-    held = [
+    locks = [
         *(one for ref in list(_locks) if (one := ref()) is not None),
         *(_locks_of_properties() if sys.version_info < (3, 12) else ()),
     ]
-    for one in held:
-        if not one._is_owned():  # by the thread that forks, which goes on and releases it
+    for one in locks:
+        if not one._is_owned():  # the forking thread goes on and releases its own
             one._at_fork_reinit()
 
 
@@ -90,8 +91,8 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 class Task:
-    """``function()``, to be run in another thread. Python runs signal handlers in the main thread, so that no interrupt
-    arrives in it. The process does not wait for it at its end."""
+    """``function()``, to run in another thread, where no interrupt arrives: Python runs signal handlers in the main
+    thread. The process does not wait for it at exit."""
 
     # Not threading.Thread: its start and join are written in Python, and an interrupt in them can leave a lock held
     # that the new thread needs.
@@ -104,7 +105,7 @@ class Task:
         self._done.acquire()
 
     def run(self) -> None:
-        """Runs the function, once."""
+        """Run the function, once."""
         try:
             self._found.append(self._function())
         except BaseException as error:
@@ -114,37 +115,37 @@ class Task:
 
     @property
     def done(self) -> bool:
-        """Whether it has run."""
+        """Whether it has finished."""
         return not self._done.locked()
 
     def drop(self) -> None:
-        """Instead of :meth:`run`: whoever waits for the result gets an error."""
+        """Cancel in place of :meth:`run`: a waiter gets an error."""
         self._error.append(RuntimeError("dropped"))
         self._done.release()
 
     def wait(self) -> None:
-        """Until it has run."""
+        """Wait until it has finished."""
         with self._done:
             pass
 
     def result(self) -> Any:
-        """What the function gave; raises what it raised. An interrupt ends the waiting; the function runs on to its
-        end."""
+        """Wait and return the function's result, or raise its exception. An interrupt ends the wait; the function runs
+        to its end."""
         self.wait()
         if self._error:
             raise self._error[0]
         return self._found[0]
 
 
-def beside(function: Callable[[], Any]) -> Task:
-    """``function()`` in a thread of its own."""
+def start_thread(function: Callable[[], Any]) -> Task:
+    """Run ``function()`` in a new thread."""
     task = Task(function)
     _thread.start_new_thread(task.run, ())
     return task
 
 
-# One thread does what must not be interrupted, and what frees LLVM's things wherever Python collects them: malloc gives
-# each thread that runs beside others memory of its own, and keeps that at the size of the largest compilation.
+# One thread runs everything that must not be interrupted, and frees LLVM's objects wherever Python drops them: malloc
+# gives each concurrent thread an arena of its own, and keeps that at the size of the largest compilation.
 _tasks: SimpleQueue[Callable[[], Any]] = SimpleQueue()
 _serving = False
 
@@ -158,12 +159,12 @@ def _submit(function: Callable[[], Any]) -> None:
     global _serving
     if not _serving:
         _thread.start_new_thread(_serve, (_tasks,))
-        _serving = True  # an interrupt before makes two of them, which does no harm
+        _serving = True  # an interrupt before this line starts a second thread, which is harmless
     _tasks.put(function)
 
 
 class _Owner(weakref.ref):
-    """Of what owns something of a library. As a task, when that is gone, it frees it."""
+    """A weak reference to an owner of a library's object. As a task, it frees that object once the owner is gone."""
 
     __slots__ = ("free",)
     free: Callable[[], Any]
@@ -178,9 +179,9 @@ _owners: set[_Owner] = set()
 
 
 def when_dropped(owner: Any, free: Callable[[], Any]) -> None:
-    """Has ``free()`` run uninterrupted once ``owner`` is gone; not at the process's end. Where it is dropped no Python
-    runs, in which an interrupt would be swallowed: so this rather than ``__del__``."""
-    _submit(lambda: None)  # has the tasks served
+    """Run ``free()`` uninterrupted once ``owner`` is gone; not at exit. No Python code runs where the owner is dropped,
+    because an interrupt there would be swallowed: hence this in place of ``__del__``."""
+    _submit(lambda: None)  # starts the thread
     _watch(owner, free)
 
 
@@ -197,8 +198,8 @@ def _end() -> None:
 
 
 def uninterrupted(function: Callable[[], T]) -> T:
-    """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a
-    library's lock, and is no longer sound when it is left halfway. What was dropped before is freed before."""
+    """Return ``function()``, run where no signal handler raises: for code that hands ownership to a library, or holds a
+    library's lock, and must not be left halfway. Frees what was dropped before it."""
     if _ending or threading.get_ident() != threading.main_thread().ident:
         return function()
     task = Task(function)

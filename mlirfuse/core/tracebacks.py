@@ -1,4 +1,5 @@
-"""Tracebacks of a user's mistake: the user's frames, and one of ours. Any other stays whole, for reports."""
+"""Shortened tracebacks for a user's error: the user's frames, and one of this package. Others stay complete, for bug
+reports."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from typing import Any, TypeVar, cast
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, has_line, is_ours
 
 F = TypeVar("F", bound=Callable[..., Any])
-_OF_VALUES = (ArithmeticError, IndexError)  # which compiled code finds, in whatever frame they are raised
+_OF_VALUES = (ArithmeticError, IndexError)  # errors of values found by compiled code, in whatever frame they are raised
 
 
 def shorten(error: BaseException) -> None:
-    """Takes our frames but the outermost out of the traceback of ``error``, if it is a user's mistake, and all of them
-    out of those of the errors that it came from."""
+    """Remove this package's frames but the outermost from the traceback of ``error``, if it is a user's error, and all
+    of them from the tracebacks of its causes and contexts."""
     if not isinstance(error, Exception) or not _is_users(error):
         return
     error.__traceback__ = _without_ours(error.__traceback__, 1)
@@ -23,7 +24,7 @@ def shorten(error: BaseException) -> None:
     while pending:
         later = pending.pop()
         if later.__cause__ is not None and _says_the_same(later, later.__cause__):
-            later.__cause__ = None  # and what it came from is not shown
+            later.__cause__ = None  # nor is the cause's own cause shown
         while later.__context__ is not None and _is_internal(later.__context__):
             later.__context__ = later.__context__.__context__
         for earlier in (later.__cause__, None if later.__suppress_context__ else later.__context__):
@@ -34,7 +35,7 @@ def shorten(error: BaseException) -> None:
 
 
 def shortened(function: F) -> F:
-    """Decorator: what the function raises has the traceback that :func:`shorten` leaves."""
+    """Decorator: :func:`shorten` the tracebacks of exceptions."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -48,8 +49,8 @@ def shortened(function: F) -> F:
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether the message says all that there is to know: an error for the user by its class, one with the user's line,
-    or one that the user's own code raised."""
+    """Whether the message is complete for the user: an error class meant for users, a message with the user's line, or
+    an error that the user's own code raised."""
     if isinstance(error, (CompileError, CudaError)):
         return False
     if has_line(error) or isinstance(error, _OF_VALUES):
@@ -61,7 +62,7 @@ def _is_users(error: Exception) -> bool:
 
 
 def _says_the_same(error: Exception, cause: BaseException) -> bool:
-    """Whether NumPy's own error, ``cause``, says no more, at the same line."""
+    """Whether NumPy's own error, ``cause``, adds nothing and was raised at the same line."""
     return str(error).startswith(str(cause).strip()) and _last_users(error) == _last_users(cause)
 
 
@@ -73,21 +74,21 @@ def _last_users(error: BaseException) -> tuple[str, int] | None:
 
 
 def _is_internal(error: BaseException) -> bool:
-    """Whether it is how our functions tell each other something."""
+    """Whether ``error`` is one that this package uses internally."""
     return type(error).__module__.startswith("mlirfuse.") and not isinstance(error, MlirfuseError)
 
 
-def _of_ours(part: types.TracebackType) -> bool:
-    return is_ours(part.tb_frame.f_code.co_filename)
+def _of_ours(frame: types.TracebackType) -> bool:
+    return is_ours(frame.tb_frame.f_code.co_filename)
 
 
 def _without_ours(trace: types.TracebackType | None, keep: int) -> types.TracebackType | None:
-    parts = []
+    frames = []
     while trace is not None:
         if not _of_ours(trace) or keep > 0:
             keep -= _of_ours(trace)
-            parts.append(trace)
+            frames.append(trace)
         trace = trace.tb_next
-    for part in reversed(parts):
-        trace = types.TracebackType(trace, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    for frame in reversed(frames):
+        trace = types.TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return trace

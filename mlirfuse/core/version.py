@@ -1,5 +1,6 @@
-"""The version of this package. pyproject.toml reads it here: to ask for that of an installed package takes 15 ms."""
+"""The version of this package. pyproject.toml reads it here, because querying the installed package's metadata takes 15
+ms."""
 
 __version__ = "0.1.0"
 
-TORCH_TESTED = ("2.11", "2.13")  # the releases of torch that the back end was tested with
+TORCH_TESTED = ("2.11", "2.13")  # the releases of torch that the backend was tested with

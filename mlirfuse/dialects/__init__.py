@@ -1,1 +1,1 @@
-"""Our dialect of MLIR."""
+"""MLIR dialects of this package."""

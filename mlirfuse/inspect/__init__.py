@@ -1,1 +1,1 @@
-"""What people look at: levels, explanations, drawings, dumps. Nothing below imports it."""
+"""Output for users: IR levels, explanations, drawings, dumps. No lower layer imports this package."""

@@ -1,4 +1,4 @@
-"""An explanation as one HTML page that needs nothing from elsewhere: the drawn graph, its kernels and its ops."""
+"""An explanation as one self-contained HTML page: the drawn graph, its kernels and its ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlirfuse.inspect.picture import Picture
 
 
 def _listing(picture: Picture) -> str:
-    """The ops in program order, as a table."""
+    """Return the ops in program order, as an HTML table."""
     e, rows, last = picture.e, [], None
     number = {k.segment: k for k in e.kernels}
     for op in picture.ops:
@@ -82,7 +82,7 @@ def _template() -> Template:
 
 
 def page(explanation) -> str:
-    """The HTML page of an :class:`mlirfuse.inspect.explain.Explanation`."""
+    """Return the HTML page of an :class:`mlirfuse.inspect.explain.Explanation`."""
     picture = Picture(explanation)
     svg = picture.draw()
     sections = []

@@ -1,4 +1,4 @@
-"""What is said of a call that runs op by op."""
+"""The explanation of a call that runs op by op."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mlirfuse.inspect.shown import Table, Tables
 
 
 class EagerExplanation(Tables):
-    """A call of a function that runs as it is, op by op. ``why``: the reason, with the user's line where there is
+    """A call of a function that runs uncompiled, op by op. ``why``: the reason, with the user's line if there is
     one."""
 
     launches = 0  # of kernels

@@ -1,4 +1,4 @@
-"""What a call becomes, for people: ``print(jit(f).explain(*args))``, and as a drawing in
+"""Explanations of a compiled call: as text by ``print(jit(f).explain(*args))``, and as a drawing by
 ``.explain(*args).save("f.html")``."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlirfuse.ir.graph import Graph, Op, Segment
 
 @dataclass
 class Launch:
-    """A launch of a kernel: its name in the code, and the threads that it gets."""
+    """A launch of a kernel: its name in the code, and its threads."""
 
     name: str
     threads: str
@@ -27,8 +27,7 @@ class Launch:
 
 @dataclass
 class Line:
-    """An op: what it computes, the type of what it gives, and where in the user's program it was written ("" where that
-    is not known)."""
+    """An op: its statement, the types of its results, and its location in the user's program ("" if unknown)."""
 
     text: str
     type: str
@@ -39,8 +38,8 @@ class Line:
 
 @dataclass
 class ExplainedKernel:
-    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata, and where it is a
-    member of the launch of the kernel with the number ``within``; a split reduction has two."""
+    """A segment and its kernels. ``launches`` is empty where it only changes metadata, and where it is part of the
+    launch of the kernel with the number ``within``; a split reduction has two."""
 
     number: int
     scheduler: str
@@ -51,18 +50,18 @@ class ExplainedKernel:
     bytes_read: int
     bytes_written: int
     params: dict
-    why: str  # why it is cut from the segment before it, or why its group is one of its own
+    why: str  # why it is cut from the segment before it, or why its group is separate
     segment: Segment = field(repr=False)
     within: int | None = None
 
     @property
     def computes(self) -> bool:
-        """Whether a kernel is launched for it, or for others and for it."""
+        """Whether a kernel is launched for it, alone or with others."""
         return bool(self.launches) or self.within is not None
 
     @property
     def threads(self) -> list[str]:
-        """The threads that each of its launches gets, in words."""
+        """The threads of each of its launches, as text."""
         alone = "nothing to launch" if self.within is None else f"in the launch of kernel {self.within}"
         return [launch.threads for launch in self.launches] or [alone]
 
@@ -86,10 +85,10 @@ class Outside:
 
 @dataclass
 class Explanation(Shown):
-    """What a call with certain arguments becomes. ``str()`` is a summary for people; :meth:`save` draws it.
+    """The explanation of a call with certain arguments. ``str()`` is a summary; :meth:`save` draws it.
 
-    ``views``: view ops that no kernel is launched for: inside a kernel they change its indices, at the end they are
-    aliases. ``notes``: merges that grouping refused. ``problem``: why nothing is compiled, where that is so.
+    ``views``: view ops without kernels: inside a kernel they change its indices, at the end they are aliases.
+    ``notes``: merges that grouping rejected. ``problem``: why nothing is compiled, if so.
     """
 
     name: str
@@ -106,7 +105,7 @@ class Explanation(Shown):
 
     @property
     def launches(self) -> int:
-        """How many kernels a call launches."""
+        """The number of kernels that a call launches."""
         return sum(len(k.launches) for k in self.kernels)
 
     @property
@@ -118,7 +117,8 @@ class Explanation(Shown):
         return sum(k.bytes_written for k in self.kernels)
 
     def launched(self) -> Iterator[tuple[ExplainedKernel, int, int]]:
-        """The kernels that are launched, each with the bytes that its launches read and write, for others too."""
+        """Iterate over the launched kernels, each with the bytes that its launches read and write, for merged segments
+        too."""
         for kernel in self.kernels:
             if kernel.launches:
                 done = [kernel, *(k for k in self.kernels if k.within == kernel.number)]
@@ -126,11 +126,11 @@ class Explanation(Shown):
 
     @staticmethod
     def of(lowered) -> Explanation:
-        """The explanation of a :class:`mlirfuse.inspect.lowered.Lowered`."""
+        """Return the explanation of a :class:`mlirfuse.inspect.lowered.Lowered`."""
         return _explain(lowered)
 
     def summary(self) -> str:
-        """One line: kernels, launches, bytes."""
+        """Return one line: kernels, launches, bytes."""
         text = f"{self.name} for {self.target}: "
         if self.problem:
             return text + f"runs op by op: {self.problem}"
@@ -194,7 +194,7 @@ class Explanation(Shown):
         return "\n".join(out)
 
     def to_html(self) -> str:
-        """One page that draws the graph, its segments as boxes; it needs nothing from elsewhere."""
+        """Return one self-contained page that draws the graph, its segments as boxes."""
         return page(self)
 
 
@@ -209,9 +209,9 @@ def _lines(ops: list[Line]) -> str:
 def _explain(lowered) -> Explanation:
     graph, env, target = lowered.segmented(), lowered.env, lowered.target
     names = Names(graph, env)
-    problem, parts = "", []
+    problem, code = "", []
     try:
-        parts = lowered.parts()
+        code = lowered.parts()
     except (CompileError, UnsupportedError) as error:
         problem = str(error)
 
@@ -227,7 +227,7 @@ def _explain(lowered) -> Explanation:
 
     def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params, within=None) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
-        read, written = nbytes
+        read, stored = nbytes
         kernels.append(
             ExplainedKernel(
                 segment.number,
@@ -237,7 +237,7 @@ def _explain(lowered) -> Explanation:
                 reads,
                 writes,
                 read,
-                written,
+                stored,
                 params,
                 segment.why,
                 segment,
@@ -246,18 +246,18 @@ def _explain(lowered) -> Explanation:
         )
 
     launched: dict[Segment, set[Op]] = {}
-    for part in parts:
-        for segment, step, choice, created in part.steps():
+    for program in code:
+        for segment, step, choice, created in program.steps():
             analysis = step.analysis
-            here = _standing_for(step.segment, part.program.graph, members.get(segment, []))
+            here = _standing_for(step.segment, program.program.graph, members.get(segment, []))
             ops = [here.get(op, op) for op in analysis.ops]
             launched[segment] = set(ops)
             launches = [Launch(k.name, threads_text(k, env)) for k in created]
             read = [here.get(v, v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)]
-            written = [here.get(v, v) for v in analysis.outputs]
-            reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
-            kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice, part.within(step))
-    aliases = {value: view for part in parts for value, view in part.program.views.items()}
+            stored = [here.get(v, v) for v in analysis.outputs]
+            reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, stored))
+            kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice, program.within(step))
+    aliases = {value: view for program in code for value, view in program.program.views.items()}
     for segment, ops in members.items():
         if segment not in launched:
             segment.scheduler = segment.scheduler if problem else "no-op"
@@ -289,7 +289,7 @@ def _explain(lowered) -> Explanation:
 
 
 def _standing_for(segment: Segment, program: Graph, ops: list[Op]) -> dict[Any, Any]:
-    """What of ``ops`` each op and value of a program's ``segment`` stands for."""
+    """Return the op or value of ``ops`` that each one of a program's ``segment`` represents."""
     out: dict[Any, Any] = {}
     for op, other in zip((op for op in program.ops if op.segment is segment), ops):
         out[op] = other

@@ -1,4 +1,4 @@
-"""Groups as Python programs that run by themselves: NumPy code, that ``jit`` compiles again."""
+"""Exports groups as executable Python programs: NumPy code, which ``jit`` compiles again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _INFIX = {
     "gt": ">",
     "ge": ">=",
 }
-# Elementwise functions that NumPy has not: :mod:`mlirfuse.numpy` has them by the op's name.
+# Elementwise functions that NumPy lacks: :mod:`mlirfuse.numpy` has them by the op's name.
 OWN_FUNCTIONS = frozenset({"rsqrt", "erf", "erfc", "erfinv", "erfcinv", "lgamma", "sigmoid", "silu", "relu", "cast"})
 _SPLIT = {"frac": "{0} - np.trunc({0})", "segment_set": "np.copy({0})"}
 
 
 def groups(graph: Graph, env: dict[str, int]) -> dict[int, str]:
-    """The text of a program for each group of ``graph``, by number; its inputs have the sizes that ``env`` gives."""
+    """Return the source of a program for each group of ``graph``, by number; its inputs have the sizes ``env``."""
     members: dict[Group, list[Op]] = {}
     for op in graph.ops:
         if op.group is not None:
@@ -75,7 +75,7 @@ class _Program:
         return f"{title}\n\n{imports}\n\ndef {self.name}({arguments}):\n{''.join(body)}\n\n{self.main()}"
 
     def sizes(self) -> list[str]:
-        """Lines that give the symbols their values."""
+        """Return lines that assign the symbols their values."""
         used = {s for op in self.ops for v in [*op.operands, *op.results] for n in v.shape for s in sz.symbols(n)}
         for op in self.ops:
             for value in op.attrs.values():
@@ -94,7 +94,7 @@ class _Program:
         ]
 
     def value(self, v: Value) -> str:
-        """A value used: its name, or a number with its type."""
+        """Return an expression for a used value: its name, or a number with its type."""
         op = v.op
         if op is None or not listing.is_literal(op) or (v in self.outputs and op in self.ops):
             return self.names.of(v)
@@ -174,7 +174,7 @@ class _Program:
         name = next((n for n in row.numpy if hasattr(np, n)), None)
         return name and f"np.{name}({', '.join(words)})"
 
-    # ---- ops with a spelling of their own
+    # ---- ops with special syntax
 
     def _cast(self, op, x) -> str:
         return f"mnp.cast({x}, {dtype(op.result.dtype)})"
@@ -195,18 +195,18 @@ class _Program:
         return f"mnp.broadcast_in_dim({x}, {self.attribute(tuple(op.attrs['shape']))}, {tuple(op.attrs['dims'])})"
 
     def _slice(self, op, x) -> str | None:
-        pieces = []
+        subscripts = []
         for n, start, size, step in zip(op.operands[0].shape, op.attrs["start"], op.attrs["size"], op.attrs["step"]):
             if start == 0 and size == n and step == 1:
-                pieces.append(":")
+                subscripts.append(":")
             elif step > 0:
                 stop = start + sz.mul(size - 1, step) + 1
-                pieces.append(f"{start}:{stop}" + (f":{step}" if step != 1 else ""))
+                subscripts.append(f"{start}:{stop}" + (f":{step}" if step != 1 else ""))
             elif start == n - 1 and step == -1 and size == n:
-                pieces.append("::-1")
+                subscripts.append("::-1")
             else:
                 return None
-        return f"{x}[{', '.join(pieces)}]"
+        return f"{x}[{', '.join(subscripts)}]"
 
     def _concatenate(self, op, *xs) -> str:
         return f"np.concatenate([{', '.join(xs)}], {op.attrs['axis']})"
@@ -268,11 +268,11 @@ class _Program:
         return 'if __name__ == "__main__":\n' + "".join(f"    {line}\n" for line in lines)
 
     def example(self, v: Value, layout: Layout | None) -> str:
-        """An expression for an input of this kind."""
+        """Return an expression for an example input of this type."""
         shape = tuple(sz.substitute(n, self.env) for n in v.shape)
-        kind = dtype(v.dtype)
+        type_ = dtype(v.dtype)
         if not v.shape and v in self.graph.args and self.graph.args.index(v) in self.graph.scalars:
-            return f"{kind}(2)"
+            return f"{type_}(2)"
         order = list(range(len(shape)))
         if layout is not None:
             steps = [sz.substitute(s, self.env) for s in layout.strides]
@@ -280,13 +280,13 @@ class _Program:
         inner = tuple(shape[d] for d in order)
         text = {
             "b": f"rng.random({inner}) < 0.5",
-            "i": f"rng.integers(0, 2, {inner}).astype({kind})",
-            "u": f"rng.integers(0, 2, {inner}).astype({kind})",
-        }.get(v.dtype.kind, f"(rng.random({inner}) + 0.5).astype({kind})")
+            "i": f"rng.integers(0, 2, {inner}).astype({type_})",
+            "u": f"rng.integers(0, 2, {inner}).astype({type_})",
+        }.get(v.dtype.kind, f"(rng.random({inner}) + 0.5).astype({type_})")
         if v.dtype.kind == "b" and not inner:
             text = "np.asarray(True)"
         elif not inner:
-            text = f"np.asarray(1, {kind})"
+            text = f"np.asarray(1, {type_})"
         return (
             text
             if order == sorted(order)
@@ -295,5 +295,5 @@ class _Program:
 
 
 def dtype(d: dt.DType) -> str:
-    """A dtype in NumPy's words."""
+    """Return a dtype in NumPy's syntax."""
     return "mnp.bfloat16" if d is dt.bf16 else f"np.{np.dtype(d.numpy).name}" + ("_" if d is dt.bool_ else "")

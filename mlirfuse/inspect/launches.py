@@ -1,4 +1,4 @@
-"""What is launched, in words. Used by the levels' text, explanations and dumps."""
+"""Descriptions of launches as text, for the levels' text, explanations and dumps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mlirfuse.ir import sizes as sz
 
 
 def kernels_of(step: Any, kernels: list) -> list:
-    """Those of ``kernels`` that belong to a program's step."""
+    """Return those of ``kernels`` that belong to a program's step."""
     return [k for k in kernels if is_of(step, k.name)]
 
 
 def launch_of(step: Any, kernels: list) -> Any:
-    """The one of ``kernels`` that does a program's step in the launch of another; None: none does."""
+    """Return the one of ``kernels`` that runs a program's step in the launch of another step; None if there is none."""
     found = (k for k in kernels for member in getattr(k, "members", ()) if is_of(step, member.name))
     return next((k for k in found if not is_of(step, k.name)), None)
 
@@ -24,7 +24,7 @@ def is_of(step: Any, name: str) -> bool:
 
 
 def launched(kernel: Any) -> str:
-    """How a kernel is launched, by the symbols of its sizes."""
+    """Describe a kernel's launch, in terms of the symbols of its sizes."""
     if hasattr(kernel, "grid"):
         cluster = f", clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
         return f"{kernel.grid} blocks of {kernel.threads} threads{cluster}"
@@ -32,7 +32,7 @@ def launched(kernel: Any) -> str:
 
 
 def threads_text(kernel: Any, env: dict[str, int]) -> str:
-    """How many threads, or tasks, a kernel gets in a call with these sizes."""
+    """Describe the threads, or tasks, of a kernel in a call with these sizes."""
     if hasattr(kernel, "grid"):
         blocks = sz.substitute(kernel.grid, env)
         cluster = f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
@@ -42,5 +42,5 @@ def threads_text(kernel: Any, env: dict[str, int]) -> str:
 
 
 def count(n: int, word: str, plural: str = "s") -> str:
-    """``n`` of what ``word`` names."""
+    """Format ``n`` with a noun."""
     return f"{n} {word}{plural if n != 1 else ''}"

@@ -1,4 +1,4 @@
-"""Graphs laid out in layers: nodes with a size get places, and edges that pass a layer a place of their own there."""
+"""Layered graph layout: nodes with a size get coordinates, and edges that cross a layer get dummy nodes in it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SWEEPS = 16
 
 @dataclass(eq=False)
 class Node:
-    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at
-    ``floor``. Edges that pass a layer have nodes without ``key``. A ``light`` one goes to where its neighbours are, and
-    does not draw them."""
+    """A node with a size: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at ``floor``.
+    Dummy nodes of edges that cross a layer have no ``key``. A ``light`` node follows its neighbours, without attracting
+    them."""
 
     key: object
     width: float
@@ -31,8 +31,8 @@ class Node:
 
 @dataclass(eq=False)
 class Edge:
-    """``start`` and ``end`` are how far from the nodes' middles it begins and ends; ``path`` the nodes that it goes
-    through, both ends included."""
+    """``start`` and ``end``: the distances of its ends from the nodes' middles; ``path``: the nodes that it passes,
+    both ends included."""
 
     source: Node
     target: Node
@@ -42,8 +42,7 @@ class Edge:
     path: list[Node] = field(default_factory=list)
 
     def points(self) -> list[tuple[float, float]]:
-        """Where it goes: down through its places, straight within a layer, so that it passes between the layer's
-        nodes."""
+        """Its points: through its dummy nodes, vertical within a layer, so that it passes between the layer's nodes."""
         first, *between, last = self.path
         x = first.x + self.start
         out = [(x, first.y + first.height), (x, first.floor)]
@@ -53,7 +52,7 @@ class Edge:
 
 
 def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[float, float]:
-    """Places ``nodes`` in their layers, with few crossings, near what they are connected to. Gives width and height."""
+    """Lay out ``nodes`` in their layers, with few crossings and short edges. Returns width and height."""
     layers: list[list[Node]] = [[] for _ in range(max((n.layer for n in nodes), default=0) + 1)]
     for node in nodes:
         layers[node.layer].append(node)
@@ -65,7 +64,7 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
         edge.path.append(edge.target)
     above: dict[
         Node, list[tuple[Node, float, float]]
-    ] = {}  # neighbour, how far from its middle, how far from the own middle
+    ] = {}  # neighbour, offset from its middle, offset from the own middle
     below: dict[Node, list[tuple[Node, float, float]]] = {}
     for edge in edges:
         for k, (a, b) in enumerate(zip(edge.path, edge.path[1:])):
@@ -73,7 +72,7 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
             below.setdefault(a, []).append((b, into, out))
             above.setdefault(b, []).append((a, out, into))
     _order(layers, above, below)
-    _place(layers, above, below)
+    _assign_x(layers, above, below)
     y = 0.0
     for row in layers:
         height = max((n.height for n in row), default=0)
@@ -89,7 +88,7 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
 
 
 def _order(layers, above, below) -> None:
-    """Orders each layer by its neighbours' places, up and down, and keeps the order with the fewest crossings."""
+    """Order each layer by its neighbours' indices, up and down, and keep the order with the fewest crossings."""
     best, fewest = [list(layer) for layer in layers], None
     for sweep in range(SWEEPS):
         crossings = sum(_crossings(a, b, below) for a, b in itertools.pairwise(layers))
@@ -100,19 +99,19 @@ def _order(layers, above, below) -> None:
         down = sweep % 2 == 0
         neighbours = above if down else below
         for layer in layers[1:] if down else layers[-2::-1]:
-            place = {n: k for other in layers for k, n in enumerate(other)}
+            index = {n: k for other in layers for k, n in enumerate(other)}
 
-            def middle(node, place=place, neighbours=neighbours):
-                near = [place[n] + offset / 1000 for n, offset, _ in neighbours.get(node, ())]
-                return sum(near) / len(near) if near else place[node]
+            def middle(node, index=index, neighbours=neighbours):
+                near = [index[n] + offset / 1000 for n, offset, _ in neighbours.get(node, ())]
+                return sum(near) / len(near) if near else index[node]
 
             layer.sort(key=middle)
     layers[:] = best
 
 
 def _crossings(upper, lower, below) -> int:
-    place = {n: k for k, n in enumerate(lower)}
-    ends = [(k, place[b], out, into) for k, a in enumerate(upper) for b, into, out in below.get(a, ())]
+    index = {n: k for k, n in enumerate(lower)}
+    ends = [(k, index[b], out, into) for k, a in enumerate(upper) for b, into, out in below.get(a, ())]
     ends.sort(key=lambda e: (e[0], e[2], e[1], e[3]))
     seen: list[tuple[int, float]] = []
     count = 0
@@ -122,7 +121,7 @@ def _crossings(upper, lower, below) -> int:
     return count
 
 
-def _place(layers, above, below) -> None:
+def _assign_x(layers, above, below) -> None:
     for layer in layers:
         x = 0.0
         for node in layer:
@@ -131,33 +130,32 @@ def _place(layers, above, below) -> None:
     for sweep in range(2 * SWEEPS):
         down = sweep % 2 == 0
         for layer in layers if down else layers[::-1]:
-            wanted = []
+            desired = []
             for node in layer:
                 near = [_pull(node, *to) for to in (above if down else below).get(node, ())]
                 if not near or sweep >= SWEEPS:  # in the end, between both sides
                     near += [_pull(node, *to) for to in (below if down else above).get(node, ())]
                 total = sum(weight for _, weight in near)
-                wanted.append((sum(x * weight for x, weight in near) / total, total) if near else (node.x, 0.1))
-            _apart(layer, wanted)
+                desired.append((sum(x * weight for x, weight in near) / total, total) if near else (node.x, 0.1))
+            _separate(layer, desired)
 
 
 def _pull(node: Node, neighbour: Node, there: float, here: float) -> tuple[float, float]:
-    """Where ``node`` would stand for a straight edge, and how much that matters: most where an edge only passes."""
+    """Return the ``x`` of ``node`` that makes the edge straight, and its weight: largest where an edge only passes."""
     return neighbour.x + there - here, 0.05 if neighbour.light else (1.0, 3.0, 9.0)[
         (node.key is None) + (neighbour.key is None)
     ]
 
 
-def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
-    """Moves nodes as near to where they want to be, (place, weight), as their order and widths admit: in the sense of
-    least squares."""
+def _separate(layer: list[Node], desired: list[tuple[float, float]]) -> None:
+    """Move nodes as close to their desired (x, weight) as their order and widths permit: by least squares."""
     offsets, at = [], 0.0
     for k, node in enumerate(layer):
         at += (layer[k - 1].width / 2 + GAP + node.width / 2) if k else 0
         offsets.append(at)
     blocks: list[list[float]] = []  # [weighted sum, weight, how many]
-    for (want, weight), offset in zip(wanted, offsets):
-        blocks.append([(want - offset) * weight, weight, 1])
+    for (target, weight), offset in zip(desired, offsets):
+        blocks.append([(target - offset) * weight, weight, 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last)]
@@ -169,8 +167,8 @@ def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
 
 
 def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
-    """Each item one layer below the lowest of its inputs; then as low as its users let it, so that it stands near
-    them."""
+    """Assign each item to the layer below the lowest of its inputs; then as low as its users permit, to shorten
+    edges."""
     depth: dict[Any, int] = {}
     users: dict[Any, list] = {}
     for item in order:
@@ -184,7 +182,7 @@ def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
 
 
 def topological(items, inputs_of) -> list:
-    """``items``, each after its inputs; stable."""
+    """Sort ``items`` topologically; stable."""
     out, done = [], set()
 
     def visit(item) -> None:

@@ -1,4 +1,4 @@
-"""Ops for people: one line each, with names, and the Python line that it came from. Used by dumps and explanations."""
+"""Ops as text, one line each, with names and the user's Python line. Used by dumps and explanations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mlirfuse.ir.graph import Graph, Op, Value
 
 
 class Names:
-    """A name for each value of a graph: its own, ``arg3``, or ``t0``, ``t1`` … in program order. ``env`` gives sizes
-    their values."""
+    """A name for each value of a graph: its own, ``arg3``, or ``t0``, ``t1`` … in program order. ``env``: values of the
+    size symbols."""
 
     def __init__(self, graph: Graph, env: dict[str, int] | None = None):
         self.graph = graph
@@ -37,7 +37,7 @@ class Names:
         return name
 
     def of(self, value: Value) -> str:
-        """How ``value`` is called; a scalar constant is spelled out, and so is a size."""
+        """Return the name of ``value``; a scalar constant or a size is written out."""
         found = self._names.get(value)
         if found is None:
             op = value.op
@@ -57,14 +57,14 @@ class Names:
         return self.of(op.operands[0])
 
     def type(self, value: Value) -> str:
-        """``f32[64, 256]``; a scalar is ``f32``."""
+        """Return ``f32[64, 256]``; for a scalar ``f32``."""
         if value.dtype is None:
             return value.type
         shape = ", ".join(str(sz.substitute(n, self.env)) for n in value.shape)
         return f"{value.dtype}[{shape}]" if value.shape else str(value.dtype)
 
     def expression(self, op: Op) -> str:
-        """``sum(x, axes=[1])``."""
+        """Return ``sum(x, axes=[1])``."""
         words = [self.of(v) for v in op.operands]
         for key, value in op.attrs.items():
             if value is None or value is False or key in ("dtype", "note"):
@@ -80,12 +80,12 @@ class Names:
         return str(value) if isinstance(value, (dt.DType, int, np.generic)) else repr(value)
 
     def statement(self, op: Op) -> str:
-        """``t3 = sum(x, axes=[1])``."""
+        """Return ``t3 = sum(x, axes=[1])``."""
         return f"{', '.join(self.of(v) for v in op.results)} = {self.expression(op)}"
 
 
 def is_literal(op: Op) -> bool:
-    """Whether :class:`Names` spells the op out where it is used: a number, a size, either as another type."""
+    """Whether :class:`Names` writes the op out at its uses: a number, a size, either with a cast."""
     if len(op.results) != 1 or op.result.shape:
         return False
     if op.name == "cast":
@@ -94,25 +94,25 @@ def is_literal(op: Op) -> bool:
 
 
 def literal(value) -> str:
-    """A number as short as its type tells it from its neighbours."""
+    """Return the shortest text of a number that is unique for its type."""
     return repr(value.item()) if isinstance(value, np.generic) and value.dtype.itemsize >= 8 else str(value)
 
 
 def place(loc: tuple[str, int] | None) -> str:
-    """``norms.py:12``, ``Cell In[5], line 3`` in a notebook, or "" where it is not known."""
+    """Return ``norms.py:12``, ``Cell In[5], line 3`` in a notebook, or "" if unknown."""
     if loc is None:
         return ""
     return place_of_line(*loc) if notebook.cell(loc[0]) else place_of_line(os.path.basename(loc[0]), loc[1])
 
 
 def source(loc: tuple[str, int] | None) -> str:
-    """The line itself, where its file can be read."""
+    """Return the source line, if its file can be read."""
     return linecache.getline(*loc).strip() if loc else ""
 
 
 def statements(ops: list[Op], names: Names, indent: str = "  ") -> str:
-    """The ops that are no literals, a line each: statement, type, Python line; its text where it is another than that
-    before."""
+    """Format the ops that are not literals, a line each: statement, type, Python line, and its text where it differs
+    from that of the op before."""
     rows, last = [], None
     for op in ops:
         if is_literal(op):
@@ -124,14 +124,14 @@ def statements(ops: list[Op], names: Names, indent: str = "  ") -> str:
 
 
 def table(rows, indent: str = "", headings=()) -> str:
-    """Rows of text in columns, a line each."""
+    """Format rows of text in columns, a line each."""
     rows = [tuple(map(str, row)) for row in ([headings] if headings else []) + list(rows)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "".join(indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() + "\n" for row in rows)
 
 
 def bytes_text(count: float) -> str:
-    """``3.2 MB``."""
+    """Return ``3.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"

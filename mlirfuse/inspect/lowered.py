@@ -1,14 +1,15 @@
-"""What becomes of a call: ``jit(f).lower(*args)`` gives a :class:`Lowered`, whose text can be looked at level by level.
+"""The IR of a call at each level: ``jit(f).lower(*args)`` returns a :class:`Lowered`, with a text for each level.
 
 =============  ======================================================================================================
 ``fusion``     the function as it was traced: tensor operations, symbolic sizes
-``grouped``    composite ops taken apart; what is compiled together stands in ``fusion.group`` regions
+``grouped``    composite ops expanded; ops that are compiled together are in ``fusion.group`` regions
 ``segmented``  groups cut into ``fusion.segment`` regions, one kernel each, with scheduler and reason of the cut
-``linalg``     each segment as ``linalg`` on tensors: its meaning, checkable and executable with MLIR's own passes
-``tiled``      what each segment's scheduler wrote for these sizes: loops or threads, vectors, reductions
+``linalg``     each segment as ``linalg`` on tensors: executable with MLIR's own passes, for verification
+``tiled``      the kernels that each segment's scheduler generates for these sizes: loops or threads, vectors,
+reductions
 ``gpu``        the kernels' ``gpu.module`` with its target, loops as branches (CUDA targets)
 ``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets)
-``ptx``        what the driver gets (CUDA targets)
+``ptx``        the input of the driver (CUDA targets)
 ``host``       the function that a call runs: it launches the kernels in order
 ``llvm``       LLVM IR of kernels and host function (CPU)
 =============  ======================================================================================================
@@ -36,48 +37,47 @@ TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
 CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
 CUDA_LEVELS = (*TENSOR_LEVELS, "tiled", "gpu", "nvvm", "ptx", "host")
 LEVELS = (*TENSOR_LEVELS, "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
-BETWEEN = "// -----\n"  # between the programs of a function that library ops cut apart
+BETWEEN = "// -----\n"  # between the programs of a function that extern ops separate
 
 
 class Lowered:
-    """A call on its way down: a kind that a front end has made, and the arrays and numbers of its graph's arguments.
-    Each level is made when it is asked for."""
+    """A call being lowered: a specialization that a front end created, and the arrays and numbers of its graph's
+    arguments. Each level is computed on demand."""
 
     def __init__(self, name: str, kind: Specialization, arguments: list, env: dict[str, int], target: Target):
-        self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
+        self._name, self._specialization, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
-        self._graph: Graph  # made with the tensor levels
-        self._above: dict[str, Graph] = {}  # what there was at the levels before, by their names
-        self._parts: list[_Part] | None = None
+        self._graph: Graph  # computed with the tensor levels
+        self._above: dict[str, Graph] = {}  # the graphs of earlier levels, by name
+        self._programs: list[_ProgramCode] | None = None
 
     def __repr__(self) -> str:
         return f"<{self._name} lowered for {self._target.name}; levels: {', '.join(self.levels)}>"
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels that this target has, from the function down."""
-        below = getattr(self._target, "levels_below", None)  # of the way by linalg
+        """The levels of this target, from the function down."""
+        below = getattr(self._target, "levels_below", None)  # of the lowering through linalg
         return (*TENSOR_LEVELS, *below) if below else CPU_LEVELS if self._target.name == "cpu" else CUDA_LEVELS
 
     @property
     def kernels(self) -> int:
-        """How many kernels the call launches."""
+        """The number of kernels that the call launches."""
         return sum(len(part.kernels) for part in self._code())
 
     def as_text(self, level: str = "segmented", locations: bool = False) -> str:
-        """The program at ``level``; with ``locations``, the ops of the tensor levels carry the user's lines.
+        """Return the program at ``level``; with ``locations``, the ops of the tensor levels carry the user's lines.
 
-        The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where library ops cut the function into
-        several programs, the levels below them give one module each, with ``// -----`` between; ``host`` begins
-        with what stands around their launches. Raises ValueError for a
-        level that there is not.
+        The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where extern ops split the function
+        into several programs, the levels below have one module each, with ``// -----`` between; ``host`` begins with
+        the host code around their launches. Raises ValueError for an unknown level.
         """
         if level not in self.levels:
             there = f"this target's levels are {', '.join(self.levels)}"
             if level not in LEVELS:
                 raise ValueError(f"no level '{level}'; {there}")
             only = "a CPU has" if self._target.name == "cpu" else "an NVIDIA GPU has"
-            raise ValueError(f"level '{level}' is none that {only}; {there}")
+            raise ValueError(f"level '{level}' is not one that {only}; {there}")
         if level in TENSOR_LEVELS:
             if (level, locations) not in self._texts:
                 self._texts[level, locations] = self._tensor_text(level, locations)
@@ -85,13 +85,13 @@ class Lowered:
         key = (level, False)
         if key not in self._texts:
             texts = [part.text(level) for part in self._code()]
-            if level == "host" and self._executor().host is not None:  # what stands between the launches
+            if level == "host" and self._executor().host is not None:  # the host code between the launches
                 texts.insert(0, run_pipeline([self._graph.copy()], "convert-fusion-to-host").as_text())
             self._texts[key] = BETWEEN.join(texts)
         return self._texts[key]
 
     def load(self) -> int:
-        """Compiles and loads what the call runs; gives how many kernels it launches."""
+        """Compile and load the call's code; return the number of kernels that it launches."""
         self._tensor_levels()
         executor = self._executor()
         try:
@@ -106,12 +106,12 @@ class Lowered:
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The function's name."""
         return self._name
 
     @property
     def target(self):
-        """What code is made for: see :mod:`mlirfuse.schedule.targets`."""
+        """The target of the code: see :mod:`mlirfuse.schedule.targets`."""
         return self._target
 
     @property
@@ -125,13 +125,13 @@ class Lowered:
         return self._arguments
 
     def segmented(self) -> Graph:
-        """The graph at the segmented level, with what was chosen for this call's sizes."""
+        """Return the graph at the segmented level, with the schedules for this call's sizes."""
         self._tensor_levels()
         return self._graph
 
-    def parts(self) -> list[_Part]:
-        """The code of the programs between library ops. Raises where a segment cannot be compiled, or a tensor has no
-        elements."""
+    def parts(self) -> list[_ProgramCode]:
+        """Return the code of the programs between extern ops. Raises where a segment cannot be compiled, or a tensor
+        has no elements."""
         return self._code()
 
     # ---- the tensor levels
@@ -139,7 +139,7 @@ class Lowered:
     def _tensor_levels(self) -> None:
         if self._above:
             return
-        kind = self._kind
+        kind = self._specialization
         graph = kind.graph
         above = {"fusion": graph.copy()}
 
@@ -159,8 +159,8 @@ class Lowered:
         return IR([self._above[level]]).as_text(locations)
 
     def _segmented_text(self, locations: bool) -> str:
-        """With the schedules for these sizes on the segments. The graph itself is left undecided: its executor chooses
-        for any sizes."""
+        """Return the text with the schedules for these sizes on the segments. The graph itself does not change: its
+        executor chooses for any sizes."""
         with undecided(self._graph):
             try:
                 for program, params, segments in self._choices():
@@ -171,18 +171,18 @@ class Lowered:
             except ScheduleError:
                 raise
             except (CompileError, UnsupportedError, Empty):
-                pass  # no scheduler takes it: told where a level below is asked for
+                pass  # no scheduler takes it: reported for a lower level
             return IR([self._graph]).as_text(locations)
 
-    # ---- below
+    # ---- lower levels
 
     def _executor(self) -> Executor:
-        if self._kind.executor is None:
-            self._kind.executor = Executor(self._graph, self._target, self._env)
-        return self._kind.executor
+        if self._specialization.executor is None:
+            self._specialization.executor = Executor(self._graph, self._target, self._env)
+        return self._specialization.executor
 
     def _choices(self) -> list[tuple]:
-        """(program, parameters, its segments in this graph) of each program between library ops, in order."""
+        """Return (program, parameters, its segments in this graph) of each program between extern ops, in order."""
         executor = self._executor()
         executor.check(self._env)
         aligned = self._alignments()
@@ -193,8 +193,8 @@ class Lowered:
         return out
 
     def _alignments(self) -> dict:
-        """Bytes, of each argument's address. A NumPy array stands for a CUDA array that lies likewise in an aligned
-        allocation."""
+        """Return the alignment, in bytes, of each argument's address. A NumPy array stands for a CUDA array with the
+        same layout in an aligned allocation."""
         found = {}
         for value, array in zip(self._graph.args, self._arguments):
             if arrays.framework(array) is None:
@@ -204,20 +204,20 @@ class Lowered:
                 found[value] = arrays.alignment(array.ctypes.data - _owner(array).ctypes.data)
         return found
 
-    def _code(self) -> list[_Part]:
-        if self._parts is None:
+    def _code(self) -> list[_ProgramCode]:
+        if self._programs is None:
             self._tensor_levels()
             try:
                 choices = self._choices()
             except Empty:
-                raise UnsupportedError("a tensor of this call has no elements: no kernel is made for it") from None
-            self._parts = [_Part(self._target, *choice) for choice in choices]
-        return self._parts
+                raise UnsupportedError("a tensor of this call has no elements: no kernel is generated for it") from None
+            self._programs = [_ProgramCode(self._target, *choice) for choice in choices]
+        return self._programs
 
 
-class _Part:
-    """The code of one program for one choice of parameters; nothing of it is loaded. ``segments``: those of the whole
-    graph that the program's stand for here, as equal parts share a program."""
+class _ProgramCode:
+    """The code of one program for one choice of parameters, not loaded. ``segments``: the segments of the whole graph
+    that the program's represent here, as equal regions share a program."""
 
     def __init__(self, target, program, params, segments):
         self.target, self.program, self.params, self.segments = target, program, params, segments
@@ -227,7 +227,7 @@ class _Part:
         self.heads = _heads(program, params, self.kernels)
 
     def steps(self) -> list[tuple]:
-        """(segment, step, its parameters by name, its kernels) for each segment that launches, in order."""
+        """Return (segment, step, its parameters by name, its kernels) for each segment that launches, in order."""
         return [
             (
                 self.segments.get(step.segment, step.segment),
@@ -239,7 +239,7 @@ class _Part:
         ]
 
     def within(self, step) -> int | None:
-        """The number of the segment in whose launch ``step`` is done; None: it has its own, or none."""
+        """Return the number of the segment whose launch includes ``step``; None if it has its own, or none."""
         kernel = launch_of(step, self.kernels)
         first = next((s.segment for s in self.program.steps if kernel and is_of(s, kernel.name)), None)
         return first and self.segments.get(first, first).number
@@ -263,7 +263,7 @@ class _Part:
 
 
 def _heads(program, params, kernels) -> str:
-    """For people: which kernel is which segment, and how it is launched."""
+    """Return comments that map kernels to segments and describe their launches."""
     lines = []
     for step, schedule in zip(program.steps, program.target.schedules(program, params)):
         segment: Segment = step.segment
@@ -284,7 +284,7 @@ def _as_text(module, locations: bool = False) -> str:
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory a view shows."""
+    """Return the array whose memory a view shares."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

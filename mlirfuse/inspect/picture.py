@@ -1,7 +1,7 @@
 """An explanation's graph as SVG, its segments as boxes.
 
-Each box is laid out by itself, the values that enter and leave it as points on its upper and lower edge; then boxes,
-inputs, ops outside of kernels and results are laid out as the nodes of a graph of their own.
+Each box is laid out separately, with the values that enter and leave it as points on its upper and lower edge; then
+boxes, inputs, ops outside of kernels and results are laid out as the nodes of another graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFS = (
 
 
 class _Box:
-    """A segment: its ops laid out, and where on its edges values enter and leave."""
+    """A segment: its ops laid out, and the points on its edges where values enter and leave."""
 
     PAD = 14
 
@@ -51,7 +51,7 @@ class _Box:
                 elif v in created and v.op in inside:
                     self.edges.append(Edge(self.nodes[v.op], self.nodes[op], value=v))
         for v in self.outs:
-            assert v.op is not None  # outputs are made by these ops
+            assert v.op is not None  # outputs are computed by these ops
             self.edges.append(Edge(self.nodes[v.op], self.exits[v], value=v))
         width, height = lay_out([*self.entries.values(), *self.nodes.values(), *self.exits.values()], self.edges)
         self.width = max(width + 2 * self.PAD, 290)
@@ -63,11 +63,11 @@ class _Box:
             node.x += shift
             node.y += top
             node.floor += top
-        for node in self.entries.values():  # they are on the box's upper edge, above its text
+        for node in self.entries.values():  # on the box's upper edge, above its text
             node.y = top
 
     def _head(self, columns: int) -> list[tuple[str, str]]:
-        """Lines of text with their classes."""
+        """Return lines of text with their CSS classes."""
         k = self.kernel
         out = [("title", k.title)]
         if not k.computes:
@@ -101,7 +101,7 @@ class Picture:
         return value.op is None or not listing.is_literal(value.op)
 
     def label(self, op: Op) -> str:
-        """The op without the operands that edges show."""
+        """Return the op without the operands that edges show."""
         words = [self.names.of(v) for v in op.operands if not self.shown(v)]
         expression = self.names.expression(op)
         attributes = (
@@ -125,7 +125,7 @@ class Picture:
         return text if len(text) <= 34 else text[:33] + "…"
 
     def op_node(self, op: Op, layer: int) -> Node:
-        margin = 9 + 5 * len(str(self.number[op]))  # the number stands in a corner
+        margin = 9 + 5 * len(str(self.number[op]))  # the number is in a corner
         return Node(op, max(len(self.label(op)), len(self.result(op)), 8) * CHAR + 2 * margin, 40, layer)
 
     # ---- drawing
@@ -198,7 +198,7 @@ class Picture:
                 edge.value,
                 arrow=edge.target.key not in box.exits or box.exits.get(edge.target.key) is not edge.target,
             )
-        for v, entry in box.entries.items():  # from the box's upper edge, behind its text, to the first layer
+        for v, entry in box.entries.items():  # from the box's upper edge, under its text, to the first layer
             self.parts.append(
                 f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" '
                 f'class="edge port" data-v="{escape(self.names.of(v))}"/>'
@@ -256,7 +256,7 @@ class Picture:
         results = []
         for k, value in enumerate(graph.returns):
             title = f"result {k}" + (
-                f", written into {'a part of ' * (k in graph.windows)}{names.of(graph.args[graph.aliases[k]])}"
+                f", written into {'a slice of ' * (k in graph.windows)}{names.of(graph.args[graph.aliases[k]])}"
                 if k in graph.aliases
                 else ""
             )

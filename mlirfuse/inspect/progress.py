@@ -1,5 +1,5 @@
-"""Lines on stderr while a large model compiles: the first after two seconds, then one every five. On a terminal, in a
-notebook, or with ``MLIRFUSE_PROGRESS=1``; never with ``MLIRFUSE_PROGRESS=0``."""
+"""Progress lines on stderr while a large model compiles: the first after two seconds, then one every five. On a
+terminal, in a notebook, or with ``MLIRFUSE_PROGRESS=1``; never with ``MLIRFUSE_PROGRESS=0``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from mlirfuse.core import notebook, settings
 from mlirfuse.runtime import events
 
-FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, after which something else begins
+FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, idle before a restart
 
 
 class Progress:
-    """Counts what compiles and writes lines with ``write``. ``clock`` gives seconds."""
+    """Counts compilations and writes lines with ``write``. ``clock`` returns seconds."""
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic):
         self._write, self._clock = write, clock
@@ -23,14 +23,14 @@ class Progress:
         self._done = self._known = 0
 
     def advanced(self, event: events.Advanced) -> None:
-        """A graph is at another pass, or its programs of kernels are known."""
-        self._hear(event.what, 0, event.programs)
+        """A graph has reached another pass, or the number of its kernel programs is known."""
+        self._update(event.what, 0, event.programs)
 
     def compiled(self, event: events.Compiled) -> None:
-        """One program of kernels more."""
-        self._hear("kernels", 1, 0)
+        """One more kernel program is compiled."""
+        self._update("kernels", 1, 0)
 
-    def _hear(self, what: str, done: int, known: int) -> None:
+    def _update(self, what: str, done: int, known: int) -> None:
         now = self._clock()
         if now - self._heard > IDLE:
             self._begun, self._done, self._known = now, 0, 0
@@ -45,7 +45,7 @@ class Progress:
 
 @functools.cache
 def follow() -> None:
-    """From now on lines are written, where somebody reads them."""
+    """Write progress lines from now on, if stderr is shown to a user."""
     looks_on = sys.stderr.isatty() or notebook.running() if settings.PROGRESS is None else settings.PROGRESS
     if not looks_on:
         return

@@ -1,4 +1,4 @@
-"""What explanations have in common: text by ``print``, a page by ``save``, and the page in a notebook."""
+"""Common base of explanations: text by ``print``, a page by ``save``, and the page in a notebook."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ th, td { padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid 
 td { overflow-wrap: anywhere; max-width: 60ch; } td.number { text-align: right; white-space: nowrap; }
 iframe { width: 100%; height: 90vh; border: 0; }
 """
-# A click on a heading sorts by its column, by the keys of its cells where they have some; a second one turns the order
-# round.
+# A click on a heading sorts by its column, by the keys of its cells if they have any; a second click reverses the
+# order.
 _SORT = """
 document.querySelectorAll("th").forEach(head => head.addEventListener("click", () => {
   const table = head.closest("table"), at = head.cellIndex, up = head.dataset.up == "1" ? -1 : 1;
@@ -38,14 +38,14 @@ document.querySelectorAll("th").forEach(head => head.addEventListener("click", (
 
 
 class Shown(abc.ABC):
-    """An explanation: ``str()`` is text for people, :meth:`save` writes a page, and a notebook shows that page."""
+    """An explanation: ``str()`` returns text, :meth:`save` writes a page, and a notebook shows that page."""
 
     @abc.abstractmethod
     def to_html(self) -> str:
-        """The page, which needs nothing from elsewhere."""
+        """Return the self-contained page."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes :meth:`to_html` to a file."""
+        """Write :meth:`to_html` to a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.to_html())
 
@@ -55,8 +55,8 @@ class Shown(abc.ABC):
 
 @dataclass
 class Table:
-    """Rows of text under headings. ``keys``: what a column is sorted by where that is not its text, a number for each
-    row; such columns stand to the right."""
+    """Rows of text under headings. ``keys``: numbers to sort a column by, one for each row, where that is not its text;
+    such columns are right-aligned."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -68,7 +68,7 @@ class Table:
         return title + listing.table(self.rows, "  ", self.headings)
 
     def to_html(self) -> str:
-        """The table, whose headings sort it."""
+        """Return the table, sortable by its headings."""
         heads = "".join(f"<th>{escape(name)}</th>" for name in self.headings)
         rows = "".join(f"<tr>{''.join(self._cells(k, row))}</tr>" for k, row in enumerate(self.rows))
         title = f"<h2>{escape(self.title)}</h2>" if self.title else ""
@@ -81,12 +81,12 @@ class Table:
 
 
 def frame(page: str, style: str = "") -> str:
-    """A page inside of another one, apart from its styles and names."""
+    """Embed a page in another one, isolated from its styles and names."""
     return f'<iframe srcdoc="{escape(page)}"{f" style={chr(34)}{style}{chr(34)}" if style else ""}></iframe>'
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A page of these parts, HTML each."""
+    """Return a page of these HTML sections."""
     body = "".join(parts)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -95,15 +95,15 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 class Tables(Shown):
-    """An explanation that is a sentence and a table or more."""
+    """An explanation that consists of a sentence and tables."""
 
     @abc.abstractmethod
     def summary(self) -> str:
-        """What there is to say in a line or two."""
+        """Return the summary, one or two lines."""
 
     @abc.abstractmethod
     def tables(self) -> list[Table]:
-        """What there is to say in rows."""
+        """Return the tables."""
 
     def __str__(self) -> str:
         return "\n".join([f"{self.summary()}\n" if self.tables() else self.summary(), *map(str, self.tables())])

@@ -1,4 +1,4 @@
-"""Kernels launched one by one, each with its time: for dumps and profilers."""
+"""Launches kernels one by one and times each: for dumps and profilers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mlirfuse.runtime.program import CompiledProgram, Program
 _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
 )
-Times = list[tuple[str, float]]  # kernels' names, in the order of their launches, and milliseconds
+Times = list[tuple[str, float]]  # names and milliseconds of kernels in launch order
 
 
 class OneByOne:
-    """Runs a variant's kernels one by one; ``address`` is that of its host function, for calls with the sizes ``env``.
-    It holds on to its variant, and not to the program. ``reported`` gets the times of each call, by the CPU's clock or
-    by CUDA events, which the call waits for."""
+    """Runs a compiled program's kernels one by one; ``address``: that of its host function, for calls with the sizes
+    ``env``. It references its compiled program, but not the program. ``reported`` gets the times of each call, by the
+    CPU's clock or by CUDA events, which the call waits for."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class OneByOne:
         )
         self.kernels = list(compiled_program.module.kernels)
         self.gpu = compiled_program.module.on_gpu
-        # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
-        target: Any = program.target  # of the machine that these kernels are for
+        # Each kernel with a host function of its own. The slots are the compiled program's: its plan has filled them.
+        target: Any = program.target  # of the device that these kernels are for
         hosts = [target.host([k], compiled_program.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
         self.code = load.host_code(replace(compiled_program.module, host="\n".join(hosts)).launching())
         self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(self.kernels))]
@@ -58,19 +58,19 @@ class OneByOne:
     def _run(self, pointers, ints, stream) -> int:
         try:
             return self.run(pointers, ints, stream)
-        except Exception as error:  # it cannot leave a callback
-            sys.stderr.write(f"mlirfuse: a call cannot be watched: {type(error).__name__}: {error}\n")
+        except Exception as error:  # it cannot propagate out of a callback
+            sys.stderr.write(f"mlirfuse: a call cannot be timed: {type(error).__name__}: {error}\n")
             return 1
 
     def run(self, pointers, ints, stream) -> int:
-        """One call; gives the launches' status."""
+        """Run one call; return the launches' status."""
         status, times = self.timed(pointers, ints, stream)
         if self.reported is not None:
             self.reported(times)
         return status
 
     def timed(self, pointers, ints, stream) -> tuple[int, Times]:
-        """Launches, and waits for the end."""
+        """Launch, and wait for the end."""
         status, times = 0, []
         if not self.gpu:
             for launch in self.launches:
@@ -88,7 +88,7 @@ class OneByOne:
 
 
 def peak_bandwidth(target: Any) -> float:
-    """The memory's bandwidth in GB/s, of a GPU of this machine that tells it; else 0."""
+    """Return the memory bandwidth in GB/s of a present GPU that reports it; else 0."""
     if target.device is None:
         return 0.0
     facts = _native.cuda_device_attributes(target.device)
@@ -97,7 +97,7 @@ def peak_bandwidth(target: Any) -> float:
 
 @contextlib.contextmanager
 def timed() -> Iterator[Times]:
-    """A list that gets the kernels that are launched in the block, and how long each takes."""
+    """Return a list that receives the name and time of each kernel launched in the block."""
     found: Times = []
 
     def launching(event: events.Launching) -> None:

@@ -1,1 +1,1 @@
-"""Programs as plain Python objects: graph, sizes, element types, and ``ops``, the table of operations."""
+"""The tensor-level IR as Python objects: graph, sizes, element types, and ``ops``, the table of operations."""

@@ -1,4 +1,4 @@
-"""What a ``fusion.guard`` takes for granted about its inputs, and whether the tensors of a call meet it."""
+"""The assumptions of a ``fusion.guard`` about its inputs, and the check of a call's tensors against them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.ir.sizes import Size
 
 
 class Described(NamedTuple):
-    """A tensor of a call: its strides are in elements, ``align`` is what divides its address, in bytes."""
+    """A tensor of a call: strides in elements; ``align``: a divisor of its address, in bytes."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Described(NamedTuple):
 
 
 def equalities(op: Op) -> list[tuple[Size, Size]]:
-    """The pairs of sizes that a kernel with ``op`` takes to be equal, and that are not seen to be."""
+    """Return the pairs of sizes that a kernel with ``op`` assumes to be equal, and that are not known to be."""
     pairs: list[tuple[Size, Size]] = []
     if op.row.kind == "elementwise":
         shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
@@ -58,7 +58,7 @@ def equalities(op: Op) -> list[tuple[Size, Size]]:
 
 
 def substituted(attrs: dict, same: Mapping[str, Size]) -> dict:
-    """The attributes of a ``fusion.guard`` where the symbols ``same`` stand for other sizes."""
+    """Return the attributes of a ``fusion.guard`` with the symbols ``same`` replaced by other sizes."""
 
     def renamed(text: str) -> str:
         return str(sz.substitute(sz.parse(text), same))
@@ -80,7 +80,8 @@ def substituted(attrs: dict, same: Mapping[str, Size]) -> dict:
 
 
 def failed_assumption(guard: Op, tensors: list[Described], symbols: dict[str, int]) -> str | None:
-    """What of a guard's assumptions ``tensors`` do not meet, or None. ``symbols`` has the sizes of the call."""
+    """Return the assumption of a guard that ``tensors`` violate, as text, or None. ``symbols``: the sizes of the
+    call."""
     for k, (text, tensor) in enumerate(zip(guard.attrs["types"], tensors)):
         dtype, _, extents = text.partition("[")
         shape = [sz.parse(n) for n in extents.rstrip("]").split(", ") if n]

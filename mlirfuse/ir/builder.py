@@ -1,4 +1,4 @@
-"""Appends ops to a graph: inference from the op table, constants pooled, casts and broadcasts where they are needed."""
+"""Appends ops to a graph: shape inference from the op table, uniqued constants, casts and broadcasts where needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.ir.sizes import Size
 
 
 class Builder:
-    """Appends to ``block``. ``loc`` gives the (file, line) put on new ops; front ends pass one that finds the user's
+    """Appends to ``block``. ``loc()`` returns the (file, line) of new ops; front ends pass one that finds the user's
     frame."""
 
     def __init__(self, block: Block, loc=lambda: None):
@@ -30,7 +30,7 @@ class Builder:
     def op(self, name: str, *operands: Value, **attrs) -> Value: ...
 
     def op(self, name: str, *operands: Value, **attrs) -> Any:
-        """Appends the op ``name``; gives its result, or the list of them where there are several.
+        """Append the op ``name``; return its result, or the list of results where there are several.
 
         Raises TypeError or :class:`ShapeError` where the operands do not fit the op's row.
         """
@@ -49,7 +49,7 @@ class Builder:
         return created.results if name == "split" or len(created.results) != 1 else created.result
 
     def constant(self, value, dtype: DType) -> Value:
-        """A 0-d constant; equal ones are one value."""
+        """Return a 0-d constant; equal constants are one value."""
         value = np.asarray(value).astype(dtype.numpy)[()]
         key = (value.tobytes(), dtype)
         found = self._constants.get(key)
@@ -58,11 +58,11 @@ class Builder:
         return found
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """``x`` as ``dtype``; itself where it is that already."""
+        """Return ``x`` as ``dtype``; ``x`` itself if it has that type."""
         return x if x.dtype is dtype else self.op("cast", x, to=dtype)
 
     def size(self, value: Size) -> Value:
-        """A size as a 0-d i64 tensor."""
+        """Return a size as a 0-d i64 tensor."""
         return self.constant(value, dt.i64) if isinstance(value, int) else self.op("size", value=value)
 
     def reshape(self, x: Value, shape) -> Value:
@@ -72,23 +72,23 @@ class Builder:
         return x if tuple(dims) == tuple(range(x.rank)) else self.op("permute", x, dims=tuple(dims))
 
     def align(self, *values: Value) -> list[Value]:
-        """NumPy's rule for ranks: new axes of extent 1 in front, so that all but 0-d values have one rank."""
+        """Align ranks by NumPy's rule: new axes of extent 1 in front, so that all but 0-d values have one rank."""
         rank = max(v.rank for v in values)
         return [self.op("expand_dims", v, axes=tuple(range(rank - v.rank))) if 0 < v.rank < rank else v for v in values]
 
     def broadcast_to(self, x: Value, shape) -> Value:
-        """``x`` repeated to ``shape`` by NumPy's rule."""
+        """Broadcast ``x`` to ``shape`` by NumPy's rule."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
         return self.op("broadcast_in_dim", x, shape=shape, dims=tuple(range(len(shape) - x.rank, len(shape))))
 
     def elementwise(self, name: str, *operands: Value, **attrs) -> Value:
-        """An elementwise op on operands of any ranks, aligned by NumPy's rule."""
+        """Append an elementwise op on operands of any ranks, aligned by NumPy's rule."""
         return self.op(name, *self.align(*operands), **attrs)
 
     def slice(self, x: Value, axis: int, start: Size, size: Size, step: int = 1) -> Value:
-        """``size`` elements of ``axis`` from ``start`` on."""
+        """Return ``size`` elements of ``axis`` from ``start`` on."""
         if start == 0 and step == 1 and size == x.shape[axis]:
             return x
         starts: list[Size] = [0] * x.rank
@@ -98,5 +98,5 @@ class Builder:
         return self.op("slice", x, start=tuple(starts), size=shape, step=tuple(steps))
 
     def numel(self, x: Value, axes) -> Size:
-        """How many elements the axes span."""
+        """Return the number of elements that the axes span."""
         return sz.product(x.shape[a] for a in (range(x.rank) if axes is None else axes))

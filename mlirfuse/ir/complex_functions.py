@@ -1,12 +1,12 @@
-"""Elementary functions of complex numbers in real arithmetic: what `fusion-split-complex` makes of them.
+"""Elementary functions of complex numbers in real arithmetic, for the pass `fusion-split-complex`.
 
-A number is a pair of values, its real and its imaginary part. Zeros, infinities and NaN in either part give what Annex
-G of the C standard says, as torch does on the CPU. Branch cuts lie where C has them; the sign of a zero says on which
-side a number on a cut is. Nothing overflows or underflows on the way to a result that does not.
+A number is a pair of values, its real and its imaginary part. Zeros, infinities and NaN in either part give the results
+of Annex G of the C standard, as torch does on the CPU. Branch cuts are those of C; on a cut, the sign of a zero selects
+the side. No intermediate result overflows or underflows where the final one does not.
 
 Sources: W. Kahan, "Branch cuts for complex elementary functions" (1987), for the inverse functions and ``sqrt``; the
 others are their definitions in real and imaginary parts, without cancellation. ``test_complex_functions.py`` states and
-measures how accurate they are.
+measures their accuracy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RealOps:
         return make
 
     def number(self, number: float, like: Value) -> Value:
-        """``number`` in the type of ``like``."""
+        """Return ``number`` in the type of ``like``."""
         return self.b.constant(number, like.dtype)
 
     def any(self, *conditions: Value) -> Value:
@@ -61,7 +61,7 @@ class RealOps:
 
 
 class _Format:
-    """What a real type holds. ``log_max``: a whole number below the logarithm of its largest number."""
+    """Properties of a real type. ``log_max``: an integer below the logarithm of its largest number."""
 
     def __init__(self, eps: float, max_exponent: int, log_max: float):
         self.eps = eps
@@ -83,7 +83,8 @@ def multiply(r: RealOps, x: Pair, y: Pair) -> Pair:
 
 
 def quotient(r: RealOps, x: Pair, y: Pair) -> Pair:
-    """Scaled by the larger part of the divisor (Smith 1962): no square overflows. By 0: each part by itself."""
+    """Divide, scaled by the larger part of the divisor (Smith 1962), so that no square overflows. By 0: each part by
+    itself."""
     (a, b), (c, d) = x, y
     first = r.ge(r.abs(c), r.abs(d))
     big, small = r.where(first, c, d), r.where(first, d, c)
@@ -102,7 +103,7 @@ def reciprocal(r: RealOps, z: Pair) -> Pair:
 
 
 def sqrt(r: RealOps, z: Pair) -> Pair:
-    """The principal square root. Very large and very small numbers are scaled by a power of 4."""
+    """Return the principal square root. Very large and very small numbers are scaled by a power of 4."""
     re, im = z
     form = _format(re)
     a, b = r.abs(re), r.abs(im)
@@ -126,7 +127,7 @@ def rsqrt(r: RealOps, z: Pair) -> Pair:
 
 
 def _grown(r: RealOps, exponent: Value) -> tuple[Value, Value]:
-    """Two factors of e to the ``exponent``: the second is not 1 where one number could overflow."""
+    """Return two factors of e to the ``exponent``: the second is not 1 where a single number could overflow."""
     limit = _format(exponent).log_max
     over = r.gt(exponent, limit)
     return (
@@ -139,7 +140,7 @@ def exp(r: RealOps, z: Pair) -> Pair:
     re, im = z
     scale, more = _grown(r, re)
     real, imag = (r.mul(r.mul(scale, part), more) for part in (r.cos(im), r.sin(im)))
-    lost = r.logical_not(r.isfinite(im))  # no angle
+    lost = r.logical_not(r.isfinite(im))  # the angle is undefined
     up, down = r.logical_and(lost, r.eq(re, math.inf)), r.logical_and(lost, r.eq(re, -math.inf))
     real = r.where(up, math.inf, r.where(down, 0.0, real))
     imag = r.where(down, r.copysign(0.0, im), r.where(r.eq(im, 0), im, imag))
@@ -147,8 +148,8 @@ def exp(r: RealOps, z: Pair) -> Pair:
 
 
 def _log_parts(r: RealOps, z: Pair) -> tuple[Value, Value, Value, Value]:
-    """The larger part of ``z``, half the logarithm of how much longer ``z`` is than that, squared, the angle, and
-    whether a part is infinite."""
+    """Return the larger part of ``z``, half the logarithm of ``(abs(z) / larger part) ** 2``, the angle, and whether a
+    part is infinite."""
     re, im = z
     a, b = r.abs(re), r.abs(im)
     first = r.ge(a, b)
@@ -158,7 +159,7 @@ def _log_parts(r: RealOps, z: Pair) -> tuple[Value, Value, Value, Value]:
 
 
 def log(r: RealOps, z: Pair) -> Pair:
-    """log(big) + log1p((small / big)^2) / 2: an error of the two, where they cancel, is small beside the angle."""
+    """log(big) + log1p((small / big)^2) / 2: where the two terms cancel, their error is small relative to the angle."""
     big, rest, angle, infinite = _log_parts(r, z)
     return r.where(infinite, math.inf, r.add(r.log(big), rest)), angle
 
@@ -174,7 +175,7 @@ def _log_to_base(logarithm: str, base: float) -> Callable[[RealOps, Pair], Pair]
 
 
 def _hyperbolic(r: RealOps, x: Value) -> tuple[Value, Value, Value]:
-    """sinh and cosh of ``x`` but for a factor, and that factor: not 1 where they could overflow."""
+    """Return sinh and cosh of ``x`` up to a common factor, and that factor: not 1 where they could overflow."""
     limit = _format(x).log_max
     size = r.abs(x)
     over = r.gt(size, limit)
@@ -210,37 +211,37 @@ def cosh(r: RealOps, z: Pair) -> Pair:
 
 
 def tanh(r: RealOps, z: Pair) -> Pair:
-    """(sinh x cosh x + i sin y cos y) / (sinh^2 x + cos^2 y); far out, where the hyperbolic functions are one, 1 and
-    4 sin y cos y e^(-2 |x|)."""
+    """(sinh x cosh x + i sin y cos y) / (sinh^2 x + cos^2 y); for large |x|, where sinh and cosh are equal, 1 and 4 sin
+    y cos y e^(-2 |x|)."""
     x, y = z
     size = r.abs(x)
     far = r.gt(size, -0.75 * math.log(_format(x).eps))
     near = r.where(far, r.number(0.0, x), x)
     s, c, sin_y, cos_y = r.sinh(near), r.cosh(near), r.sin(y), r.cos(y)
     under = r.add(r.mul(s, s), r.mul(cos_y, cos_y))
-    turn = r.mul(sin_y, cos_y)
+    sin_cos = r.mul(sin_y, cos_y)
     real = r.where(far, r.copysign(1.0, x), r.div(r.mul(s, c), under))
     decayed = r.mul(r.exp(r.neg(size)), 2.0)
-    imag = r.where(far, r.mul(r.mul(turn, decayed), decayed), r.div(turn, under))
+    imag = r.where(far, r.mul(r.mul(sin_cos, decayed), decayed), r.div(sin_cos, under))
     aimless, limit = r.logical_not(r.isfinite(y)), r.isinf(x)
     real = r.where(r.logical_and(aimless, r.logical_not(limit)), math.nan, real)
     imag = r.where(r.logical_and(aimless, limit), r.copysign(0.0, y), r.where(r.eq(y, 0), y, imag))
     return r.where(r.eq(x, 0), x, real), imag
 
 
-def _turned(function: Callable[[RealOps, Pair], Pair]) -> Callable[[RealOps, Pair], Pair]:
-    """-i f(i z): tan of tanh, asinh of asin, atan of atanh, and nearly sin of sinh."""
+def _rotated(function: Callable[[RealOps, Pair], Pair]) -> Callable[[RealOps, Pair], Pair]:
+    """-i f(i z): tan from tanh, asinh from asin, atan from atanh, and nearly sin from sinh."""
 
-    def turned(r: RealOps, z: Pair) -> Pair:
+    def rotated(r: RealOps, z: Pair) -> Pair:
         real, imag = function(r, (r.neg(z[1]), z[0]))
         return imag, r.neg(real)
 
-    return turned
+    return rotated
 
 
 def sin(r: RealOps, z: Pair) -> Pair:
-    """-i sinh(i z), but for the sign of an infinity without an angle, which is above 0."""
-    real, imag = _turned(sinh)(r, z)
+    """-i sinh(i z), except that an infinity with an undefined angle is positive."""
+    real, imag = _rotated(sinh)(r, z)
     return real, r.where(r.logical_and(r.isnan(real), r.isinf(imag)), math.inf, imag)
 
 
@@ -249,8 +250,9 @@ def cos(r: RealOps, z: Pair) -> Pair:
 
 
 def _roots(r: RealOps, z: Pair) -> tuple[Value, Value, Value, Value, Value, Value]:
-    """For the inverse functions: ``|x|`` and ``|y|``, scaled down by 16 where a product of roots could overflow; what
-    that adds to a logarithm; sqrt(1 - z) without its sign, (a, b), and sqrt(1 + z), (c, d), of ``|x| + i |y|``."""
+    """Return, for the inverse functions: ``|x|`` and ``|y|``, scaled down by 16 where a product of roots could
+    overflow; the summand that this adds to a logarithm; sqrt(1 - z) without its sign, (a, b), and sqrt(1 + z), (c, d),
+    of ``|x| + i |y|``."""
     x, y = r.abs(z[0]), r.abs(z[1])
     huge = r.ge(r.maximum(x, y), 2.0 ** (_format(x).max_exponent - 4))
     scale = r.where(huge, 1 / 16, r.number(1.0, x))
@@ -285,7 +287,7 @@ def acosh(r: RealOps, z: Pair) -> Pair:
 
 
 def atanh(r: RealOps, z: Pair) -> Pair:
-    """By the signs of the parts, that of ``|x| + i |y|``."""
+    """The atanh of ``|x| + i |y|``, with the signs of the parts."""
     x, y = r.abs(z[0]), r.abs(z[1])
     form = _format(x)
     infinite = r.either_infinite(x, y)
@@ -294,13 +296,13 @@ def atanh(r: RealOps, z: Pair) -> Pair:
     far = r.gt(big, 2.0 ** (form.max_exponent // 2 - 2))
     ratio = r.div(small, big)
     beyond = r.div(r.div(r.div(x, big), big), r.add(r.mul(ratio, ratio), 1.0))  # the real part of 1 / z
-    beside = r.sub(1.0, x)
+    one_minus_x = r.sub(1.0, x)
     square = r.mul(y, y)
     pole = r.logical_and(r.eq(x, 1.0), r.lt(y, form.root_eps))
-    size = r.mul(r.log1p(r.div(r.mul(x, 4.0), r.add(r.mul(beside, beside), square))), 0.25)
+    size = r.mul(r.log1p(r.div(r.mul(x, 4.0), r.add(r.mul(one_minus_x, one_minus_x), square))), 0.25)
     size = r.where(pole, r.mul(r.sub(math.log(2), r.log(y)), 0.5), size)
     size = r.where(infinite, 0.0, r.where(far, beyond, size))
-    angle = r.mul(r.atan2(r.mul(y, 2.0), r.sub(r.mul(beside, r.add(x, 1.0)), square)), 0.5)
+    angle = r.mul(r.atan2(r.mul(y, 2.0), r.sub(r.mul(one_minus_x, r.add(x, 1.0)), square)), 0.5)
     quarter = r.where(r.isnan(y), y, math.pi / 2)
     angle = r.where(r.logical_or(infinite, far), quarter, angle)
     return r.copysign(r.where(r.eq(x, 0), x, size), z[0]), r.copysign(
@@ -309,12 +311,12 @@ def atanh(r: RealOps, z: Pair) -> Pair:
 
 
 def _angle_on_axis(r: RealOps, x: Value) -> Value:
-    """The imaginary part of atanh of a real ``x``, which is no NaN, at or above 0."""
+    """Return the imaginary part of atanh of a real ``x``, which is not NaN, at or above 0."""
     return r.where(r.gt(x, 1.0), math.pi / 2, r.where(r.isnan(x), x, r.number(0.0, x)))
 
 
 def sigmoid(r: RealOps, z: Pair) -> Pair:
-    """1 / (1 + e^-z), or e^z / (1 + e^z) left of 0."""
+    """1 / (1 + e^-z), or e^z / (1 + e^z) for a negative real part."""
     left = r.lt(z[0], 0)
     w = exp(r, (r.where(left, z[0], r.neg(z[0])), r.where(left, z[1], r.neg(z[1]))))
     over = (r.where(left, w[0], 1.0), r.where(left, w[1], 0.0))
@@ -347,13 +349,13 @@ FUNCTIONS: dict[str, Callable[..., Pair]] = {
     "tanh": tanh,
     "sin": sin,
     "cos": cos,
-    "tan": _turned(tanh),
+    "tan": _rotated(tanh),
     "asin": asin,
     "acos": acos,
-    "asinh": _turned(asin),
+    "asinh": _rotated(asin),
     "acosh": acosh,
     "atanh": atanh,
-    "atan": _turned(atanh),
+    "atan": _rotated(atanh),
     "sigmoid": sigmoid,
     "pow": power,
 }

@@ -1,4 +1,4 @@
-"""Element types: their NumPy and MLIR spellings, sizes and classes. The one place that knows them."""
+"""Element types: their names in NumPy and MLIR, sizes and classes. The only place that defines them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type; there is one object of each, and it is compared by identity.
+    """An element type; there is one object for each, compared by identity.
 
-    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (narrow: a float
-    of a byte, which is only moved and cast); ``bits`` its width in memory.
+    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (float8, which
+    is only copied and cast); ``bits`` its width in memory.
     """
 
     name: str
@@ -45,27 +45,27 @@ class DType:
 
     @property
     def signless(self) -> str:
-        """MLIR's type below the fusion level: integers without a sign, bools as i1."""
+        """The MLIR type below the fusion level: signless integers, bools as i1."""
         return f"i{self.bits}" if self.is_integer else self.mlir
 
     @property
     def memory(self) -> str:
-        """MLIR's type in memory: as :attr:`signless`, with bools as bytes."""
+        """The MLIR type in memory: as :attr:`signless`, with bools as bytes."""
         return "i8" if self.kind == "b" else self.signless
 
     @property
     def compute(self) -> DType:
-        """The type that arithmetic runs in: half types compute in float32."""
+        """The type that arithmetic runs in: float32 for 16-bit floats."""
         return f32 if self.kind == "f" and self.bits == 16 else self
 
     @property
     def real(self) -> DType:
-        """The type of a complex number's parts; of others, themselves."""
+        """The type of a complex number's parts; the type itself for others."""
         return {"c64": f32, "c128": f64}.get(self.name, self)
 
     @property
     def complex(self) -> DType:
-        """The complex type whose parts are of this float type; a complex type itself."""
+        """The complex type with parts of this float type; a complex type itself."""
         return c128 if self.bits == 64 and self.kind == "f" else self if self.kind == "c" else c64
 
     def __repr__(self) -> str:
@@ -97,9 +97,9 @@ f8e5m2 = DType("f8e5m2", "n", 8, np.dtype(ml_dtypes.float8_e5m2), "f8E5M2")
 ALL = (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_, c64, c128)
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
-NARROW = (f8e4m3fn, f8e5m2)  # known to definitions only: see the pass fusion-narrow-floats
+NARROW = (f8e4m3fn, f8e5m2)  # supported by nvFuser definitions only: see the pass fusion-narrow-floats
 
-# Of a float of a byte: bits of the mantissa, bias of the exponent, the largest number, the bits of a NaN.
+# For float8: bits of the mantissa, bias of the exponent, the largest number, the bits of a NaN.
 NARROW_FORMATS = {f8e4m3fn: (3, 7, 448.0, 0x7F), f8e5m2: (2, 15, 57344.0, 0x7E)}
 
 BY_NAME = {t.name: t for t in ALL + NARROW}
@@ -108,8 +108,8 @@ _BY_NUMPY = {t.numpy: t for t in ALL + NARROW}
 
 
 def of(numpy_dtype) -> DType:
-    """The element type of a NumPy dtype (or what ``np.dtype`` takes). Raises TypeError for one that is not
-    supported."""
+    """Return the element type of a NumPy dtype (or of anything that ``np.dtype`` accepts). Raises TypeError for an
+    unsupported one."""
     if isinstance(numpy_dtype, DType):
         return numpy_dtype
     dtype = np.dtype(numpy_dtype)
@@ -123,7 +123,7 @@ def of(numpy_dtype) -> DType:
 
 
 def literal(value, dtype: DType) -> str:
-    """How MLIR's parser reads ``value`` as a constant of ``dtype``, bit for bit."""
+    """Return the MLIR literal of ``value`` as a constant of ``dtype``, exact to the bit."""
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.is_integer:

@@ -1,4 +1,4 @@
-"""Which ops do more than compute their results, and in which order those have to stay."""
+"""Side effects of ops, and the order that they impose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mlirfuse.ir.graph import Op, Value, uses
 
-# Dialects whose ops on tensors and scalars only compute. What is not known to be harmless counts as having an effect.
+# Dialects whose ops on tensors and scalars are pure. An unknown op counts as having an effect.
 _PURE_DIALECTS = {"arith", "math", "index", "complex", "shape"}
 _PURE_OPS = {
     "guard",
@@ -21,54 +21,54 @@ _STRUCTURED = {"scf.if", "scf.for", "scf.while"}
 
 
 def writes_in_place(op: Op) -> bool:
-    """Writes into the memory of its first operand."""
+    """Whether it writes into the memory of its first operand."""
     row = op.row
     return row.kind == "update" or ("inplace" in op.attrs and row.kind != "foreign")
 
 
 def viewed(value: Value) -> Value | None:
-    """What ``value`` is a view of; None where it has memory of its own, or nobody knows."""
+    """Return the value that ``value`` is a view of; None where it has memory of its own, or that is unknown."""
     op = value.op
     if op is None or op.blocks:
         return None
     if op.row.view:
         return op.operands[0]
     shares = op.attrs.get("shares")
-    place = -1 if shares is None else shares[op.results.index(value)]
-    return None if place < 0 else op.operands[place]
+    index = -1 if shares is None else shares[op.results.index(value)]
+    return None if index < 0 else op.operands[index]
 
 
 def memory_of(value: Value) -> Value:
-    """The value whose memory ``value`` is a view of, itself where it is none."""
+    """Return the value whose memory ``value`` is a view of, itself if it is not a view."""
     while (source := viewed(value)) is not None:
         value = source
     return value
 
 
 def is_collective(op: Op) -> bool:
-    """A call that other processes take part in: it stays, once, and is started in its order among them. It writes into
-    no tensor that it is given, so all else may move across it."""
+    """Whether it is a call that other processes take part in: it is not removed or duplicated, and it starts in order
+    among the collectives. It writes into none of its operands, so all other ops may move across it."""
     return op.attrs.get("collective") is not None
 
 
 def consumes(op: Op) -> bool:
-    """A call that writes into its first operand, which nothing else reads, and gives it back: it stays, and as what it
-    gives is the only way to what it wrote, all else may move across it."""
+    """Whether it is a call that writes into its first operand, which nothing else reads, and returns it. It is not
+    removed; since its result is the only access to what it wrote, all other ops may move across it."""
     return bool(op.attrs.get("consumes"))
 
 
 def starts(op: Op) -> bool:
-    """Starts a collective; where another op waits for it, kernels may run in between."""
+    """Whether it starts a collective; where another op waits for it, kernels may run in between."""
     return op.attrs.get("collective") == "start"
 
 
 def waits(op: Op) -> bool:
-    """Waits for the collective that gave its operand, and gives that tensor."""
+    """Whether it waits for the collective that its operand is from, and returns that tensor."""
     return op.attrs.get("collective") == "wait"
 
 
 def has_effect(op: Op) -> bool:
-    """Writes into memory, or is not known not to, or is a collective. An op with blocks has the effects of what is in
+    """Whether it writes into memory, might write, or is a collective. An op with blocks has the effects of the ops in
     them."""
     if op.row.kind != "foreign":
         return writes_in_place(op) or bool(op.attrs.get("effects")) or is_collective(op) or consumes(op)
@@ -78,18 +78,18 @@ def has_effect(op: Op) -> bool:
 
 
 def only_writes_in_place(op: Op) -> bool:
-    """The effects of ``op`` are writes into tensors that it names, itself or in its blocks."""
+    """Whether the only effects of ``op`` are writes into tensors among its operands, or those of ops in its blocks."""
     if op.name in _STRUCTURED:
         return all(only_writes_in_place(nested) for block in op.blocks for nested in block.ops if has_effect(nested))
     return writes_in_place(op)
 
 
 def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
-    """For each op, earlier ones that it must come after although it does not use their results.
+    """Return for each op the earlier ones that it must come after although it does not use their results.
 
-    A write into a tensor stays after what read the tensor before, and before what reads it later; an op with an unknown
-    effect stays where it is among those that read tensors; a collective starts after the one before it. Empty where
-    nothing has an effect, which is the usual case.
+    A write into a tensor stays after earlier reads of the tensor, and before later ones; an op with an unknown effect
+    keeps its order relative to ops that read tensors; a collective starts after the one before it. Empty where nothing
+    has an effect, which is the usual case.
     """
     started = [op for op in ops if starts(op)]
     before = dict(zip(started[1:], started))
@@ -102,7 +102,7 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     since_fence: list[Op] = []
     writers: dict[Value, Op] = {}
     readers: dict[Value, list[Op]] = {}
-    constant: set[Value] = set()  # what no write can change
+    constant: set[Value] = set()  # values that no write can change
     for op in ops:
         touched = {memory(v) for v in uses(op) if v not in constant}
         if not touched and op not in effects and not is_collective(op):
@@ -128,7 +128,7 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
 
 
 def written_memory(ops: list[Op]) -> Callable[[Value], bool]:
-    """Says of a value whether ``ops``, or what is nested in them, may write into its memory."""
+    """Return a predicate: whether ``ops``, or ops nested in them, may write into a value's memory."""
     writers: list[Op] = []
 
     def visit(op: Op) -> None:
@@ -149,7 +149,7 @@ def written_memory(ops: list[Op]) -> Callable[[Value], bool]:
 
 
 def _memories(ops: list[Op]):
-    """A function that gives values which may share memory the same value."""
+    """Return a function that maps values which may share memory to the same value."""
     parent: dict[Value, Value] = {}
 
     def find(value: Value) -> Value:
@@ -157,7 +157,7 @@ def _memories(ops: list[Op]):
             value = parent[value]
         return value
 
-    def join(values) -> None:
+    def merge(values) -> None:
         first, *rest = map(find, values)
         for other in rest:
             other = find(other)
@@ -169,17 +169,17 @@ def _memories(ops: list[Op]):
             for nested in block.ops:
                 visit(nested)
         if op.row.view or writes_in_place(op):
-            join([op.operands[0], *op.results])
+            merge([op.operands[0], *op.results])
         elif op.attrs.get("shares") is not None:
             for value in op.results:
                 source = viewed(value)
                 if source is not None:
-                    join([source, value])
-        elif op.blocks or op.row.kind == "foreign" or op.row.calls:  # may give what it was given, or a view of that
+                    merge([source, value])
+        elif op.blocks or op.row.kind == "foreign" or op.row.calls:  # may return an operand, or a view of one
             tensors = [*op.operands, *op.results, *(v for block in op.blocks for v in (*block.args, *block.returns))]
             tensors = [v for v in tensors if v.dtype is not None]
             if tensors:
-                join(tensors)
+                merge(tensors)
 
     for op in ops:
         visit(op)

@@ -1,5 +1,5 @@
-"""A graph as nested tuples and lists of plain things, to be written to disk: values are numbers, so that what reads it
-back does not nest as deep as the graph is long."""
+"""Serializes a graph to nested tuples and lists of plain Python objects, for the disk: values are numbers, so that the
+recursion depth of unpickling does not grow with the graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Flat = tuple[Any, ...]
 
 
 def flat(graph: Graph) -> Flat:
-    """``graph`` with its groups and segments; where ops come from (:attr:`Op.origin`) is left out."""
+    """Serialize ``graph`` with its groups and segments; the composite ops of :attr:`Op.origin` are omitted."""
     numbers: dict[Any, int] = {None: -1}
     values: list[tuple] = []
     groups: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ def flat(graph: Graph) -> Flat:
 
 
 def graph_of(given: Flat) -> Graph:
-    """The graph that :func:`flat` was given."""
+    """Rebuild the graph from the result of :func:`flat`."""
     described, labels, cuts, name, body, strides, rest = given
     values = [Value(dtype, shape, None, named, type) for dtype, shape, named, type in described]
     groups: list[Any] = [*(Group(**fields) for fields in labels), None]

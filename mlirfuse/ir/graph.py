@@ -1,15 +1,15 @@
-"""The tensor-level program as plain Python objects: what the passes look at and change.
+"""The tensor-level program as Python objects: what passes read and change.
 
-Walking MLIR through its bindings costs tens of microseconds an op, so a pass works on this snapshot and the IR is
-written once. A :class:`Graph` is one function; :mod:`mlirfuse.dialects.fusion` reads it from MLIR and prints it as
-MLIR, without loss.
+Walking MLIR through its bindings takes tens of microseconds per op, so a pass works on this representation and the MLIR
+is written once. A :class:`Graph` is one function; :mod:`mlirfuse.dialects.fusion` reads it from MLIR and prints it as
+MLIR, losslessly.
 
-The graph is flat: an op's membership in a group and a segment is a label on the op, not a nesting. Printing nests the
-labelled ops into ``fusion.group`` and ``fusion.segment`` regions whose operands are all that they use. Ops with blocks
-of their own (``scf.if`` …) hold :class:`Block` objects, whose ops may use values of the blocks around them.
+The graph is flat: an op's group and segment are labels on the op. Printing nests the labelled ops into ``fusion.group``
+and ``fusion.segment`` regions whose operands are all that the ops use. Ops with blocks of their own (``scf.if`` …) hold
+:class:`Block` objects, whose ops may use values of the enclosing blocks.
 
 Sizes are symbolic (:mod:`mlirfuse.ir.sizes`): a value's ``shape`` is a tuple of ints and expressions over the symbols
-that the function's arguments declare. Extents of 0 and 1 are always ints: a kind of call is compiled for them.
+that the function's arguments declare. Extents of 0 and 1 are always ints: they have specializations of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _tensor_type(dtype: DType, shape: tuple[Size, ...]) -> str:
 class Value:
     """A tensor: element type and symbolic shape; ``op`` is its producer (None for an argument).
 
-    What is no tensor (the ``i1`` of a guard) has dtype None and MLIR's spelling of its type in ``type``.
+    A value that is not a tensor (the ``i1`` of a guard) has dtype None and its MLIR type as text in ``type``.
     """
 
     __slots__ = ("dtype", "name", "op", "shape", "type")
@@ -39,9 +39,9 @@ class Value:
     def __init__(
         self, dtype: DType | None, shape=(), op: Op | None = None, name: str | None = None, type: str | None = None
     ):
-        self.dtype: DType = dtype  # type: ignore[assignment]  # None only for what is no tensor, which few files meet
+        self.dtype: DType = dtype  # type: ignore[assignment]  # None only for a value that is not a tensor
         self.shape: tuple[Size, ...] = tuple(shape)
-        # Any: None for an argument, which those that know that there is a producer need not ask about
+        # Any: None for an argument; code that knows that there is a producer need not test for it
         self.op: Op | Any = op
         self.name = name
         if type is None:
@@ -50,7 +50,7 @@ class Value:
         self.type = type
 
     def become(self, dtype: DType, shape: Iterable[Size]) -> None:
-        """The value gets another element type and shape, for all that use it."""
+        """Change the element type and shape, for all users."""
         self.dtype, self.shape = dtype, tuple(shape)
         self.type = _tensor_type(dtype, self.shape)
 
@@ -68,8 +68,8 @@ class Value:
 
 @dataclass(eq=False)
 class Group:
-    """Ops that are compiled together. ``number`` counts the groups of the function (:meth:`Graph.number`); ``why`` is
-    the reason that it is a group of its own, ``notes`` are the merges that were refused."""
+    """Ops that are compiled together. ``number`` counts the groups of the function (:meth:`Graph.number`); ``why``: the
+    reason that it is a group of its own; ``notes``: the rejected merges."""
 
     notes: list[str] = field(default_factory=list)
     why: str = ""
@@ -80,11 +80,10 @@ class Group:
 class Segment:
     """Ops of one group that become one kernel.
 
-    ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut
-    from the segment before it. ``number`` counts the segments of the function (:meth:`Graph.number`), in kernels'
-    names and wherever people meet it. ``schedule`` is what has been decided about its kernels
-    (:mod:`mlirfuse.schedule.serialize`): some parameters or all; the model chooses the others for the sizes of each
-    call.
+    ``scheduler`` names the scheduler, ``params`` the bytes read and written, ``why`` the reason that the segment is cut
+    from the one before it. ``number`` counts the segments of the function (:meth:`Graph.number`), in kernels' names and
+    in all output for users. ``schedule``: the fixed parameters of its kernels (:mod:`mlirfuse.schedule.serialize`),
+    some or all; the heuristics choose the others for the sizes of each call.
     """
 
     group: Group
@@ -97,7 +96,7 @@ class Segment:
 
 class Op:
     """One operation: its row's name in the op table (without ``fusion.``), operands, attributes and results.
-    ``origin`` is the composite op that it is a part of, where a pass has taken that apart; text does not keep it."""
+    ``origin``: the composite op that it was decomposed from; the text of the IR does not keep it."""
 
     __slots__ = ("attrs", "blocks", "group", "loc", "name", "operands", "origin", "results", "segment")
 
@@ -121,12 +120,12 @@ class Op:
 
     @property
     def row(self) -> OpDef:
-        """What the op table knows of it; :data:`mlirfuse.ir.ops.FOREIGN` for an op of another dialect."""
+        """The row of the op table; :data:`mlirfuse.ir.ops.FOREIGN` for an op of another dialect."""
         return TABLE.get(self.name, FOREIGN)
 
     @property
     def cuts(self) -> list[Size]:
-        """Where along a dimension another part of the operand begins (:attr:`OpDef.cuts`)."""
+        """The indices along a dimension at which another part of the operand begins (:attr:`OpDef.cuts`)."""
         row = self.row
         return sizes_in(row.attr_types, {key: self.attrs[key] for key in row.cuts}) if row.cuts else []
 
@@ -135,7 +134,7 @@ class Op:
 
 
 class Block:
-    """Arguments, ops in order, and the values that the block gives to what surrounds it."""
+    """Arguments, ops in order, and the values that the block yields."""
 
     __slots__ = ("args", "ops", "returns", "terminator")
 
@@ -143,10 +142,10 @@ class Block:
         self.args: list[Value] = list(args)
         self.ops: list[Op] = list(ops)
         self.returns: list[Value] = list(returns)
-        self.terminator = terminator  # the name of the op that ends it, where it is not the usual yield
+        self.terminator = terminator  # the name of its terminator, if not the usual yield
 
     def users(self) -> dict[Value, list[Op]]:
-        """For each value, the ops of this block (or of blocks within them) that use it, in order."""
+        """Return for each value the ops of this block (or of blocks nested in them) that use it, in order."""
         out: dict[Value, list[Op]] = {}
         for op in self.ops:
             for value in dict.fromkeys(uses(op)):
@@ -154,7 +153,7 @@ class Block:
         return out
 
     def replace(self, old: Value, new: Value) -> None:
-        """Every use of ``old`` in this block, its nested blocks and its returns becomes ``new``."""
+        """Replace every use of ``old`` in this block, its nested blocks and its returns by ``new``."""
         for op in walk(self):
             op.operands = [new if v is old else v for v in op.operands]
             for block in op.blocks:
@@ -163,7 +162,7 @@ class Block:
 
 
 def uses(op: Op) -> Iterator[Value]:
-    """Operands of ``op`` and everything its blocks use from outside them."""
+    """Iterate over the operands of ``op`` and all outer values that its blocks use."""
     yield from op.operands
     for block in op.blocks:
         inner = set(block.args)
@@ -178,7 +177,7 @@ def uses(op: Op) -> Iterator[Value]:
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """All ops of ``block`` and of the blocks nested in them, each op before its nested ones."""
+    """Iterate over all ops of ``block`` and of the blocks nested in them, in pre-order."""
     for op in block.ops:
         yield op
         for nested in op.blocks:
@@ -187,7 +186,7 @@ def walk(block: Block) -> Iterator[Op]:
 
 @dataclass
 class Layout:
-    """How an argument lies in memory. Strides are in elements; ``align`` is a power of two in bytes."""
+    """The memory layout of an argument. Strides are in elements; ``align`` is a power of two in bytes."""
 
     strides: tuple[Size, ...]
     align: int = 1
@@ -195,13 +194,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a tensor that another is written into: element i goes to ``start + i * step``."""
+    """The slice of a tensor that another is written into: element i goes to ``start + i * step``."""
 
     start: tuple[Size, ...]
     step: tuple[int, ...]
 
     def update(self, target: Value, value: Value) -> Op:
-        """The op that writes ``value`` there."""
+        """Return an op that writes ``value`` there."""
         attrs = {"start": self.start, "size": value.shape, "step": self.step}
         return Op("update", [target, value], attrs, [Value(target.dtype, target.shape)])
 
@@ -210,14 +209,14 @@ class Window:
 class Graph:
     """One function.
 
-    ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as
-    0-d tensors. ``aliases`` maps a result's position to the argument that it is written into, whole or, where
-    ``windows`` has one for the position, into that part of it. ``device`` is "cpu", "cuda" or None where it is not
-    known. ``parts`` and ``result_parts`` say by position which arguments and results are
-    other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
-    an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
-    ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape. ``donated``:
-    the arguments that the caller gives away: results may be written over them.
+    ``layouts``: one for each of ``body.args`` (None: unknown); ``scalars``: the arguments passed by value, as 0-d
+    tensors. ``aliases`` maps a result's index to the argument that it is written into: all of the argument, or the
+    slice in ``windows`` for that index. ``device`` is "cpu", "cuda" or None where it is unknown. ``parts`` and
+    ``result_parts`` map the index of an argument or result that is another tensor's memory reinterpreted to the part:
+    the "re" or the "im" of a complex tensor, two real ones with doubled strides, an "im" right after its "re"
+    (`fusion-split-complex`); the "bits" of float8 (`fusion-narrow-floats`). ``numbers``: the symbols that a call
+    defines by an argument that is a number, not by a tensor's shape. ``donated``: the arguments that the caller no
+    longer needs: results may be written over them.
     """
 
     name: str
@@ -250,7 +249,7 @@ class Graph:
         return set(self.returns) - {self.returns[k] for k in self.aliases}
 
     def labels(self) -> tuple[list[Group], list[Segment]]:
-        """The groups and the segments, those in nested blocks too, in the order in which they stand."""
+        """The groups and the segments in program order, those in nested blocks too."""
         groups: dict[Group, None] = {}
         segments: dict[Segment, None] = {}
         for op in walk(self.body):
@@ -261,15 +260,15 @@ class Graph:
         return list(groups), list(segments)
 
     def number(self) -> None:
-        """Gives each group and segment that has no number the next one, in the order in which they stand. A number
-        stays: what a pass takes away leaves a gap."""
+        """Number the groups and segments that have no number, in program order. Numbers do not change afterwards:
+        removal leaves a gap."""
         for labels in self.labels():
             last = max((label.number for label in labels), default=-1)
             for at, label in enumerate((label for label in labels if label.number < 0), last + 1):
                 label.number = at
 
     def copy(self) -> Graph:
-        """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in
+        """Return a copy with the same ops, groups and segments; attributes are shared, as nothing changes them in
         place."""
         values: dict[Value, Value] = {}
         labels: dict[Any, Any] = {None: None}

@@ -1,8 +1,8 @@
-"""The reference interpreter: a graph run op by op through the table's NumPy references. It is what kernels are tested
-against, and the fallback where a function cannot be compiled.
+"""The reference interpreter: runs a graph op by op through the table's NumPy references. Kernels are tested against it,
+and it is the fallback where a function cannot be compiled.
 
-Groups and segments make no difference to it. Half types are rounded after every op, where a kernel rounds at casts and
-stores only.
+It ignores groups and segments. 16-bit floats are rounded after every op, where a kernel rounds at casts and stores
+only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mlirfuse.ir.ops import map_sizes
 
 
 def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndarray]:
-    """The results of ``graph`` on ``args``, one array (0-d for a scalar) for each argument.
+    """Run ``graph`` on ``args``, one array (0-d for a scalar) for each argument. Returns its results.
 
-    Symbols of the arguments' shapes take their values from the arrays; ``sizes`` gives any other. Ops that write in
-    place write into the arrays of ``args``; nothing else does. A result with an alias is given like any other: the
-    caller stores it.
+    Symbols of the arguments' shapes get their values from the arrays; ``sizes`` has any others. Ops that write in place
+    write into the arrays of ``args``; nothing else does. A result with an alias is returned like any other: the caller
+    stores it.
     """
     if len(args) != len(graph.args):
         raise TypeError(f"{graph.name} takes {len(graph.args)} arguments, got {len(args)}")
@@ -36,14 +36,14 @@ def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndar
 
 
 def evaluate(op: Op, operands: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of one op without symbols on these operands."""
+    """Return the results of one op without symbols on these operands."""
     with np.errstate(all="ignore"):
         return _Run({}, False).op(op, operands, {})
 
 
 def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str, int]:
-    """The values of the symbols in the arguments' shapes. Raises :class:`ShapeError` where an array does not fit its
-    argument."""
+    """Return the values of the symbols in the arguments' shapes. Raises :class:`ShapeError` for an array that does not
+    fit its argument."""
     symbols: dict[str, int] = dict(sizes or {})
     for k, (value, array) in enumerate(zip(graph.args, arrays)):
         if value.dtype is not None and dt.of(array.dtype) is not value.dtype:
@@ -66,7 +66,7 @@ def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str,
 class _Run:
     def __init__(self, symbols: dict[str, int], written: bool):
         self.symbols = symbols
-        self.declared = set(symbols)  # by the arguments; the others belong to results of control flow
+        self.declared = set(symbols)  # by arguments; other symbols belong to results of control flow
         self.written = written  # some op writes in place, so that views have to share memory
         self.known: dict = {}
 
@@ -78,13 +78,13 @@ class _Run:
             found = sz.substitute(size, self.symbols)
             if not isinstance(found, int):
                 raise ShapeError(
-                    f"size {size} is not known: no argument's shape gives {', '.join(sorted(sz.symbols(found)))}"
+                    f"size {size} is unknown: no argument's shape has {', '.join(sorted(sz.symbols(found)))}"
                 )
             self.known[size] = found
         return found
 
     def block(self, block: Block, values: dict[Value, np.ndarray]) -> list[np.ndarray]:
-        """Runs ``block``; ``values`` are those of the blocks around it and of its arguments."""
+        """Run ``block``; ``values``: those of the enclosing blocks and of its arguments."""
         with np.errstate(all="ignore"):
             for op in block.ops:
                 values.update(zip(op.results, self.op(op, [values[v] for v in op.operands], values)))
@@ -102,19 +102,19 @@ class _Run:
             attrs = map_sizes(row.attr_types, {key: op.attrs[key] for key in row.attrs}, self.size)
             if writes_in_place(op) and not operands[0].flags.writeable:
                 raise UnsupportedError(
-                    f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other"
+                    f"{_location_prefix(op)}{op.name} writes into an array that is read-only, or whose elements overlap"
                 )
             try:
                 result = row.ref(*operands, **attrs)
-            except ValueError as error:  # NumPy's word for shapes that do not go together
-                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)}: {error}") from error
+            except ValueError as error:  # NumPy's error for incompatible shapes
+                raise ShapeError(f"{_location_prefix(op)}{op.name} of {_shapes(operands)}: {error}") from error
             out = list(result) if row.several else [result]
         out = [np.asarray(a).astype(v.dtype.numpy, copy=False) for a, v in zip(out, op.results)]
         for value, array in zip(op.results, out):
             expected = tuple(map(self.size, value.shape))
-            if array.shape != expected:  # NumPy repeats an extent of 1 that the program takes to be equal to another
+            if array.shape != expected:  # NumPy broadcasts an extent of 1 that the program assumes to equal another
                 raise ShapeError(
-                    f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, "
+                    f"{_location_prefix(op)}{op.name} of {_shapes(operands)} gives {array.shape}, "
                     f"the program was compiled for {expected}"
                 )
         if "inplace" in op.attrs:
@@ -122,12 +122,12 @@ class _Run:
             return operands[:1]
         if self.written and row.view and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
             raise UnsupportedError(
-                f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into"
+                f"{op.name} of an array with strides {operands[0].strides} is no view: copy it before writing into it"
             )
         return out
 
     def learn(self, values: list[Value], arrays) -> None:
-        """Sizes that only the result of control flow tells, anew each time."""
+        """Bind symbols that only the result of control flow defines, again at each execution."""
         for value, array in zip(values, arrays):
             for size, extent in zip(value.shape, np.shape(array)):
                 if (
@@ -146,7 +146,7 @@ class _Run:
         return self.block(inner, dict(zip(inner.args, operands)))
 
     def foreign(self, op: Op, operands, values) -> list:
-        """Control flow, and the few ops on scalars that it needs. Numbers are Python's."""
+        """Run control flow, and the few scalar ops that it needs. Numbers are Python's."""
         if op.name == "scf.if":
             branch = op.blocks[0] if operands[0] else op.blocks[1] if len(op.blocks) > 1 else Block()
             return self.block(branch, dict(values))
@@ -175,7 +175,7 @@ class _Run:
         raise UnsupportedError(f"the interpreter does not know '{op.name}'")
 
     def foreach(self, op: Op, operands) -> list:
-        """Each member's results, in the shapes of the op's."""
+        """Return each member's results, in the shapes of the op's results."""
         (block,) = op.blocks
         out = []
         for k in range(op.attrs["members"]):
@@ -186,7 +186,7 @@ class _Run:
         return [a.reshape(tuple(map(self.size, v.shape))) for v, a in zip(op.results, out)]
 
 
-def _place(op: Op) -> str:
+def _location_prefix(op: Op) -> str:
     return f"{op.loc[0]}:{op.loc[1]}: " if op.loc else ""
 
 

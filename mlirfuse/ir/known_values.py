@@ -1,4 +1,4 @@
-"""Values that a graph computes of constants alone."""
+"""Constant evaluation: values that depend on constants alone."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import numpy as np
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.interpreter import evaluate
 
-_LARGEST = 1 << 16  # elements; what has more is not computed
+_LARGEST = 1 << 16  # elements; larger values are not computed
 
 
 def known_value(value: Value) -> np.ndarray | None:
-    """What ``value`` is in every call, by the references of its ops; None if it depends on an argument or a symbol, or
-    anything on the way to it has more than 65,536 elements."""
+    """Return the value that ``value`` has in every call, by the references of its ops; None if it depends on an
+    argument or a symbol, or if it or an intermediate value has more than 65,536 elements."""
     found: dict[Value, np.ndarray | None] = {}
-    pending = [value]
-    while pending:
-        v = pending[-1]
+    worklist = [value]
+    while worklist:
+        v = worklist[-1]
         if v in found:
-            pending.pop()
+            worklist.pop()
             continue
         small = isinstance(v.numel, int) and v.numel <= _LARGEST
         if v.op is None or not small or v.op.row.kind not in ("create", "elementwise", "shape") or v.op.blocks:
@@ -26,7 +26,7 @@ def known_value(value: Value) -> np.ndarray | None:
             continue
         waiting = [x for x in v.op.operands if x not in found]
         if waiting:
-            pending += waiting
+            worklist += waiting
             continue
         operands = [found[x] for x in v.op.operands]
         arrays = [x for x in operands if x is not None]

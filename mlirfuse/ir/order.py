@@ -1,4 +1,4 @@
-"""The order of ops: producers first, and what has an effect where it was."""
+"""Topological order of ops that respects side effects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mlirfuse.ir.graph import Op, uses
 
 
 def topological(ops, clusters=None) -> list[Op]:
-    """``ops`` so ordered that producers come first, stable; ops with the same ``clusters[op]`` become neighbours.
+    """Sort ``ops`` topologically and stably; ops with the same ``clusters[op]`` become neighbours.
 
-    Ops with an effect keep their order and stay between what must come before and after them
+    Ops with an effect keep their order, and stay between the ops that must come before and after them
     (:mod:`mlirfuse.ir.effects`).
 
     Raises ValueError where clusters depend on each other in a cycle.
@@ -22,7 +22,7 @@ def topological(ops, clusters=None) -> list[Op]:
 
 
 class Units:
-    """``ops`` in units that stay together, those with the same ``clusters[op]``, and what each has to come after.
+    """``ops`` in units that stay together, those with the same ``clusters[op]``, and the dependencies between units.
 
     ``members``: the ops of each unit; ``of``: the unit of each op; ``followers``: the units that come after each.
     """
@@ -33,7 +33,7 @@ class Units:
         self.members: dict[Any, list[Op]] = {}
         for op in self.ops:
             self.members.setdefault(self.of[op], []).append(op)
-        self._pending: dict[Any, set[Any]] = {unit: set() for unit in self.members}
+        self._predecessors: dict[Any, set[Any]] = {unit: set() for unit in self.members}
         self.followers: dict[Any, list[Any]] = {unit: [] for unit in self.members}
         self._readers: dict[Any, set[Any]] = {unit: set() for unit in self.members}
         producer = {value: op for op in self.ops for value in op.results}
@@ -46,23 +46,23 @@ class Units:
                 self._readers[self.of[source]].add(self.of[op])
 
     def add(self, first: Op, second: Op) -> None:
-        """The unit of ``first`` comes before that of ``second``."""
+        """Require the unit of ``first`` to come before that of ``second``."""
         before, after = self.of[first], self.of[second]
-        if before is not after and before not in self._pending[after]:
-            self._pending[after].add(before)
+        if before is not after and before not in self._predecessors[after]:
+            self._predecessors[after].add(before)
             self.followers[before].append(after)
 
     def only_before(self, unit: Any) -> list[Any]:
-        """The units that come before one and whose results no other reads."""
-        return [first for first in self._pending[unit] if self._readers[first] - {first} == {unit}]
+        """Return the units that come before ``unit`` and whose results no other unit reads."""
+        return [first for first in self._predecessors[unit] if self._readers[first] - {first} == {unit}]
 
     def behind(self, unit: Any) -> set[Any]:
-        """All units that come after one."""
+        """Return all units that come after ``unit``."""
         return self._reached(unit, self.followers)
 
     def before(self, unit: Any) -> set[Any]:
-        """All units that come before one."""
-        return self._reached(unit, self._pending)
+        """Return all units that come before ``unit``."""
+        return self._reached(unit, self._predecessors)
 
     @staticmethod
     def _reached(unit: Any, steps: Mapping[Any, Iterable[Any]]) -> set[Any]:
@@ -75,11 +75,11 @@ class Units:
         return found
 
     def ordered(self, key: Callable[[Any], tuple] | None = None) -> list[Op]:
-        """The ops; of the units that may come next the one with the smallest ``key`` does, the first among equals.
-        Raises ValueError where units depend on each other in a cycle."""
+        """Return the ops in order; of the units that are ready, the one with the smallest ``key`` is next, the first
+        among equals. Raises ValueError where units depend on each other in a cycle."""
         units = list(self.members)
-        rank = {unit: ((key(unit) if key else ()), place) for place, unit in enumerate(units)}
-        left = {unit: len(pending) for unit, pending in self._pending.items()}
+        rank = {unit: ((key(unit) if key else ()), index) for index, unit in enumerate(units)}
+        left = {unit: len(pending) for unit, pending in self._predecessors.items()}
         ready = [rank[unit] for unit in units if not left[unit]]
         heapq.heapify(ready)
         out: list[Op] = []

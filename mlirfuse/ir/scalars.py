@@ -1,6 +1,6 @@
-"""Ops of other dialects on numbers, which control flow needs: what each computes, on Python's numbers and bools.
+"""Scalar ops of other dialects, which control flow needs: their evaluation on Python's numbers and bools.
 
-The interpreter runs them, and host programs do.
+The interpreter and host programs use them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from mlirfuse.ir.graph import Op
 
 _ORDERED = (operator.lt, operator.le, operator.gt, operator.ge)
-_COMPARED = (operator.eq, operator.ne, *_ORDERED, *_ORDERED)  # by the number of arith.cmpi's predicate
+_COMPARED = (operator.eq, operator.ne, *_ORDERED, *_ORDERED)  # indexed by arith.cmpi's predicate
 
 
 def _element(x, *index):
-    """One element of a NumPy or torch array as a number; torch waits for the device."""
+    """Return one element of a NumPy or torch array as a number; torch waits for the device."""
     return x[tuple(index)].item()
 
 
 def _truncated(a: int, b: int) -> int:
-    """The quotient rounded towards 0, as ``arith.divsi``."""
+    """Return the quotient rounded towards 0, as ``arith.divsi``."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
@@ -50,7 +50,7 @@ OPS: dict[str, Callable[..., Any] | None] = {
 
 
 def function(op: Op) -> Callable[..., Any]:
-    """What ``op``, one of :data:`OPS`, computes of its operands."""
+    """Return the Python function that computes ``op``, one of :data:`OPS`."""
     if op.name == "arith.constant":
         value = constant(op)
         return lambda: value
@@ -62,7 +62,7 @@ def function(op: Op) -> Callable[..., Any]:
 
 
 def constant(op: Op) -> bool | int | float:
-    """The value of an ``arith.constant``."""
+    """Return the value of an ``arith.constant``."""
     text = str(op.attrs["value"])
     if text in ("true", "false"):
         return text == "true"

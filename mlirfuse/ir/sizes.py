@@ -1,9 +1,8 @@
-"""Symbolic sizes: polynomials over the symbols that stand for the extents and strides of a function's arguments.
+"""Symbolic sizes: polynomials over symbols, the extents and strides of a function's arguments.
 
 A size is a Python int or an :class:`Expr`. Exprs are normalized, so that equal polynomials compare equal: `s0*s1 ==
-s1*s0`. They are serialized on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python
-source by
-:func:`str` for the plan of a call.
+s1*s0`. In the IR they are strings (``"s0*64"``), which :func:`parse` reads; :func:`str` prints them, also as Python
+source for the code of a call.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Size = Union[int, "Expr"]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A symbol (``op == "sym"``), or an operation that polynomials cannot express, on sizes."""
+    """A symbol (``op == "sym"``), or an operation on sizes that polynomials cannot express."""
 
     op: str  # sym, floordiv, mod, max, min
     args: tuple
@@ -40,7 +39,7 @@ class Expr:
     """A polynomial: a sorted tuple of (factors, coefficient), factors a sorted tuple of Atoms."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
-    _hash: int = field(init=False, repr=False, compare=False)  # computed once: exprs are keys everywhere
+    _hash: int = field(init=False, repr=False, compare=False)  # cached: exprs are often dict keys
 
     def __post_init__(self):
         object.__setattr__(self, "_hash", hash(self.terms))
@@ -49,7 +48,7 @@ class Expr:
         return self._hash
 
     def __reduce__(self) -> tuple:
-        return Expr, (self.terms,)  # another process has another hash
+        return Expr, (self.terms,)  # hashes differ between processes
 
     @property
     def is_symbol(self) -> bool:
@@ -80,15 +79,15 @@ class Expr:
         return mul(self, -1)
 
     def __str__(self) -> str:
-        pieces = []
+        terms = []
         for factors, coefficient in self.terms:
             body = "*".join(map(str, factors))
             if not factors:
                 body = str(coefficient)
             elif coefficient != 1:
                 body = f"{body}*{coefficient}" if coefficient > 0 else f"{coefficient}*{body}"
-            pieces.append(body)
-        return "+".join(pieces).replace("+-", "-")
+            terms.append(body)
+        return "+".join(terms).replace("+-", "-")
 
     __repr__ = __str__
 
@@ -114,21 +113,21 @@ def _make(terms: dict) -> Size:
     return Expr(tuple(kept))
 
 
-def _sum(parts) -> Size:
+def _sum(terms) -> Size:
     out: dict = {}
-    for size, sign in parts:
+    for size, sign in terms:
         for factors, coefficient in _terms(size):
             out[factors] = out.get(factors, 0) + sign * coefficient
     return _make(out)
 
 
 def total(sizes) -> Size:
-    """The sum of any number."""
+    """Return the sum of any number of sizes."""
     return _sum((size, 1) for size in sizes)
 
 
 def mul(*sizes: Size) -> Size:
-    """The product."""
+    """Return the product."""
     if all(type(size) is int for size in sizes):
         return math.prod(sizes)
     out: dict = {(): 1}
@@ -143,7 +142,7 @@ def mul(*sizes: Size) -> Size:
 
 
 def quotient(a: Size, b: Size) -> Size | None:
-    """``a / b`` where that is known to be exact, else None. ``b`` must be a single product."""
+    """Return ``a / b`` where that is known to be exact, else None. ``b`` must be a single product."""
     if a == b:
         return 1
     if b == 0:
@@ -186,22 +185,25 @@ def mod(a: Size, b: Size) -> Size:
 
 
 def known_multiple(difference: Size) -> tuple[str, Size] | None:
-    """Where a symbol n must be a multiple of an int k for ``difference`` to be 0, as for ``n % k`` and ``n - k * (n //
-    k)``: its name, and ``k * (n // k)``."""
+    """Return, where ``difference`` is 0 only if a symbol n is a multiple of an int k (``n % k``, ``n - k * (n // k)``),
+    the symbol's name and ``k * (n // k)``."""
     for factors, _ in _terms(difference):
         (atom, *others) = factors or [None]
         if others or atom is None or atom.op not in ("mod", "floordiv"):
             continue
-        whole, by = atom.args
-        if isinstance(by, int) and isinstance(whole, Expr) and whole.is_symbol:
-            rounded = mul(by, floordiv(whole, by))
-            if difference in (whole - rounded, rounded - whole) or quotient(difference, mod(whole, by)) is not None:
-                return str(whole), rounded
+        operand, by = atom.args
+        if isinstance(by, int) and isinstance(operand, Expr) and operand.is_symbol:
+            rounded = mul(by, floordiv(operand, by))
+            if (
+                difference in (operand - rounded, rounded - operand)
+                or quotient(difference, mod(operand, by)) is not None
+            ):
+                return str(operand), rounded
     return None
 
 
 def reported_by(extent: Size) -> str | None:
-    """The symbol that has the value of ``extent``: itself, or the n of ``k * (n // k)``, which is written for an n that
+    """Return the symbol that has the value of ``extent``: itself, or n for ``k * (n // k)``, which replaces an n that
     is a multiple of k."""
     if isinstance(extent, int):
         return None
@@ -214,17 +216,18 @@ def reported_by(extent: Size) -> str | None:
 
 
 def affine(size: Size) -> tuple[str, int, int] | None:
-    """A symbol's name, its factor and the rest, where ``size`` is an integer times one symbol and an integer."""
-    parts = dict(_terms(size))
-    rest = parts.pop((), 0)
-    if len(parts) != 1:
+    """Return a symbol's name, its factor and the constant term, where ``size`` is affine in one symbol with
+    integers."""
+    terms = dict(_terms(size))
+    rest = terms.pop((), 0)
+    if len(terms) != 1:
         return None
-    ((atom, *others), factor) = next(iter(parts.items()))
+    ((atom, *others), factor) = next(iter(terms.items()))
     return None if others or atom.op != "sym" else (atom.args[0], factor, rest)
 
 
 def at_least(a: Size, b: Size) -> bool:
-    """Whether ``a >= b`` is known of all extents: none is negative."""
+    """Whether ``a >= b`` is known for all extents: none is negative."""
     return all(c >= 0 and all(atom.op == "sym" for atom in factors) for factors, c in _terms(a - b))
 
 
@@ -250,7 +253,7 @@ def minimum(a: Size, b: Size) -> Size:
 
 
 def symbols(size: Size) -> set[str]:
-    """The names of the symbols in ``size``."""
+    """Return the names of the symbols in ``size``."""
     out: set[str] = set()
     for factors, _ in _terms(size):
         for atom in factors:
@@ -263,7 +266,7 @@ def symbols(size: Size) -> set[str]:
 
 
 @overload
-def substitute(size: Size, values: Mapping[str, int]) -> int: ...  # a call's values: of all its symbols
+def substitute(size: Size, values: Mapping[str, int]) -> int: ...  # values of all symbols, as in a call
 
 
 @overload
@@ -271,7 +274,7 @@ def substitute(size: Size, values: Mapping[str, Size]) -> Size: ...
 
 
 def substitute(size: Size, values: Mapping[str, Any]) -> Any:
-    """``size`` with symbols replaced; an int where every symbol has one."""
+    """Return ``size`` with symbols replaced; an int where every symbol is replaced by one."""
     if isinstance(size, int):
         return size
     if size.is_symbol:
@@ -286,23 +289,23 @@ def substitute(size: Size, values: Mapping[str, Any]) -> Any:
 
 
 class Substitution:
-    """Symbols and what stands for each, learned one after the other. What was learned later is applied to what was
-    learned before when that is asked for, so that learning one costs nothing for those that are known. A symbol may
-    occur in what stands for it (``6*(n//6)`` for an n that is a multiple of 6): it is replaced once."""
+    """A substitution of symbols that grows. A later entry is applied to earlier ones lazily, so that adding one costs
+    nothing for the others. A symbol may occur in its own replacement (``6*(n//6)`` for an n that is a multiple of 6):
+    it is replaced once."""
 
     def __init__(self) -> None:
-        self._learned: dict[str, int] = {}  # the symbols' places in the order of learning
-        self._values: dict[str, tuple[Size, int]] = {}  # with what was learned before this place applied
+        self._learned: dict[str, int] = {}  # for each symbol, its index in the order of addition
+        self._values: dict[str, tuple[Size, int]] = {}  # with the entries before this index applied
         self._count = 0
 
     def add(self, name: str, size: Size) -> None:
-        """From now on ``size`` stands for the symbol ``name``."""
+        """Replace the symbol ``name`` by ``size`` from now on."""
         self._learned[name] = self._count
         self._count += 1
         self._values[name] = size, self._count
 
     def __call__(self, size: Size, since: int = 0) -> Size:
-        """``size`` with all applied that was learned from the place ``since`` on."""
+        """Return ``size`` with all entries from the index ``since`` on applied."""
         passed: list[str] = []
         while isinstance(size, Expr) and size.is_symbol:
             name = str(size)
@@ -320,17 +323,17 @@ class Substitution:
 
 
 def supposed(size: Size) -> int:
-    """The value where every symbol is large: to compare sizes that nobody knows yet."""
+    """Return the value for large symbols: to compare sizes before they are known."""
     return substitute(size, dict.fromkeys(symbols(size), 1024))
 
 
-_OFTEN = 8  # times from which on a size is worth its function
-_asked: dict[Expr, Any] = {}  # how often each was asked for, or its function
+_OFTEN = 8  # evaluations after which a size is compiled to a function
+_asked: dict[Expr, Any] = {}  # the number of evaluations of each, or its function
 
 
 def evaluated(size: Size, values: Mapping[str, int]) -> Size:
-    """:func:`substitute` of a call's values, which may lack some, at a tenth of its cost for sizes that calls ask for
-    again and again."""
+    """Return :func:`substitute` of a call's values, which may be incomplete, at a tenth of its cost for frequent
+    sizes."""
     if isinstance(size, int):
         return size
     found = _asked.get(size, 0)
@@ -346,7 +349,7 @@ def evaluated(size: Size, values: Mapping[str, int]) -> Size:
 
 
 def known(size: Size, values: Mapping[str, int]) -> int:
-    """The value of ``size``. Raises KeyError where a symbol in it has none."""
+    """Return the value of ``size``. Raises KeyError where a symbol in it has none."""
     found = evaluated(size, values)
     if not isinstance(found, int):
         raise KeyError(f"{size}: no value for {', '.join(sorted(symbols(found)))}")
@@ -363,9 +366,9 @@ def _substitute_atom(atom: Atom, values) -> Size:
 
 
 def function(source: str, symbols, first=(), parameters=("env",), **names):
-    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says, after the
-    statements ``first``. Sizes stand in it as ``str`` spells them; ``parameters`` and ``names`` are what else it may
-    name. Compiled once, a size costs some tens of nanoseconds a call, not microseconds."""
+    """Compile the Python expression ``source``, after the statements ``first``, to a function of a dict with the
+    symbols' values. Sizes are printed by ``str``; ``parameters`` and ``names`` are further names that the code uses. A
+    compiled size takes some tens of nanoseconds a call instead of microseconds."""
     read = [f"{name} = env[{name!r}]" for name in sorted(symbols)]
     lines = [
         f"def evaluate({', '.join(parameters)}):",
@@ -379,23 +382,23 @@ def function(source: str, symbols, first=(), parameters=("env",), **names):
 
 @lru_cache(4096)
 def _code_of(source: str) -> CodeType:
-    """Equal programs have equal expressions, of other values."""
+    """Compile source text; cached, because equal programs have equal expressions."""
     return compile(source, "<sizes>", "exec")
 
 
 def tuple_function(sizes):
-    """A function of a dict with the symbols' values, that gives the values of these sizes as a tuple."""
+    """Return a function of a dict with the symbols' values that returns the values of these sizes as a tuple."""
     sizes = list(sizes)
     return function(serialized(sizes), symbols_of(sizes))
 
 
 def serialized(sizes) -> str:
-    """The Python source of a tuple of sizes, for :func:`function`."""
+    """Return the Python source of a tuple of sizes, for :func:`function`."""
     return f"({''.join(f'{n},' for n in sizes)})"
 
 
 def symbols_of(sizes) -> set[str]:
-    """The names of the symbols in any of ``sizes``."""
+    """Return the names of the symbols in any of ``sizes``."""
     return set().union(*map(symbols, sizes))
 
 
@@ -404,7 +407,7 @@ def product(sizes) -> Size:
 
 
 def contiguous_strides(shape) -> tuple[Size, ...]:
-    """Row-major strides, in elements."""
+    """Return row-major strides, in elements."""
     strides: list[Size] = []
     running: Size = 1
     for size in reversed(shape):
@@ -415,7 +418,7 @@ def contiguous_strides(shape) -> tuple[Size, ...]:
 
 @lru_cache(maxsize=65536)
 def parse(text: str) -> Size:
-    """Reads what ``str`` of a size printed. Raises ValueError for anything else."""
+    """Parse the text of a size. Raises ValueError for anything else."""
     try:
         return _from_ast(ast.parse(text, mode="eval").body)
     except (SyntaxError, KeyError, AttributeError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:

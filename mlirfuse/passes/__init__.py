@@ -1,1 +1,1 @@
-"""A file a pass; :mod:`mlirfuse.passes.pipelines` lists what runs."""
+"""The compiler's passes, one file each; :mod:`mlirfuse.passes.pipelines` lists which of them run."""

@@ -1,4 +1,4 @@
-"""fusion-add-at-once: a sum of accumulations is one accumulation."""
+"""fusion-add-at-once: merge a sum of scatter-adds into one scatter-add."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class AddAtOnce(Pass):
-    """Rewrites a sum of two accumulations of elements, which begin with zeros, to one that adds the values of both,
-    where nothing else reads them: what their values share is computed once, and neither is stored. The gradient
-    of a resized image is a sum of one for each pixel that an element is made of. On a CPU each task goes over all
-    values, so that they would be computed by each; it is left out there.
+    """Rewrites a sum of two scatter-adds of elements into zeros to one scatter-add of the values of both, where nothing
+    else reads them: common subexpressions of the values are computed once, and neither result is stored. The gradient
+    of a resized image, for example, is a sum of one scatter-add for each pixel that an element is interpolated from.
+    The pass does not run for CPUs, where each task goes over all values and would compute all of them.
 
     Before::
 
@@ -36,11 +36,11 @@ class AddAtOnce(Pass):
             found = [_scatter_add(value) for value in total.operands]
             same = total.operands[0].shape == total.operands[1].shape
             if found[0] and found[1] and same and _read_alone(block, total):
-                _join(block, total, found[0], found[1])
+                _merge(block, total, found[0], found[1])
 
 
 def _scatter_add(value: Value) -> Op | None:
-    """The accumulation of elements that ``value`` is, or is a view of."""
+    """Return the scatter-add of elements that ``value`` is, or is a view of."""
     op = value.op
     if op is not None and op.name == "reshape":
         value = op.operands[0]
@@ -49,15 +49,15 @@ def _scatter_add(value: Value) -> Op | None:
 
 
 def _read_alone(block: Block, total: Op) -> bool:
-    """Whether nothing but ``total`` reads the accumulations that it adds, nor views of them."""
+    """Whether only ``total`` reads the scatter-adds that it adds, and the views of them."""
     users, returned = block.users(), set(block.returns)
     readers = [(value, total) for value in total.operands]
     readers += [(v.op.operands[0], v.op) for v in total.operands if v.op is not None and v.op.name == "reshape"]
     return all(users[value] == [op] and value not in returned for value, op in readers)
 
 
-def _join(block: Block, total: Op, a: Op, b: Op) -> None:
-    """Makes ``total`` the accumulation of what both add, if they add as many values to zeros."""
+def _merge(block: Block, total: Op, a: Op, b: Op) -> None:
+    """Turn ``total`` into the scatter-add of the values of both, if they add as many values to zeros."""
     zeros = _zeros(a.operands[0]) and _zeros(b.operands[0])
     if not zeros or a.operands[1].shape != b.operands[1].shape or a.result.shape != b.result.shape:
         return

@@ -1,4 +1,4 @@
-"""allocs-to-workspace: buffers of the entry as parts of one that the caller gives."""
+"""allocs-to-workspace: place a function's buffers in a workspace passed by the caller."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BYTES_NEEDED = "fusion.workspace_bytes"
 
 @register
 class AllocsToWorkspace(Pass):
-    """Makes every buffer that a function allocates a part of its last argument, a buffer of bytes, and says in an
-    attribute of the function how many bytes it needs. So the caller decides what memory that is, nothing has to be
-    freed, and on a GPU, where ``memref.alloc`` is memory of the host, kernels can use it. Buffers have constant sizes,
-    and no two share a place.
+    """Replaces every buffer that a function allocates by a view of its last argument, a buffer of bytes, and sets an
+    attribute of the function to the number of bytes that it needs. So the caller chooses the memory and nothing has to
+    be freed; on a GPU, where ``memref.alloc`` is host memory, kernels can access it. Buffers have constant sizes and do
+    not overlap.
 
     Before::
 
@@ -40,7 +40,7 @@ class AllocsToWorkspace(Pass):
 
 
 def _move(function) -> None:
-    from mlirfuse.lowering.linalg.host import buffer_bytes  # a part of the compiler that most processes do without
+    from mlirfuse.lowering.linalg.host import buffer_bytes  # imported here: most processes do not need it
 
     ir = mlir.ir
     block = function.regions[0].blocks[0]
@@ -50,7 +50,7 @@ def _move(function) -> None:
     arguments = list(block.arguments)
     if not arguments or str(arguments[-1].type) != "memref<?xi8>":
         raise PassError(
-            f"allocs-to-workspace: the last argument of @{function.attributes['sym_name'].value} is no memref<?xi8>"
+            f"allocs-to-workspace: the last argument of @{function.attributes['sym_name'].value} is not a memref<?xi8>"
         )
     index, total = ir.IndexType.get(), 0
     for alloc in allocs:

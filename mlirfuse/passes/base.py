@@ -1,4 +1,4 @@
-"""The pass framework: what a pass is, the registry, and how a pipeline runs.
+"""The pass framework: the base class of passes, the registry, and the execution of pipelines.
 
 A pass is a class whose annotated fields are its options and whose docstring is its reference::
 
@@ -11,10 +11,10 @@ A pass is a class whose annotated fields are its options and whose docstring is 
 
         def run(self, graph: Graph) -> None: ...
 
-Every module of this package is imported once by :func:`discover`, and what they register can be named in a pipeline
-string, beside MLIR's own passes: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. Passes of ours
-work on :class:`Graph` snapshots, MLIR's on the module; :class:`IR` holds the one that was changed last and makes the
-other when it is asked for.
+:func:`discover` imports every module of this package once, and the registered passes can be named in a pipeline string,
+along with MLIR's own: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. The passes of this package
+work on :class:`Graph` objects, MLIR's on the module; :class:`IR` holds the one that was changed last and creates the
+other on demand.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mlirfuse.ir.graph import Block, Graph, walk
 
 
 class PassError(MlirfuseError):
-    """A pass cannot do what it was asked for; ``loc`` is the (file, line) of the op that it is about."""
+    """A pass cannot do what was requested; ``loc``: the (file, line) of the op concerned."""
 
     def __init__(self, message: str, loc: tuple[str, int] | None = None):
         super().__init__(message)
@@ -54,17 +54,17 @@ class PassError(MlirfuseError):
 
 
 class IR:
-    """A program as graphs or as an MLIR module, whichever was changed last; the other is made when it is asked for.
+    """A program as graphs or as an MLIR module, whichever was changed last; the other is created on demand.
 
-    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other
-    stale. The last pass of a pipeline may :meth:`emit` what is no MLIR any more.
+    Code that gets :attr:`graphs` may change them; code that gets :attr:`module` may change that: each access makes the
+    other representation stale. The last pass of a pipeline may :meth:`emit` text that is no longer MLIR.
     """
 
     def __init__(self, source):
         self._emitted: tuple[str, str] | None = None
         self._graphs: list[Graph] | None = None
         self._module: Any = None
-        self._kept: list[str] = []  # what the module holds beside functions, as text
+        self._kept: list[str] = []  # the module's contents besides functions, as text
         if isinstance(source, Graph):
             self._graphs = [source]
         elif isinstance(source, (list, tuple)):
@@ -74,11 +74,11 @@ class IR:
 
     @property
     def kept(self) -> list[str]:
-        """The text of what the module holds beside functions."""
+        """The text of the module's contents besides functions."""
         return self._kept
 
     def emit(self, what: str, text: str) -> None:
-        """The program has become ``text``, which is ``what``: PTX, LLVM IR."""
+        """Replace the program by ``text``, whose format is ``what``: PTX, LLVM IR."""
         self._graphs, self._module, self._kept, self._emitted = None, None, [], (what, text)
 
     def _check_is_mlir(self) -> None:
@@ -113,13 +113,12 @@ class IR:
         return fusion.to_module_text(self._graphs, locations=True, kept=self._kept)
 
     def as_text(self, locations: bool = False) -> str:
-        """The program as MLIR spells it, or as it was emitted; with ``locations``, each op with the line that it came
-        from."""
+        """Return the program as MLIR text, or as it was emitted; with ``locations``, each op with its source line."""
         (text,) = self.as_texts(locations)
         return text
 
     def as_texts(self, *locations: bool) -> list[str]:
-        """The program for each of ``locations``: without or with them."""
+        """Return the program for each of ``locations``: without or with them."""
         if self._emitted is not None:
             return [self._emitted[1].rstrip("\n") + "\n"] * len(locations)
         module, ours = self._module, self._module is None
@@ -129,7 +128,7 @@ class IR:
         if ours:
             texts = [
                 re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text) for text in texts
-            ]  # places in the text itself say nothing
+            ]  # locations in the text itself are useless
         return [text.rstrip("\n") + "\n" for text in texts]
 
 
@@ -144,18 +143,18 @@ PIPELINES: dict[str, NamedPipeline] = {}
 class Pass:
     """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
 
-    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms
+    A pass that works on the MLIR module overrides :meth:`run_on_module` instead, one that needs both representations
     :meth:`run_on_ir`.
     """
 
     name: ClassVar[str]
 
     def run(self, graph: Graph) -> None:
-        """Changes ``graph`` in place."""
+        """Change ``graph`` in place."""
         raise NotImplementedError(f"{self.name} defines neither run nor run_on_module nor run_on_ir")
 
     def run_on_module(self, module):
-        """Changes or replaces ``module``; gives the result."""
+        """Change or replace ``module``; return the result."""
         raise NotImplementedError(f"{self.name} does not work on modules")
 
     def run_on_ir(self, ir: IR) -> None:
@@ -178,7 +177,7 @@ P = typing.TypeVar("P", bound=Pass)
 
 @typing.dataclass_transform()
 def register(cls: type[P]) -> type[P]:
-    """Makes ``cls`` a dataclass and known by its name."""
+    """Make ``cls`` a dataclass and register it by its name."""
     created = dataclass(cls)
     PASSES[created.name] = created
     return created
@@ -186,18 +185,18 @@ def register(cls: type[P]) -> type[P]:
 
 @dataclass
 class NamedPipeline:
-    """A pipeline with a name of its own; ``build(**options)`` gives the pipeline string that it stands for."""
+    """A named pipeline; ``build(**options)`` returns its pipeline string."""
 
     name: str
     build: Callable[..., str]
 
     @property
-    def __doc__(self) -> str | None:  # type: ignore[override]  # an instance's, which is not its class's
+    def __doc__(self) -> str | None:  # type: ignore[override]  # of the instance, not of the class
         return self.build.__doc__
 
 
 def register_pipeline(name: str) -> Callable:
-    """Registers the decorated function, which gives a pipeline string, under ``name``; its keyword parameters are the
+    """Register the decorated function, which returns a pipeline string, under ``name``; its keyword parameters are the
     options::
 
     @register_pipeline("fusion-to-ptx")
@@ -235,19 +234,19 @@ def _import_pass(name: str) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """An option as on the command line: its name with dashes, its type and its default (``...``: it must be given)."""
+    """An option as on the command line: its name with dashes, its type and its default (``...``: required)."""
 
     name: str
     type: Any
     default: Any
 
 
-# They are read from text: once, as a pipeline runs in every compilation.
+# Cached: the annotations are parsed from text, and a pipeline runs in every compilation.
 _type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def options(item: type[Pass] | NamedPipeline) -> list[Option]:
-    """The options of a pass or a named pipeline."""
+    """Return the options of a pass or a named pipeline."""
     if isinstance(item, NamedPipeline):
         hints = _type_hints(item.build)
         return [
@@ -277,28 +276,28 @@ def _serialize(value) -> str:
 
 
 def _convert(owner: str, option: Option, value: str | None):
-    """The text of an option's value as its type."""
+    """Convert the text of an option's value to its type."""
     accepted = [t for t in (typing.get_args(option.type) or (option.type,)) if t is not types.NoneType]
-    for kind in accepted:
-        if kind is bool:
+    for type_ in accepted:
+        if type_ is bool:
             if value is None or value.lower() in ("true", "1", "on"):
                 return True
             if value.lower() in ("false", "0", "off"):
                 return False
         elif value is not None:
             try:
-                return kind(value)
+                return type_(value)
             except ValueError:
                 pass
-    wanted = " or ".join(
+    expected = " or ".join(
         {bool: "true or false", int: "an integer", float: "a number"}.get(k, "a value") for k in accepted
     )
     got = f"got '{value}'" if value is not None else "none is given"
-    raise PipelineError(f"{owner}: option '{option.name}' takes {wanted}; {got}")
+    raise PipelineError(f"{owner}: option '{option.name}' takes {expected}; {got}")
 
 
 def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[str, Any]:
-    """Option values by Python name. Raises :class:`PipelineError` for an unknown option, naming those that are near."""
+    """Return option values by Python name. Raises :class:`PipelineError` for an unknown option, with similar names."""
     known = {option.name: option for option in options(item)}
     out = {}
     for name, value in split_options(text or ""):
@@ -313,8 +312,7 @@ def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[st
     return out
 
 
-# MLIR cannot be asked for the names of its passes. These are suggested when a name is misspelled; any other works as
-# well.
+# MLIR cannot list its passes. These names are suggested for a misspelled one; any other works as well.
 _SUGGESTED = [
     "canonicalize",
     "cse",
@@ -360,7 +358,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 @dataclass
 class MLIRPasses:
-    """A step of MLIR's own: a pass, in the operations that it is nested in."""
+    """A step that runs one of MLIR's own passes, nested in its anchor operations."""
 
     text: str  # with its anchors: "builtin.module(func.func(cse))"
     name: str
@@ -382,8 +380,8 @@ class MLIRPasses:
 
 
 def build(pipeline: str) -> list[Pass | MLIRPasses]:
-    """The steps that a pipeline string spells. Raises :class:`PipelineError` for what does not exist, before anything
-    has run."""
+    """Return the steps of a pipeline string. Raises :class:`PipelineError` for an unknown pass or option, before
+    anything has run."""
     importlib.import_module("mlirfuse.passes.pipelines")
     steps: list[Pass | MLIRPasses] = []
 
@@ -436,7 +434,7 @@ def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
 
 
 def run_pipeline(source, pipeline: str, after: Callable[[Any, IR, float], None] | None = None) -> IR:
-    """Runs ``pipeline`` over ``source``: graphs, an MLIR module or a :class:`IR`, which is changed and given back.
+    """Run ``pipeline`` on ``source``: graphs, an MLIR module or an :class:`IR`, which is changed and returned.
 
     ``after(step, ir, seconds)`` is called after each step, for dumps and timing. Graphs are changed in place.
     """
@@ -454,7 +452,7 @@ def run_pipeline(source, pipeline: str, after: Callable[[Any, IR, float], None] 
 
 
 def blocks(graph: Graph) -> Iterator[Block]:
-    """All blocks of a graph, each before those nested in its ops."""
+    """Iterate over all blocks of a graph, in pre-order."""
     yield graph.body
     for op in walk(graph.body):
         yield from op.blocks

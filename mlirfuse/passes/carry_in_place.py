@@ -1,4 +1,4 @@
-"""fusion-carry-in-place: what a loop carries and changes a part of is changed where it lies."""
+"""fusion-carry-in-place: update loop-carried arrays in place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class CarryInPlace(Pass):
-    """Turns a ``set_slice`` of an array that a loop carries into an ``update`` in place, where nothing reads the old
-    elements afterwards: an iteration then writes the slice and no copy of all the rest. A slice of most of the array
-    stays: writing another buffer moves less memory. The array that the loop begins
-    with is copied once before it, unless only the loop reads it and an op has just made it.
+    """Turns a ``set_slice`` of a loop-carried array into an ``update`` in place, where nothing reads the old elements
+    afterwards: an iteration then writes the slice without copying the rest. A slice of most of the array stays: writing
+    another buffer moves less memory. The initial array is copied once before the loop, unless only the loop reads it
+    and an op has just created it.
 
-    It undoes for loops what fusion-remove-inplace does, which has to come before it, and fusion-decompose after.
+    For loops it undoes fusion-remove-inplace, which has to run before it, and fusion-decompose after it.
 
     Before::
 
@@ -52,7 +52,7 @@ def _loop(block: Block, loop: Op) -> None:
     first = 3 if loop.name == "scf.for" else 0  # of the operands that are carried
     carried = body.args[1:] if loop.name == "scf.for" else body.args
     if loop.name == "scf.while" and loop.blocks[0].returns[1:] != loop.blocks[0].args:
-        return  # other values are passed on than those that the condition was computed from
+        return  # the loop yields other values than those that the condition was computed from
     for k, value in enumerate(carried):
         windows = list(_windows(body, value))
         if not windows or body.returns[k] is not windows[-1].result or body.returns.count(body.returns[k]) > 1:
@@ -72,7 +72,7 @@ def _loop(block: Block, loop: Op) -> None:
 
 
 def _windows(body: Block, value: Value) -> Iterator[Op]:
-    """The ops of ``body`` that write into slices of ``value`` one after the other."""
+    """Iterate over the ops of ``body`` that write into slices of ``value``, one after the other."""
     for op in body.ops:
         if op.name == "set_slice" and op.operands[0] is value and op.operands[1] is not value:
             yield op
@@ -80,27 +80,27 @@ def _windows(body: Block, value: Value) -> Iterator[Op]:
 
 
 def _is_most(op: Op) -> bool:
-    """Whether the slice is so much of the array that writing all of it anew moves no more memory: in place, what is
-    written is stored once more before."""
-    whole, part = op.operands[0].shape, op.attrs["size"]
-    total, written = sz.product(whole), sz.product(part)
+    """Whether the slice is so much of the array that writing all of it anew moves no more memory: in place, the slice
+    is stored once more before."""
+    shape, size = op.operands[0].shape, op.attrs["size"]
+    total, written = sz.product(shape), sz.product(size)
     if isinstance(total, int) and isinstance(written, int):
         return 3 * written >= total
-    return all(isinstance(n - m, int) for n, m in zip(whole, part))
+    return all(isinstance(n - m, int) for n, m in zip(shape, size))
 
 
 def _last_reader(body: Block, op: Op) -> bool:
-    """Whether nothing in ``body`` reads what ``op`` overwrites, or a view of it, from ``op`` on."""
+    """Whether nothing in ``body`` reads the elements that ``op`` overwrites, or a view of them, from ``op`` on."""
     sharing = {op.operands[0]}
     at = body.ops.index(op)
     for k, other in enumerate(body.ops):
         reads = sharing.intersection(uses(other))
         if other is op:
-            if op.operands[1] in sharing:  # a view of what is written
+            if op.operands[1] in sharing:  # a view of the written elements
                 return False
             continue
         if reads and k > at:
             return False
         if reads and (other.row.view or other.row.calls or other.row.kind == "foreign"):
-            sharing.update(other.results)  # may be what was read, or a view of it
+            sharing.update(other.results)  # may be the operand, or a view of it
     return sharing.isdisjoint(body.returns)

@@ -1,4 +1,4 @@
-"""fusion-choose: the schedule of every segment, for one set of sizes."""
+"""fusion-choose: choose the schedule of every segment, for one set of sizes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 @register
 class Choose(Pass):
-    """Chooses how each segment becomes kernels, for one set of sizes, and writes it on the segment: the scheduler, and
-    all of its parameters. What a segment's ``schedule`` says already is kept, and checked: an impossible one is an
-    error that names the constraint. `fusion-schedule` writes the kernels that stand there.
+    """Chooses the kernels of each segment, for one set of sizes, and stores the choice on the segment: the scheduler
+    and all of its parameters. Parameters that a segment's ``schedule`` has already are kept, and checked: an impossible
+    one is an error that names the constraint. `fusion-schedule` then generates these kernels.
 
-    ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol:
-    ``sizes=s0:1024,s1:770``. Those that it leaves out are 1024 for the innermost dimension of an argument, 256 for the
-    next one, 8 for the others; strides that are symbols are those of rows without gaps. Alignment is what
-    ``fusion.align`` states; an argument that states nothing about its layout is contiguous and 256-byte aligned.
-    No pipeline runs it: `fusion-schedule` chooses what is not chosen.
+    ``target`` is written as for ``jit``. ``sizes`` are the sizes that parameters are chosen for, by symbol:
+    ``sizes=s0:1024,s1:770``. Missing ones are 1024 for the innermost dimension of an argument, 256 for the next one, 8
+    for the others; symbolic strides are those of rows without padding. Alignment is that of ``fusion.align``; an
+    argument without a stated layout is contiguous and 256-byte aligned. No pipeline runs this pass: `fusion-schedule`
+    chooses what is not chosen.
 
     Before::
 
@@ -49,8 +49,8 @@ class Choose(Pass):
 def programs_of(
     graph: Graph, name: str, target: str, sizes: str
 ) -> tuple[list[tuple[SegmentedProgram, list[dict[Segment, Segment]], str]], dict[str, int]]:
-    """The programs of kernels of a segmented function, and the sizes that the options of the pass ``name`` give. Beside
-    each program the segments that its own stand for, at each place where it is launched, and its number where there are
+    """Return the kernel programs of a segmented function, and the sizes from the options of the pass ``name``. Each
+    program comes with the original segments of its own, for each launch of it, and with its number where there are
     several. Raises :class:`PassError`."""
     ops = [op for op in walk(graph.body) if op.row.kind != "foreign"]
     loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
@@ -62,13 +62,13 @@ def programs_of(
             reported_by_none = {s for v in op.results for n in v.shape for s in sz.symbols(n)} - env.keys()
             if reported_by_none:
                 raise PassError(
-                    f"{name}: no argument tells the size {min(reported_by_none)} of {op.name}'s result", op.loc
+                    f"{name}: no argument has the size {min(reported_by_none)} of {op.name}'s result", op.loc
                 )
         return [(SegmentedProgram(graph, properties, env), [{}], "")], env
     found, sequence = [], plan(graph)
     for at, part in enumerate(parts_of(sequence)):
         for symbol in part.symbols:
-            env.setdefault(symbol, 256)  # told by a value as the program runs
+            env.setdefault(symbol, 256)  # known only as the program runs
         program = SegmentedProgram(part.graph, properties, {s: env[s] for s in part.symbols}, part.axes)
         launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.part is part]
         found.append((program, [step.segments for step in launches], str(at)))
@@ -76,7 +76,7 @@ def programs_of(
 
 
 def choose(program: SegmentedProgram, env: dict[str, int]) -> tuple:
-    """The schedule of each step for these sizes. Raises :class:`PassError` where one that is given is not possible."""
+    """Return the schedule of each step for these sizes. Raises :class:`PassError` where a given one is impossible."""
     graph = program.graph
     alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     try:
@@ -86,18 +86,18 @@ def choose(program: SegmentedProgram, env: dict[str, int]) -> tuple:
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """``s0:1024,s1:770`` as a dict. Raises :class:`PassError`."""
+    """Parse ``s0:1024,s1:770`` to a dict. Raises :class:`PassError`."""
     out = {}
-    for piece in filter(None, text.split(",")):
-        name, _, number = piece.partition(":")
+    for item in filter(None, text.split(",")):
+        name, _, number = item.partition(":")
         if not name or not number.isdigit() or int(number) < 1:
-            raise PassError(f"sizes: '{piece}' is no NAME:NUMBER with a positive number; such as sizes=s0:1024,s1:770")
+            raise PassError(f"sizes: '{item}' is not NAME:NUMBER with a positive number, such as sizes=s0:1024,s1:770")
         out[name] = int(number)
     return out
 
 
 def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
-    """A value for each size symbol of ``graph``: the ``given`` one, or what :class:`Schedule` says."""
+    """Return a value for each size symbol of ``graph``: the ``given`` one, or the default of :class:`Choose`."""
     env: dict[str, int] = {}
     for value in graph.args:
         for inner, n in enumerate(reversed(value.shape)):

@@ -1,4 +1,4 @@
-"""fusion-compute-again: what few cheap ops make of tensors in memory is no tensor between groups."""
+"""fusion-compute-again: recompute cheap values in each group rather than store them between groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.memory_order import strided, turned
+from mlirfuse.analysis.memory_order import against_memory_order, strided
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Value
@@ -14,21 +14,21 @@ from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 from mlirfuse.passes.segmentation.work import cost_of
 
-_LARGE = 1024  # what sizes count as that nobody knows yet
+_LARGE = 1024  # the assumed value of unknown sizes
 _LONGEST = 32  # ops in a copy, views and constants among them
 
 
 @register
 class ComputeAgain(Pass):
-    """Gives a group its own copy of the ops by which another group makes what both need, where it reads fewer bytes so:
-    the half type that a tensor was cast from, the row that was broadcast. A group that shows its result as a view gives
-    the result itself, and each group that reads it has the view: memory then has one order of the elements, that of the
-    ops that make them. ``least``: bytes of a tensor that is worth it; ``most``: instructions of a copy for each two
-    bytes that it saves (``cost`` of the ops), which take less time than to move these; a group whose inputs and outputs
-    together would pass ``max-args`` gets no copy.
+    """Copies the ops that compute a shared value into each group that reads it, where the group then reads fewer bytes:
+    the 16-bit tensor that was cast, the row that was broadcast. Where a group's output is a view, the group outputs the
+    source instead, and each reader takes the view itself: memory then has one order of the elements, that of the ops
+    that compute them. ``least``: bytes of a tensor that is worth it; ``most``: instructions of a copy for each two
+    bytes saved (``cost`` of the ops), which take less time than moving the bytes; a group whose inputs and outputs
+    together would exceed ``max-args`` gets no copy.
 
-    What is read by ops outside of groups, or returned, is in memory anyway, and is read where that is no more bytes. So
-    is what lies turned: a tensor that was transposed to be read along other axes.
+    A value that ops outside of groups read, or that is returned, is in memory anyway, and is read where that takes no
+    more bytes. So is a transposed tensor that was stored to be read along other axes.
 
     Before::
 
@@ -74,12 +74,12 @@ class _Between:
         self.users = block.users()
         self.returned = set(block.returns)
         self.own = set(block.ops)
-        # Copies come right before the first op that reads them, those that were made last first.
+        # Copies come right before the first op that reads them, the latest copies first.
         self.place = {op: (k, 1, 0) for k, op in enumerate(block.ops)}
         self.number = 0
         self.members: dict[Group, set[Op]] = {}
-        self.inputs: dict[Group, set[Value]] = {}  # what each group reads of others
-        self.shown: dict[Group, int] = {}  # how many results others read of it, at most
+        self.inputs: dict[Group, set[Value]] = {}  # the values that each group reads of others
+        self.shown: dict[Group, int] = {}  # an upper bound of the results of it that others read
         for op in block.ops:
             if op.group is not None:
                 read = {v for v in op.operands if v.op is None or v.op.group is not op.group}
@@ -89,7 +89,7 @@ class _Between:
                 self.shown[op.group] = self.shown.get(op.group, 0) + shown
 
     def run(self) -> None:
-        for visit in (self.show_source, self.visit):  # first the views: then it is known how all that is read lies
+        for visit in (self.show_source, self.visit):  # first the views: then the layout of all inputs is known
             for op in reversed(self.block.ops):
                 if op.group is not None and _may_be_copied(op) and _bytes(op.result) >= self.options.least:
                     visit(op)
@@ -98,16 +98,16 @@ class _Between:
             self.block.ops = topological(ops, {op: op.group for op in ops if op.group is not None})
 
     def show_source(self, op: Op) -> None:
-        """Gives other groups the view ``op`` as one of their own, of what it is a view of."""
+        """Copy the view ``op`` into other groups that read it, which then read its source."""
         readers, stored = self.readers(op)
         if op.row.keeps_all and not stored and not self.written(op.operands[0]):
             for group in readers:
-                if not self.turned([op], op.operands, group):
+                if not self.against_memory_order([op], op.operands, group):
                     self.copy([op], op.result, group)
             self.drop(op)
 
     def visit(self, op: Op) -> None:
-        """Gives other groups what they compute the result of ``op`` by, where that is better."""
+        """Copy the ops that compute the result of ``op`` into other groups that read it, where that is cheaper."""
         value, (readers, stored) = op.result, self.readers(op)
         cone = self.cone(op) if readers else None
         if cone is None:
@@ -116,46 +116,46 @@ class _Between:
         if any(map(self.written, sources)):
             return
         own = _bytes(value)
-        unwritten = 0 if stored else own // len(readers)  # each group's part of that, if all compute it again
+        unwritten = 0 if stored else own // len(readers)  # each group's share of that, if all recompute it
         for group in readers:
             read = self.inputs[group]
             more = [v for v in sources if v not in read]
             saved = own - sum(map(_bytes, more))
-            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.turned(cone, more, group):
+            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.against_memory_order(cone, more, group):
                 continue
             if len(read) - 1 + len(more) + self.shown[group] <= self.options.max_args:
                 self.copy(cone, value, group)
         self.drop(op)
 
     def readers(self, op: Op) -> tuple[list[Group], bool]:
-        """The other groups that read the result of ``op``, and whether it is in memory for others, too."""
+        """Return the other groups that read the result of ``op``, and whether it is in memory for other users."""
         users = self.users.get(op.result, ())
         groups = dict.fromkeys(u.group for u in users if u.group is not None and u.group is not op.group)
         return list(groups), op.result in self.returned or any(u.group is None for u in users)
 
     def cone(self, last: Op) -> list[Op] | None:
-        """The ops of its group by which ``last`` follows from what is in memory, in order; None if they are not few or
-        may not be copied."""
+        """Return the ops of its group that compute ``last`` from values in memory, in order; None if they are too many
+        or must not be copied."""
         found: dict[Op, None] = {}
-        pending = [last]
-        while pending:
-            op = pending.pop()
+        worklist = [last]
+        while worklist:
+            op = worklist.pop()
             if op in found:
                 continue
             found[op] = None
             if not _may_be_copied(op) or len(found) > _LONGEST:
                 return None
-            pending += [v.op for v in op.operands if not self.in_memory(v, last.group)]
+            worklist += [v.op for v in op.operands if not self.in_memory(v, last.group)]
         return sorted(found, key=self.place.__getitem__)
 
     def pays(self, cone: list[Op], saved: int) -> bool:
-        """Whether so many bytes take more time than what ``cone`` computes."""
+        """Whether moving ``saved`` bytes takes longer than computing ``cone``."""
         instructions = sum(cost_of(op) for op in cone if not op.row.literal)
         return 2 * instructions * _elements(cone[-1].result.numel) <= self.options.most * saved
 
-    def turned(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
-        """Whether ``group`` would read one of ``sources`` in strides: memory runs along another axis there than in the
-        result of ``cone`` and in most of what the group reads beside it."""
+    def against_memory_order(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
+        """Whether ``group`` would read one of ``sources`` with strides, unlike the result of ``cone`` and most of its
+        other inputs."""
         value, axes = cone[-1].result, Axes(cone)
         along = axes.flat(value)[-1]
         if not any(strided(v, along, axes, self.layouts) for v in sources):
@@ -163,10 +163,10 @@ class _Between:
         axes = Axes(cone + sorted(self.members[group] & self.own, key=self.place.__getitem__))
         others = [v for v in self.inputs[group] if v is not value]
         decided = [v for v in others if v.op is None or v.op.group is None or not self.changes(v.op)]
-        return turned(axes.flat(value)[-1], sources, decided, axes, self.layouts, _bytes)
+        return against_memory_order(axes.flat(value)[-1], sources, decided, axes, self.layouts, _bytes)
 
     def changes(self, op: Op) -> bool:
-        """Whether others may soon read something else than the result of ``op``: what it is a view or made of."""
+        """Whether readers may soon read something other than the result of ``op``: its source."""
         if op.row.keeps_all:
             return True
         cone = self.cone(op)
@@ -176,13 +176,13 @@ class _Between:
         return saved > 0 and self.pays(cone, saved)
 
     def in_memory(self, value: Value, group: Group | None) -> bool:
-        """Whether ``value`` is in memory anyway for those that are not in ``group``."""
+        """Whether ``value`` is in memory anyway for ops that are not in ``group``."""
         if value.op is None or value.op not in self.own or value.op.group is not group or value in self.returned:
             return True
         return any(user.group is not group for user in self.users.get(value, ()))
 
     def copy(self, cone: list[Op], value: Value, group: Group) -> None:
-        """Gives ``group`` its own ``value``."""
+        """Copy ``cone`` into ``group``, to compute ``value`` there."""
         members = [user for user in self.users[value] if user.group is group]
         new: dict[Value, Value] = {}
         first = min(self.place[user] for user in members)[0]
@@ -206,7 +206,7 @@ class _Between:
         self.inputs[group].discard(value)
 
     def drop(self, op: Op) -> None:
-        """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""
+        """Remove ``op`` if it has no users, and the operands' producers that are then unused."""
         if any(self.users.get(v) or v in self.returned for v in op.results) or op not in self.own:
             return
         self.own.remove(op)
@@ -217,7 +217,7 @@ class _Between:
 
 
 def _sources(cone: list[Op]) -> list[Value]:
-    """What the ops of ``cone`` are computed from."""
+    """Return the inputs of the ops of ``cone``."""
     return list(dict.fromkeys(v for op in cone for v in op.operands if v.op not in cone))
 
 
@@ -232,5 +232,5 @@ def _elements(numel: sz.Size) -> int:
 
 
 def _bytes(value: Value) -> int:
-    """How many bytes ``value`` has where all sizes are large."""
+    """Return the bytes of ``value`` for large sizes."""
     return 0 if value.dtype is None else _elements(value.numel) * value.dtype.bytes

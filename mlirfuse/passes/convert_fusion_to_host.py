@@ -1,4 +1,4 @@
-"""convert-fusion-to-host: what the host does between and around launches."""
+"""convert-fusion-to-host: the host code between and around launches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from mlirfuse.passes.base import IR, Pass, register
 
 @register
 class ConvertFusionToHost(Pass):
-    """Replaces the groups of a segmented function by calls of the programs of kernels that they become, one call for
-    all groups with nothing between them. What is left is what the host does: branches, loops, guards, library ops and
-    calls, views.
+    """Replaces the groups of a segmented function by calls of their kernel programs, one call for all groups with
+    nothing between them. What remains is the host code: branches, loops, guards, extern ops and calls, views.
 
-    ``@f_part0`` is launched by ``launch0``, which `fusion-schedule{host=true}` writes beside the kernels of the part.
-    The function is run by a host program (:mod:`mlirfuse.runtime.host_program`), as Python: it makes the results of a
-    part, fills in pointers and sizes, and calls the launch function. It is not lowered to native code, as library ops
-    and calls go back to Python.
+    ``@f_part0`` is launched by ``launch0``, which `fusion-schedule{host=true}` writes with the kernels of the program.
+    The function is run by a host program (:mod:`mlirfuse.runtime.host_program`), as Python: it allocates the results of
+    a kernel program, fills in pointers and sizes, and calls the launch function. It is not lowered to native code,
+    because extern ops and calls need Python.
 
     Before::
 
@@ -49,7 +48,7 @@ class ConvertFusionToHost(Pass):
 
 
 def _convert(graph: Graph) -> list[str]:
-    """Changes ``graph`` in place; gives the declarations of what it calls."""
+    """Convert ``graph`` in place; return the declarations of the functions that it calls."""
     sequence = plan(graph)
     numbers = {part: at for at, part in enumerate(parts_of(sequence))}
     launched: dict[Op, st.Kernels] = {}
@@ -72,7 +71,7 @@ def _replace(graph: Graph, block: Block, launched: dict[Op, st.Kernels], name) -
             _replace(graph, nested, launched, name)
         step = launched.get(op)
         if step is None:
-            if op.group is None:  # else nobody reads it
+            if op.group is None:  # else nothing reads it
                 ops.append(op)
         elif step not in called:
             called.add(step)

@@ -1,4 +1,4 @@
-"""convert-fusion-to-linalg: what each segment computes, in linalg on tensors."""
+"""convert-fusion-to-linalg: convert each segment to linalg on tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mlirfuse.passes.base import IR, Pass, PassError, register
 
 @register
 class ConvertFusionToLinalg(Pass):
-    """Spells what each segment computes in ``linalg`` on tensors, a function for each segment: chains of elementwise
-    ops and reductions as ``linalg.generic``, other shape ops as ops of ``tensor``. Ops outside of segments are
-    converted in place; library ops become calls of declared functions. The result is for other back ends, and can be
-    checked: MLIR's own passes lower it to loops that run. The schedulers of this project do not start from it; they
-    read the segment itself (fusion-schedule).
+    """Converts each segment to a function of ``linalg`` on tensors: chains of elementwise ops and reductions as
+    ``linalg.generic``, other shape ops as ops of ``tensor``. Ops outside of segments are converted in place; extern ops
+    become calls of declared functions. The result is an input for other backends, and can be tested: MLIR's own passes
+    lower it to executable loops. The schedulers of this project do not use it; they read the segment itself
+    (fusion-schedule).
 
     Before::
 
@@ -42,7 +42,7 @@ class ConvertFusionToLinalg(Pass):
     name = "convert-fusion-to-linalg"
 
     def run_on_ir(self, ir: IR) -> None:
-        from mlirfuse.lowering.linalg import to_linalg  # a part of the compiler that most processes do without
+        from mlirfuse.lowering.linalg import to_linalg  # imported here: most processes do not need it
 
         graphs = ir.graphs
         try:

@@ -8,8 +8,8 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class CopiesToLinalg(Pass):
-    """Makes ``memref.copy``, which becomes a call of a library, ``linalg.copy``, which becomes loops: those run on a
-    GPU too, and code that calls nothing needs no linking.
+    """Turns ``memref.copy``, which becomes a call of a library function, into ``linalg.copy``, which becomes loops:
+    these run on a GPU too, and code without calls needs no linking.
 
     Before::
 

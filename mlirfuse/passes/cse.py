@@ -1,4 +1,4 @@
-"""fusion-cse: what is computed twice is computed once; equal constants become one."""
+"""fusion-cse: common subexpression elimination, and one constant for equal constants."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mlirfuse.passes.base import Pass, register
 @register
 class CommonSubexpressions(Pass):
     """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with
-    each other, so that no value starts to travel between groups; nothing is merged across an op with an effect, nor
-    tensors of which one is written in place, nor collectives. Reductions that differ in ``keepdims`` alone are one and
-    a view; results that had memory of their own keep it.
+    each other, so that groups do not exchange more values; ops are not merged across an op with an effect, nor tensors
+    of which one is written in place, nor collectives. Reductions that differ in ``keepdims`` alone become one and a
+    view; results that had memory of their own keep it.
 
     Before::
 
@@ -30,8 +30,8 @@ class CommonSubexpressions(Pass):
         %1 = "fusion.add"(%0, %0)
 
     ``pool-constants`` also moves constants and sizes to the beginning of the function, so that those of nested blocks
-    are shared, too. MLIR's ``cse`` does the rest of this on the module, but would pull values of the surroundings into
-    a group's region.
+    are shared, too. MLIR's ``cse`` does the rest of this on the module, but would make a group's region use outer
+    values.
     """
 
     name = "fusion-cse"
@@ -48,7 +48,7 @@ class CommonSubexpressions(Pass):
 
 
 def _pool(block: Block, pooled: list[Op]) -> None:
-    """Takes out of ``block`` and what is nested in it the ops that have no operands and are in no group."""
+    """Remove the ops from ``block`` and its nested blocks that have no operands and are in no group."""
     kept: list[Op] = []
     for op in block.ops:
         (pooled if op.row.literal and op.group is None else kept).append(op)
@@ -65,7 +65,7 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
             pass
         elif has_effect(op):
             seen = {}
-        elif not op.blocks and (op.row.view or not any(map(written, op.results))):  # equal views are one memory anyway
+        elif not op.blocks and (op.row.view or not any(map(written, op.results))):  # equal views share memory anyway
             attrs = {k: v for k, v in op.attrs.items() if k != "keepdims" or len(op.results) > 1}
             first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(attrs), op.group, op.segment), op)
             if first is not op and bool(first.attrs.get("keepdims")) != bool(op.attrs.get("keepdims")):
@@ -81,8 +81,7 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
 
 
 def _other_rank(first: Op, op: Op) -> Op:
-    """What gives the result of ``op`` from that of ``first``, which differs in keeping the reduced dimensions or
-    not."""
+    """Return an op that computes the result of ``op`` from that of ``first``, which differs only in ``keepdims``."""
     axes, rank = op.attrs.get("axes", op.attrs.get("axis")), op.operands[0].rank
     axes = tuple(range(rank)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
     view = "expand_dims" if op.attrs.get("keepdims") else "squeeze"
@@ -92,7 +91,7 @@ def _other_rank(first: Op, op: Op) -> Op:
 
 
 def _keep_results_apart(body: Block, before: list[Value]) -> None:
-    """Copies results that had memory of their own before, and share it with an earlier one now."""
+    """Copy results that had memory of their own before, and now share it with an earlier one."""
     seen: dict[Value, Value] = {}
     for k, (value, had) in enumerate(zip(body.returns, before)):
         now = memory_of(value)
@@ -101,8 +100,8 @@ def _keep_results_apart(body: Block, before: list[Value]) -> None:
 
 
 def _anew(value: Value, root: Value, body: Block) -> Value:
-    """``value`` in a copy of ``root``, which it is a view of. A view that a call gives lies as the call says: the call
-    runs again."""
+    """Return ``value`` as a view of a copy of ``root``. If the view is a call's result, only the call knows its layout:
+    the call runs again."""
     source = viewed(value)
     op = value.op
     if source is None or value is root or op is None or op.row.view:
@@ -117,7 +116,8 @@ def _anew(value: Value, root: Value, body: Block) -> Value:
 
 
 def _frozen(value):
-    """An attribute as a key: numbers by their bits, so that -0.0 and 0.0 differ and NaN equals itself."""
+    """Return an attribute as a hashable key: numbers by their bits, so that -0.0 and 0.0 differ and NaN equals
+    itself."""
     if isinstance(value, dict):
         return tuple((k, _frozen(v)) for k, v in sorted(value.items()) if k not in ("note", "extents"))
     if isinstance(value, (list, tuple)):

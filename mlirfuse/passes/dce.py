@@ -1,4 +1,4 @@
-"""fusion-dce: dead code on the graph."""
+"""fusion-dce: dead code elimination on the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class DeadCode(Pass):
-    """Removes ops whose results nobody uses, in nested blocks too. Ops with an effect stay.
+    """Removes ops whose results are unused, in nested blocks too. Ops with an effect stay.
 
     Before::
 
@@ -22,7 +22,8 @@ class DeadCode(Pass):
         %0 = "fusion.neg"(%x)
         return %0
 
-    MLIR's ``canonicalize`` does the same on the module; this needs no module, and 5,000 ops take it a few milliseconds.
+    MLIR's ``canonicalize`` does the same on the module; this needs no module, and takes a few milliseconds for 5,000
+    ops.
     """
 
     name = "fusion-dce"
@@ -32,7 +33,7 @@ class DeadCode(Pass):
 
 
 def _sweep(block: Block, live: set) -> None:
-    """One pass from the end: ``live`` holds what is used further down."""
+    """Process a block backwards: ``live`` contains the values used further down."""
     live.update(block.returns)
     kept = []
     for op in reversed(block.ops):

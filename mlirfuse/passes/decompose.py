@@ -1,4 +1,4 @@
-"""fusion-decompose: composite ops in terms of others."""
+"""fusion-decompose: expand composite ops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from mlirfuse.passes.base import Pass, PassError, register
 
 @register
 class Decompose(Pass):
-    """Takes composite ops apart: softmax, the norms, GELU, dropout, cross entropy, their backwards, and what the op
-    table gives an expansion for; linear and conv with a bias become one without and an add, so that the add can be
-    fused.
+    """Expands composite ops: softmax, the norms, GELU, dropout, cross entropy, their backwards, and all others with an
+    expansion in the op table; linear and conv with a bias become one without and an add, so that the add can be fused.
 
-    ``statistics`` also takes mean, var and std apart, into sums; ``keep`` names ops, with colons between them, that
-    stay whole because a scheduler takes them so.
+    ``statistics`` also expands mean, var and std to sums; ``keep`` names ops, separated by colons, that are not
+    expanded because a scheduler compiles them as such.
 
     Before::
 
@@ -39,13 +38,12 @@ class Decompose(Pass):
         kept = set(filter(None, self.keep.split(":")))
         unknown = kept - set(table.TABLE)
         if unknown:
-            raise PassError(f"fusion-decompose: keep names '{sorted(unknown)[0]}', which is no op of the table")
+            raise PassError(f"fusion-decompose: keep names '{sorted(unknown)[0]}', which is not in the op table")
         self.kept = kept if self.statistics else kept | {row.name for row in table.TABLE.values() if row.statistic}
         self.block(graph.body, {}, {})
 
     def block(self, block: Block, new: dict[Value, Value], constants: dict) -> None:
-        """``new`` maps results of ops that were taken apart to what takes their place; ``constants`` are those of the
-        blocks around."""
+        """``new`` maps results of expanded ops to their replacements; ``constants``: those of the enclosing blocks."""
         builder = Builder(block)
         builder._constants.update(constants)
         out: list[Op] = []
@@ -64,19 +62,19 @@ class Decompose(Pass):
             return
         ops, results = created
         begin = len(out)
-        # They may be composite in their turn, and share constants with what those become: constants go first.
+        # The new ops may be composite too, and share constants with their expansions: constants go first.
         for inner in sorted(ops, key=lambda created: created.name != "constant"):
             inner.operands = [new.get(v, v) for v in inner.operands]
             inner.group, inner.segment = op.group, op.segment
             self.op(inner, builder, new, out)
-        for part in out[begin:]:
-            part.origin = op
+        for inner_op in out[begin:]:
+            inner_op.origin = op
         for old, value in zip(op.results, results):
             new[old] = new.get(value, value)
 
 
 def expand(op: Op, builder: Builder) -> tuple[list[Op], list[Value]] | None:
-    """The ops that ``op`` is spelled in by the op table, and its results; None if it is no composite. Constants are
+    """Return the ops that the op table expands ``op`` to, and its results; None if it is not composite. Constants are
     ``builder``'s."""
     row = op.row
     if row.expand is None:

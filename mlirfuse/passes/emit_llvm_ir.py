@@ -1,4 +1,4 @@
-"""emit-llvm-ir: a module in the LLVM dialect as LLVM IR."""
+"""emit-llvm-ir: translate a module in the LLVM dialect to LLVM IR."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mlirfuse.passes.base import IR, Pass, register
 
 @register
 class EmitLlvmIr(Pass):
-    """Turns a module in the LLVM dialect into LLVM IR. Nothing can come after it.
+    """Translates a module in the LLVM dialect to LLVM IR. No pass can follow it.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""emit-ptx: kernels in the NVVM dialect as PTX."""
+"""emit-ptx: translate kernels in the NVVM dialect to PTX."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from mlirfuse.passes.base import IR, Pass, register
 
 @register
 class EmitPtx(Pass):
-    """Turns the kernels of a module, in the LLVM and NVVM dialects and with a target attached, into PTX. Nothing can
-    come after it.
+    """Translates the kernels of a module, in the LLVM and NVVM dialects and with a target attached, to PTX. No pass can
+    follow it.
 
     Before::
 

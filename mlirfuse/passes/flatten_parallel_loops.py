@@ -1,4 +1,4 @@
-"""flatten-parallel-loops: what a GPU shall run as parallel loops of one dimension."""
+"""flatten-parallel-loops: one-dimensional parallel loops for GPU kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from mlirfuse.core import mlir
 from mlirfuse.passes.base import Pass, PassError, register
 
-# What is left outside of loops: the host's part, which reads and writes no element.
+# What remains outside of loops: host code, which accesses no element.
 _STAYS = {
     "arith.constant",
     "func.return",
@@ -24,9 +24,9 @@ _STAYS = {
 
 @register
 class FlattenParallelLoops(Pass):
-    """Puts what functions do outside of parallel loops (the loop of a full reduction, elements of 0-d buffers) into
-    parallel loops of one iteration, and makes all parallel loops, whose bounds are constants, loops of one dimension:
-    so that MLIR's passes for GPUs make a kernel of each, and launch it in one dimension.
+    """Moves the code of functions that is outside of parallel loops (the loop of a full reduction, elements of 0-d
+    buffers) into parallel loops of one iteration, and makes all parallel loops, whose bounds are constants,
+    one-dimensional: MLIR's GPU passes then turn each into a kernel with a one-dimensional launch.
 
     Before::
 
@@ -59,7 +59,7 @@ class FlattenParallelLoops(Pass):
 
 
 def _put_into_loops(block) -> None:
-    """Moves each run of operations that touch elements into a loop of its own."""
+    """Move each run of operations that access elements into a loop of its own."""
     runs: list[list] = [[]]
     for op in [op.operation for op in block.operations]:
         if op.name not in _STAYS:
@@ -75,20 +75,20 @@ def _put_into_loops(block) -> None:
 
 
 def _check_used_within(run: list) -> None:
-    """Raises PassError where a result is used behind ``run``: out of a loop no value comes."""
+    """Raise PassError where a result is used after ``run``: a loop returns no values."""
     for op in run:
         for user in (use.owner.operation for result in op.results for use in result.uses):
             while user.parent != op.parent:
                 user = user.parent.operation
             if user not in run:
                 raise PassError(
-                    f"flatten-parallel-loops: '{op.name}' stands outside of loops, and '{user.name}' uses its result: "
-                    "what computes has to work on buffers"
+                    f"flatten-parallel-loops: '{op.name}' is outside of loops, and '{user.name}' uses its result: "
+                    "computations have to be on buffers"
                 )
 
 
 def _loop(before, extent: int):
-    """An empty parallel loop of ``extent`` iterations, in front of ``before``."""
+    """Create an empty parallel loop of ``extent`` iterations before ``before``."""
     ir = mlir.ir
     index = ir.IndexType.get()
     with ir.InsertionPoint(before), before.location:
@@ -119,19 +119,19 @@ def _flatten(loop) -> None:
         return
     low, high, step = ([_known(v) for v in list(loop.operands)[at * rank : (at + 1) * rank]] for at in range(3))
     if any(low) or any(n != 1 for n in step):
-        raise PassError("flatten-parallel-loops: a loop does not go from 0 in steps of 1")
+        raise PassError("flatten-parallel-loops: a loop does not have the lower bound 0 and the step 1")
     created = _loop(loop, math.prod(high))
     target = created.regions[0].blocks[0]
     end = target.operations[0]
     with ir.InsertionPoint(end), loop.location:
         left = target.arguments[0]
         for at in reversed(range(rank)):
-            place = left
+            index = left
             if at:
                 extent = _constant(high[at])
-                place = ir.Operation.create("arith.remui", [left.type], [left, extent]).result
+                index = ir.Operation.create("arith.remui", [left.type], [left, extent]).result
                 left = ir.Operation.create("arith.divui", [left.type], [left, extent]).result
-            body.arguments[at].replace_all_uses_with(place)
+            body.arguments[at].replace_all_uses_with(index)
     for op in [op.operation for op in body.operations][:-1]:
         op.move_before(end)
     loop.erase()
@@ -140,5 +140,5 @@ def _flatten(loop) -> None:
 def _known(value) -> int:
     owner = value.owner
     if isinstance(owner, mlir.ir.Block) or owner.name != "arith.constant":
-        raise PassError("flatten-parallel-loops: the bounds of a loop are no constants")
+        raise PassError("flatten-parallel-loops: the bounds of a loop are not constant")
     return mlir.ir.IntegerAttr(owner.attributes["value"]).value

@@ -1,4 +1,4 @@
-"""fusion-flatten-stacks: what is stacked along the last dimension but one is joined rows."""
+"""fusion-flatten-stacks: a stack along the last dimension but one as concatenated rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class FlattenStacks(Pass):
-    """Makes a stack along the last dimension but one, if it is only a result, and in memory of its own, rows that are
-    joined, in its shape: the same memory. What joins rows of any length then knows of it.
+    """Rewrites a stack along the last dimension but one, if it is only a result, and in memory of its own, to a
+    concatenation of rows, reshaped: the same memory. Schedulers of concatenations of rows then handle it.
 
     Before::
 
@@ -35,26 +35,26 @@ class FlattenStacks(Pass):
 
 
 def _rows(op: Op) -> list[Value] | None:
-    """What ``op`` stacks along the last dimension but one, or None."""
+    """Return the values that ``op`` stacks along the last dimension but one, or None."""
     at = op.results[0].rank - 2 if op.results else -1
     if op.name != "concatenate" or at < 1 or op.attrs["axis"] != at:
         return None
-    parts = [value.op for value in op.operands]
+    stacked_ops = [value.op for value in op.operands]
     stacked = [
-        part.operands[0]
-        for part in parts
-        if part is not None and part.name == "expand_dims" and tuple(part.attrs["axes"]) == (at,)
+        stacked_op.operands[0]
+        for stacked_op in stacked_ops
+        if stacked_op is not None and stacked_op.name == "expand_dims" and tuple(stacked_op.attrs["axes"]) == (at,)
     ]
-    return stacked if len(stacked) == len(parts) else None
+    return stacked if len(stacked) == len(stacked_ops) else None
 
 
 def _flatten(block: Block, op: Op, rows: list[Value]) -> None:
-    """Joins ``rows`` in place of the stack ``op``, whose result becomes a view of that."""
+    """Concatenate ``rows`` in place of the stack ``op``, whose result becomes a view of that."""
     result, at = op.result, rows[0].rank - 1
     length = sz.mul(len(rows), rows[0].shape[at])
     joined = Op("concatenate", rows, {"axis": at}, [Value(result.dtype, (*rows[0].shape[:at], length))], loc=op.loc)
     view = Op("reshape", [joined.result], {"shape": result.shape}, [result], loc=op.loc)
     for created in (joined, view):
         created.group, created.segment, created.origin = op.group, op.segment, op.origin
-    place = block.ops.index(op)
-    block.ops[place : place + 1] = [joined, view]
+    index = block.ops.index(op)
+    block.ops[index : index + 1] = [joined, view]

@@ -1,4 +1,4 @@
-"""fusion-foreach: independent segments with equal bodies become one launch."""
+"""fusion-foreach: launch independent segments with equal bodies together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.passes.base import Pass, register
 
-_FEW = 8  # groups that come early have no more than such a share of the bytes each: larger ones keep a machine busy
-_VECTORS = 16  # elements: members whose lines are whole vectors are apart from others
+_FEW = 8  # groups moved to the front have at most such a share of the bytes each: larger ones occupy the device
+_VECTORS = 16  # elements: members whose sizes are multiples of this are separate from others
 
 
 @dataclass
 class _Body:
-    """What a segment computes, whatever its sizes: ``ops``, that give ``outs`` of ``ins``. ``key``: equal for segments
-    that differ in sizes alone. ``size``: the elements of the line that all its tensors are; None: they are scalars.
-    ``numbers``: equal for values that are."""
+    """What a segment computes, independent of its sizes: ``ops`` compute ``outs`` from ``ins``. ``key``: equal for
+    segments that differ in sizes alone. ``size``: the number of elements of its tensors, all treated as 1-d; None for
+    scalars. ``numbers``: equal for equal values."""
 
     ops: list[Op]
     ins: list[Value]
@@ -34,12 +34,12 @@ class _Body:
 
 @register
 class ForeachPass(Pass):
-    """Makes one ``fusion.foreach`` of ``least`` or more segments that compute the same of tensors of other sizes, each
-    of a line in memory, or of scalars, and do not need each other: what an optimizer's step does to each parameter. Its
-    block computes one member, whose tensors are lines of ``line`` elements. It is one kernel and one launch. Library
-    ops stay between the segments that they were between, but for groups that make little of the graph's arguments
-    alone, such as each weight in a narrower type: those come first, at most ``early`` bytes of them together. The torch
-    back end runs it.
+    """Merges ``least`` or more independent segments that compute the same of tensors of different sizes, each
+    contiguous, or of scalars, into one ``fusion.foreach``: like an optimizer's step for each parameter. Its block
+    computes one member, whose tensors are 1-d with ``line`` elements. It is one kernel and one launch. Extern ops stay
+    between the segments that they were between, except that groups that compute small results from the graph's
+    arguments alone, such as each weight in a narrower type, move to the front, at most ``early`` bytes of them
+    together. The torch backend runs this pass.
 
     Before::
 
@@ -80,8 +80,8 @@ class ForeachPass(Pass):
         graph.number()
 
     def _ordered(self, graph: Graph) -> list[Op]:
-        """The ops, those of a group together, and first the groups that need arguments alone and make little: then no
-        library op is between them."""
+        """Return the ops, those of a group together; first the groups with small results that need arguments alone, so
+        that no extern op is between them."""
         units = Units(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
         arguments, first, room = set(graph.args), set(), self.early
         for unit, ops in units.members.items():
@@ -97,7 +97,7 @@ class ForeachPass(Pass):
         return units.ordered(lambda unit: (unit not in first,))
 
     def _run(self, run: list[Op]) -> list[Op]:
-        """``run``, ops in segments with none between them, with a foreach for each set of members."""
+        """Return ``run``, ops in segments with none between them, with a foreach for each set of members."""
         if len({op.segment for op in run}) < self.least:
             return run
         levels = _levels(run)
@@ -108,7 +108,7 @@ class ForeachPass(Pass):
         alike: dict[tuple, list[tuple[Segment, _Body]]] = {}
         for segment, ops in members.items():
             body = self._body(segment, ops)
-            if body is not None:  # of one level: none needs another, and nothing between them both
+            if body is not None:  # of one level: they do not depend on each other, even indirectly
                 alike.setdefault((levels[segment], body.key), []).append((segment, body))
         alike = {key: found for key, found in alike.items() if len(found) >= self.least}
         if not alike:
@@ -130,7 +130,7 @@ class ForeachPass(Pass):
         return [op for level in sorted(by_level) for op in by_level[level]]
 
     def _body(self, segment: Segment, ops: list[Op]) -> _Body | None:
-        """What ``segment`` computes, where it may be a member."""
+        """Return the body of ``segment``, if it may be a member."""
         if segment.scheduler != "pointwise" or segment.schedule:
             return None
         inside = set(ops)
@@ -153,7 +153,7 @@ class ForeachPass(Pass):
         if size == 0:
             return None
         numbers = {v: k for k, v in enumerate(ins)}
-        kept: dict[tuple, Op] = {}  # one of those that compute the same
+        kept: dict[tuple, Op] = {}  # one of several equal ops
         for op in ordered:
             attrs = _attributes(op, shape, ("each",))
             if attrs is None or len(op.results) != 1:
@@ -162,13 +162,13 @@ class ForeachPass(Pass):
             computed = (op.name, tuple(numbers[v] for v in op.operands), serialized, _type(op.result, shape))
             same = kept.setdefault(computed, op)
             numbers[op.result] = numbers[same.result] if same is not op else len(ins) + len(kept)
-        whole = size is not None and size % _VECTORS == 0
+        full_vectors = size is not None and size % _VECTORS == 0
         given = tuple(_type(v, shape) for v in ins)
-        key = (given, tuple(kept), tuple(numbers[v] for v in outs), whole)
+        key = (given, tuple(kept), tuple(numbers[v] for v in outs), full_vectors)
         return _Body(list(kept.values()), ins, outs, size, numbers, key)
 
     def _is_line(self, value: Value) -> bool:
-        """Whether ``value``, made elsewhere, is a tensor that lies row-major."""
+        """Whether ``value``, computed elsewhere, is a row-major tensor."""
         op = value.op
         if value.dtype is None or value in self.by_value:
             return False
@@ -183,29 +183,29 @@ class ForeachPass(Pass):
 
 
 def _type(value: Value, shape: tuple[Size, ...]) -> tuple[str, bool]:
-    """Equal for values of one type that are, or are not, lines."""
+    """Return a key that is equal for values of one type that both are, or are not, tensors of the 1-d shape."""
     return value.dtype.name, value.shape == shape
 
 
 def _in_order(outs: list[Value], inside: set[Op]) -> tuple[list[Op], list[Value]]:
-    """The ops of ``inside`` that ``outs`` need, and the values from elsewhere, in an order that follows from what is
-    computed alone."""
+    """Return the ops of ``inside`` that ``outs`` need, and the values from elsewhere, in an order determined by the
+    computation alone."""
     ops: dict[Op, None] = {}
     ins: dict[Value, None] = {}
-    pending: list[Value | Op] = list(reversed(outs))
-    while pending:
-        item = pending.pop()
+    worklist: list[Value | Op] = list(reversed(outs))
+    while worklist:
+        item = worklist.pop()
         if isinstance(item, Op):
             ops.setdefault(item)
         elif item.op not in inside:
             ins.setdefault(item)
         elif item.op not in ops:
-            pending += [item.op, *reversed(item.op.operands)]
+            worklist += [item.op, *reversed(item.op.operands)]
     return list(ops), list(ins)
 
 
 def _levels(run: list[Op]) -> dict[Segment, int]:
-    """How many segments one after the other have to run before each."""
+    """Return for each segment the length of the longest chain of segments before it."""
     levels: dict[Segment, int] = {}
     for op in topological(run, {op: op.segment for op in run}):
         mine = op.segment
@@ -217,8 +217,7 @@ def _levels(run: list[Op]) -> dict[Segment, int]:
 
 
 def _attributes(op: Op, shape: tuple[Size, ...], line: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The attributes of ``op`` where ``shape`` is a ``line``; None for an op that does more than compute each element
-    of those at its place."""
+    """Return the attributes of ``op`` with ``shape`` replaced by ``line``; None for an op that is not elementwise."""
     if op.name in ("broadcast_in_dim", "full"):
         fills = op.operands[0].shape == () and op.result.shape == shape
         return op.attrs | {"shape": line} if fills else None
@@ -228,7 +227,7 @@ def _attributes(op: Op, shape: tuple[Size, ...], line: tuple[Any, ...]) -> dict[
 
 
 def _foreach(found: Iterable[tuple[Segment, _Body]]) -> Op:
-    """The op that has these segments as its members."""
+    """Return the op with these segments as members."""
     members = list(found)
     segment, body = members[0]
     size = sz.symbol("each")

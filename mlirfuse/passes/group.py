@@ -1,4 +1,4 @@
-"""fusion-group: which ops are compiled together."""
+"""fusion-group: choose which ops are compiled together."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from mlirfuse.passes.remove_inplace import STAYS
 FUSIBLE = {"elementwise", "reduce", "scan", "accumulate", "shape", "index", "create", "random"}
 _ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
 FIRST = "the first group"
-_NOTES = 8  # printed a group; more are counted
-_FEW = 16  # ops on scalars that are computed again
+_NOTES = 8  # printed per group; further ones are counted
+_FEW = 16  # at most so many scalar ops are recomputed
 
 
 @register
 class GroupOps(Pass):
-    """Gathers ops that may be fused into groups: producers are merged into their consumers from the last op to the
-    first, and groups with groups, as long as no cycle through an op outside arises. Ops that run through a library,
-    write in place or come from another dialect stay out, and say why in ``note``. Each group has its number, and says
-    ``why`` it is a group of its own; refused merges are told in its ``notes``.
+    """Collects ops that may be fused into groups: producers are merged into their consumers from the last op to the
+    first, and groups with groups, as long as no cycle through an op outside arises. Extern ops, ops that write in place
+    and ops of another dialect stay outside, with the reason in ``note``. Each group has a number, and ``why`` has the
+    reason that it is a group of its own; rejected merges are listed in its ``notes``.
 
-    What makes a collective's operand is not merged with what waits for another collective, where the one would start
-    later for it.
+    A producer of a collective's operand is not merged with an op that waits for another collective, where that would
+    delay the start of the former.
 
-    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op, and without it
-    a group is undone that became one op, or nothing but views: views, constants and the parts of one composite op are
-    no neighbours; a group whose inputs and outputs together would pass ``max-args`` is not made. With ``views`` a
-    reshape of an accumulation, if it is only a result, is a view outside and not a kernel that copies: for graphs that
-    a host program runs anyway.
+    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` creates groups of one op, and without
+    it a group of a single op, or of views only, is undone: views, constants and the other ops of one composite op do
+    not count; a group whose inputs and outputs together would exceed ``max-args`` is not formed. With ``views`` a
+    reshape of a scatter-add, if it is only a result, is a view outside and not a kernel that copies: for graphs that a
+    host program runs anyway.
 
     Before::
 
@@ -73,22 +73,22 @@ class GroupOps(Pass):
 
 
 def left_out(op: Op) -> str | None:
-    """Why ``op`` cannot be in a group, or None if it can."""
+    """Return why ``op`` cannot be in a group, or None if it can."""
     row = table.TABLE.get(op.name)
     if row is None:
-        return "is no tensor op"
+        return "is not a tensor op"
     if writes_in_place(op):
         return "writes into its first operand"
     if row.kind == "library":
         return "runs through a library"
     if row.kind == "composite":
-        return "is composite: fusion-decompose takes it apart"
+        return "is composite: fusion-decompose expands it"
     return None if row.kind in FUSIBLE else f"{row.kind} ops are not fused"
 
 
 def _sink_literals(block: Block, around: dict[Value, Op]) -> None:
-    """Gives nested blocks their own copies of the constants and sizes that they use of the blocks ``around``: a group
-    takes only those of its block."""
+    """Copy the constants and sizes of the enclosing blocks ``around`` into nested blocks that use them: a group only
+    copies those of its block."""
     own = {op.result: op for op in block.ops if op.row.literal}
     for op in block.ops:
         for nested in op.blocks:
@@ -106,7 +106,7 @@ def _sink_literals(block: Block, around: dict[Value, Op]) -> None:
 
 
 def _around_collectives(block: Block, users: dict[Value, list[Op]]) -> tuple[dict[Op, int], dict[Op, int]]:
-    """For each op the bits of the waits that it comes after, and of the collectives that come after it."""
+    """Return for each op the bit set of waits before it, and the bit set of collectives that depend on it."""
     found = [op for op in block.ops if is_collective(op)]
     bits = {op: 1 << place for place, op in enumerate(found)}
     before: dict[Op, int] = {}
@@ -124,35 +124,36 @@ def _around_collectives(block: Block, users: dict[Value, list[Op]]) -> tuple[dic
 
 
 def _delays(first: _Node, second: _Node) -> bool:
-    """Whether a collective that needs ``first`` alone would come after a wait that ``second`` alone comes after."""
+    """Whether a collective that depends on ``first`` alone would be delayed by a wait that ``second`` alone depends
+    on."""
     return bool(first.starts & ~second.starts and second.waits & ~first.waits)
 
 
 def _computing(ops: list[Op]) -> set[Op]:
-    """What ``ops`` do beside views and constants: the parts of a composite op count as it."""
+    """Return what ``ops`` compute besides views and constants: the ops of a composite op count as that op."""
     return {op.origin or op for op in ops if not op.row.view and not op.row.literal}
 
 
-def _accumulated(value: Value) -> bool:
+def _is_scatter_add(value: Value) -> bool:
     return value.op is not None and value.op.row.kind == "accumulate"
 
 
 class _Node:
-    """A group in the making, or an op outside: a node of the contracted graph.
+    """A group under construction, or an op outside: a node of the contracted graph.
 
     ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches. ``followers``
-    has one op or more of each node that must come right after it, ``leaders`` of those right before it. ``waits`` has
-    the bits of the waits for collectives that its ops come after, ``starts`` of the collectives that come after them.
+    has at least one op of each direct successor, ``leaders`` of each direct predecessor. ``waits`` has the bits of the
+    waits for collectives that its ops depend on, ``starts`` of the collectives that depend on them.
     """
 
     __slots__ = (
         "below", "followers", "fusible", "ins", "leaders", "mask", "ops", "outs", "position", "starts", "waits"
     )  # fmt: skip
 
-    def __init__(self, position: int, op: Op, fusible: bool):
-        self.position = position
+    def __init__(self, index: int, op: Op, fusible: bool):
+        self.position = index
         self.ops = [op]
-        self.mask = 1 << position
+        self.mask = 1 << index
         self.below = 0
         self.followers: set[Op] = set()
         self.leaders: set[Op] = set()
@@ -172,21 +173,24 @@ class _Grouping:
         self.node: dict[Op | None, _Node] = {}
         self.refused: list[tuple[Op, Op, str]] = []
         self.why = {op: left_out(op) for op in block.ops}
-        for op in block.ops:  # a kernel would give a copy
+        for op in block.ops:  # a kernel's result would be a copy
             if op.row.view and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
             elif (
-                options.views and op.name == "reshape" and _accumulated(op.operands[0]) and op.result not in self.users
+                options.views
+                and op.name == "reshape"
+                and _is_scatter_add(op.operands[0])
+                and op.result not in self.users
             ):
-                self.why[op] = "is a view of what is complete only after its kernel"
-        # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
-        # nothing. So are few scalar ops on given scalars, and what has one's value everywhere, where groups alone use
-        # them; not beside ops whose effects nobody knows, among which each stays in its place.
+                self.why[op] = "is a view of a scatter-add, which is complete only after its kernel"
+        # Ops without inputs, and scalars computed from them, are recomputed wherever they are used: they connect no
+        # groups. So are a few scalar ops on scalar arguments, and their broadcasts, where only groups use them; except
+        # next to ops with unknown effects, among which every op keeps its order.
         self.order = memory_order(block.ops)
         ordered = self.order.keys() | {op for earlier in self.order.values() for op in earlier}
         given = {v for v in block.args if v.dtype is not None and not v.shape and not written(v)}
-        self.free: dict[Op | None, set[Value]] = {}  # with the given scalars that each is made of
-        on_given: dict[Op | None, int] = {}  # how many ops a scalar that depends on given ones takes
+        self.free: dict[Op | None, set[Value]] = {}  # with the scalar arguments that each depends on
+        on_given: dict[Op | None, int] = {}  # the number of ops of a scalar that depends on scalar arguments
         for op in block.ops:
             row = table.TABLE.get(op.name)
             if row is None or any(v.shape for v in op.operands):
@@ -217,19 +221,19 @@ class _Grouping:
         for op, preceding in self.order.items():
             for earlier in preceding:
                 followers.setdefault(earlier, []).append(op)
-        for position in range(len(self.block.ops) - 1, -1, -1):
-            op = self.block.ops[position]
+        for index in range(len(self.block.ops) - 1, -1, -1):
+            op = self.block.ops[index]
             if op not in self.free:
-                self.place(op, position, followers.get(op, ()))
+                self.place(op, index, followers.get(op, ()))
         while self.merge_neighbours():
             pass
         if self.options.horizontal:
             self.merge_siblings()
         self.label()
 
-    def place(self, op: Op, position: int, followers) -> None:
-        """Adds ``op``, whose users all have their nodes, and merges it with them."""
-        node = self.node[op] = _Node(position, op, self.why[op] is None)
+    def place(self, op: Op, index: int, followers) -> None:
+        """Add ``op``, whose users all have nodes, and merge it with them."""
+        node = self.node[op] = _Node(index, op, self.why[op] is None)
         node.followers.update(u for v in op.results for u in self.users.get(v, ()))
         node.followers.update(followers)
         for follower in {self.node[u] for u in node.followers}:
@@ -242,7 +246,7 @@ class _Grouping:
             self.merge_into_consumers(op)
 
     def merge_into_consumers(self, op: Op) -> bool:
-        """Merges the group of ``op`` with those of its consumers, the next one in the program first."""
+        """Merge the group of ``op`` with those of its consumers, the next one in the program first."""
         merged = False
         consumers = {self.node[u]: u for v in op.results for u in reversed(self.users.get(v, ()))}
         for consumer, user in sorted(consumers.items(), key=lambda item: item[0].position):
@@ -251,7 +255,7 @@ class _Grouping:
         return merged
 
     def merge_neighbours(self) -> bool:
-        """Once more over what was refused: another merge may have taken the cycle away. True if that changed
+        """Retry the rejected merges: another merge may have removed the cycle. Returns whether that changed
         anything."""
         again, self.refused = self.refused, []
         changed = False
@@ -263,7 +267,7 @@ class _Grouping:
     def merge_siblings(self) -> None:
         for value in dict.fromkeys(v for op in self.block.ops for v in op.operands):
             if value in self.scalars or value.dtype is None or value.op in self.free or not value.shape:
-                continue  # a scalar costs nothing to read again
+                continue  # reading a scalar again is free
             heads: list[Op] = []
             for user in self.users[value]:
                 if user not in self.node or not self.node[user].fusible:
@@ -272,14 +276,14 @@ class _Grouping:
                     heads.append(user)
 
     def merge_sibling(self, a: Op, b: Op) -> bool:
-        """Merges the groups of two that read the same, unless one of them could run while the other waits."""
+        """Merge the groups of two ops that read the same, unless one of them could run while the other waits."""
         if self.node[a].waits != self.node[b].waits:
             self.refused.append((a, b, "they wait for different collectives"))
             return False
         return self.merge(a, b)
 
     def merge(self, a: Op, b: Op) -> bool:
-        """Merges the groups of ``a`` and ``b`` if that is legal, and notes it if not."""
+        """Merge the groups of ``a`` and ``b`` if that is legal; else record the rejection."""
         first, second = self.node[a], self.node[b]
         if self.path_between(first, second) or self.path_between(second, first):
             self.refused.append((a, b, "cycle"))
@@ -299,7 +303,7 @@ class _Grouping:
         shown = {v for v in small.outs if seen_outside(v)}
         count = len(big.ins) + len(gained) - len(lost) + len(big.outs) - len(inner) + len(shown)
         if count > self.options.max_args:
-            self.refused.append((a, b, f"{count} inputs and outputs together pass max-args={self.options.max_args}"))
+            self.refused.append((a, b, f"{count} inputs and outputs together exceed max-args={self.options.max_args}"))
             return False
         self.spread(first, second)
         self.spread(second, first)
@@ -320,10 +324,10 @@ class _Grouping:
         return True
 
     def path_between(self, source: _Node, target: _Node) -> bool:
-        """Does ``source`` reach ``target`` through a third node? Merging the two would close a cycle."""
+        """Whether ``source`` reaches ``target`` through a third node: merging the two would close a cycle."""
         if not source.below & target.mask:
             return False
-        source.followers = {self.node[u].ops[0] for u in source.followers}  # one op for each node is enough
+        source.followers = {self.node[u].ops[0] for u in source.followers}  # one op per node is enough
         for op in source.followers:
             between = self.node[op]
             if between is not source and between is not target and between.below & target.mask:
@@ -331,23 +335,23 @@ class _Grouping:
         return False
 
     def spread(self, source: _Node, target: _Node) -> None:
-        """What reaches ``target`` will reach all below ``source``, too."""
+        """Propagate: nodes that reach ``target`` also reach all below ``source``."""
         new = source.below & ~(target.below | target.mask | source.mask)
-        pending = [target] if new else []
-        while pending:
-            node = pending.pop()
+        worklist = [target] if new else []
+        while worklist:
+            node = worklist.pop()
             node.leaders = {self.node[op].ops[0] for op in node.leaders}
             for op in node.leaders:
                 leader = self.node[op]
                 if leader is not source and leader is not target and leader.below & new != new:
                     leader.below |= new
-                    pending.append(leader)
+                    worklist.append(leader)
 
     def label(self) -> None:
-        """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the
-        block."""
+        """Set groups and notes on the ops, copy recomputed ops into the groups, and make the ops of each group adjacent
+        in the block."""
         groups: dict[_Node, Group] = {}
-        alone: dict[_Node, bool] = {}  # whether it does no more than one op does
+        alone: dict[_Node, bool] = {}  # whether it has no more than one op's work
         for op in self.block.ops:
             node = self.node.get(op)
             if node is None:
@@ -388,19 +392,18 @@ class _Grouping:
                 group.notes[_NOTES:] = [f"and {len(group.notes) - _NOTES} more"]
 
     def why_apart(self, node: _Node, group: Group, first: bool) -> str:
-        """Why a group is one of its own, and not a part of those before it."""
+        """Return why a group is separate from those before it."""
         if first:
             return FIRST
         outside = [v.op for op in node.ops for v in uses(op) if v.op in self.node and not self.node[v.op].fusible]
         if outside:
             maker = min(outside, key=lambda op: self.node[op].position)
-            return (
-                f"another group: it reads what {maker.name} gives, which {maker.attrs.get('note', 'is no tensor op')}"
-            )
-        return f"another group: {group.notes[0] if group.notes else 'shares no tensor with those before it'}"
+            note = maker.attrs.get("note", "is not a tensor op")
+            return f"another group: it reads the result of {maker.name}, which {note}"
+        return f"another group: {group.notes[0] if group.notes else 'shares no tensor with earlier groups'}"
 
     def between(self, source: _Node, target: _Node) -> str | None:
-        """An op outside all groups on a path from ``source`` to ``target``, for a note."""
+        """Return an op outside all groups on a path from ``source`` to ``target``, for a note."""
         at, visited = source, {source}
         while True:
             nexts = {self.node[u] for u in at.followers} - visited - {target}
@@ -413,7 +416,7 @@ class _Grouping:
             at = step
 
     def copy_free(self) -> None:
-        """Gives each group its own copy of the constants that it uses; what is used outside keeps the original."""
+        """Copy the constants that each group uses into it; users outside keep the original."""
         placed: dict[Op, list[Op]] = {}
         for op in reversed(self.block.ops):
             if op not in self.free:
@@ -424,7 +427,7 @@ class _Grouping:
                     users.setdefault(copy.group, []).append(copy)
             outside = None in users or op.result in self.returned or not users
             if outside and self.options.single_op and (op.result in self.returned or op.result.rank):
-                op.group = Group(why="another group: makes its values of constants")
+                op.group = Group(why="another group: computes its values from constants")
             elif outside and op.operands:
                 op.attrs.setdefault("note", _ALONE)
             copies = placed[op] = [op] if outside else []

@@ -1,4 +1,4 @@
-"""fusion-inner-outer: sums over the rows that share a kernel with reductions within the rows."""
+"""fusion-inner-outer: sums over the rows in the kernel of reductions within the rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mlirfuse.passes.base import Pass, blocks, register
 @register
 class InnerOuter(Pass):
     """Splits sums over the rows of a tensor whose rows are also normalized, or written, in the same group, into partial
-    sums and a sum of those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read
+    sums and a sum of those: the partial sums then run in the kernel that processes the rows, and the tensor is read
     once. So the backward of layer norm becomes one pass over its inputs, and a small kernel for the gradients of weight
-    and bias. Where sizes make that slower, the scheduler, which `fusion-segment` gives both halves, does without
-    (:mod:`mlirfuse.schedule.multi_stage`). ``parts``: how many partial sums, one for each block of the kernel.
+    and bias. Where sizes make that slower, the scheduler, which gets both from `fusion-segment`, does without
+    (:mod:`mlirfuse.schedule.multi_stage`). ``parts``: the number of partial sums, one for each block of the kernel.
 
     Before::
 
@@ -47,7 +47,7 @@ class InnerOuter(Pass):
         axes = Axes(members)
         reads = _sources(members)
         inner = [op for op in members if is_reduction(op) and axes.reduced(op) and self._within_rows(op, axes)]
-        chosen = []  # before the first is split: the axes are those of the program as it is
+        chosen = []  # chosen before the first is split: the axes are those of the unchanged program
         for op in members:
             if op.name != "sum" or not axes.reduced(op) or self._within_rows(op, axes):
                 continue
@@ -73,7 +73,7 @@ class InnerOuter(Pass):
         operand = op.operands[0]
         rows = sorted(a % operand.rank for a in op.attrs["axes"])
         columns = [d for d in range(operand.rank) if d not in rows]
-        if columns and columns[0] < len(rows):  # in the order of the rows' axes and theirs
+        if columns and columns[0] < len(rows):  # rows before columns
             operand = scratch.op("permute", operand, dims=(*rows, *columns))
             rows = list(range(len(rows)))
         partial = scratch.op("partial_sum", operand, axes=tuple(rows), parts=self.parts)
@@ -85,7 +85,7 @@ class InnerOuter(Pass):
             new.group = op.group
         block.ops[at : at + 1] = scratch.block.ops
         assert total.op is not None
-        total.op.results, op.result.op = op.results, total.op  # its uses stay as they are
+        total.op.results, op.result.op = op.results, total.op  # its uses do not change
 
 
 def _shared(sources: set[Value]) -> bool:
@@ -93,7 +93,7 @@ def _shared(sources: set[Value]) -> bool:
 
 
 def _sources(members: list[Op]) -> dict[Value, set[Value]]:
-    """For each value, the group's inputs that it is computed from element by element: not through reductions."""
+    """Return for each value the group's inputs that it is computed from elementwise, not through reductions."""
     out: dict[Value, set[Value]] = {}
     for op in members:
         found: set[Value] = set()

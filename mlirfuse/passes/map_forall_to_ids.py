@@ -1,4 +1,4 @@
-"""map-forall-to-ids: loops over blocks and threads as ids."""
+"""map-forall-to-ids: replace loops over blocks and threads by ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mlirfuse.passes.base import Pass, PassError, register
 
 @register
 class MapForallToIds(Pass):
-    """Takes the loops over a grid's blocks and a block's threads away: their bodies are what each thread runs, and
-    their variables its ids. ``jit`` does the same on its way to PTX.
+    """Replaces the loops over a grid's blocks and a block's threads by their bodies, which each thread runs, with block
+    and thread ids as loop variables. ``jit`` does the same on its way to PTX.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""merge-gpu-modules: a program's kernels in one module."""
+"""merge-gpu-modules: move a program's kernels into one module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class MergeGpuModules(Pass):
-    """Moves the kernels of all ``gpu.module`` into the first one, each under its module's name, so that the driver
+    """Moves the kernels of all ``gpu.module`` ops into the first one, each under its module's name, so that the driver
     loads one module.
 
     Before::

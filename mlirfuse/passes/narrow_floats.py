@@ -1,4 +1,4 @@
-"""fusion-narrow-floats: floats of a byte as their bits."""
+"""fusion-narrow-floats: float8 as integers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mlirfuse.passes.base import Pass, PassError, register
 
 @register
 class NarrowFloats(Pass):
-    """Takes casts from and to f8E4M3FN and f8E5M2 apart into integer ops on bytes, which every target has; all else
-    only moves such numbers, and moves the bytes. Arguments and results become ui8, marked ``fusion.part = "bits"``:
+    """Rewrites casts from and to f8E4M3FN and f8E5M2 to integer ops on bytes, which every target has; all other ops
+    only copy float8 values, and copy the bytes. Arguments and results become ui8, marked ``fusion.part = "bits"``:
     their memory reinterpreted.
 
-    A number that is too large, and an infinity, becomes the largest one, as the hardware's conversions and nvFuser's
-    do.
+    A number that is too large, and an infinity, becomes the largest one, as in the hardware's conversions and
+    nvFuser's.
 
     Before::
 
@@ -74,15 +74,15 @@ class NarrowFloats(Pass):
             return self.call(b, op, operands)
         if not row.only_moves:
             raise PassError(
-                f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: such numbers are only moved and cast",
+                f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: float8 can only be copied and cast",
                 op.loc,
             )
         return b.op(op.name, *operands, **{k: op.attrs[k] for k in row.attrs})
 
     def call(self, b: Builder, op: Op, operands: list[Value]):
-        """A library's function gets the bytes."""
+        """Pass the bytes to an extern function."""
         if any(map(narrow, op.results)):
-            raise PassError(f"fusion-narrow-floats: results of {op.attrs['callee']} cannot be floats of a byte", op.loc)
+            raise PassError(f"fusion-narrow-floats: results of {op.attrs['callee']} cannot be float8", op.loc)
         attrs = {k: op.attrs[k] for k in table.TABLE["call"].attrs} | {"shares": None}
         return b.op("call", *operands, **attrs)
 
@@ -92,5 +92,5 @@ def narrow(value: Value) -> bool:
 
 
 def is_narrow(graph: Graph) -> bool:
-    """Whether there is a float of a byte in ``graph``."""
+    """Whether there is a float8 value in ``graph``."""
     return any(map(narrow, [*graph.args, *(v for op in graph.ops for v in op.results)]))

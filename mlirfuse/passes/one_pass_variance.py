@@ -1,4 +1,4 @@
-"""fusion-one-pass-variance: squared deviations from the mean without waiting for the mean."""
+"""fusion-one-pass-variance: squared deviations without computing the mean first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class OnePassVariance(Pass):
-    """Recognizes the sum of squared deviations of a tensor from its own mean, however mean, var or a norm spelled it,
-    and makes it one reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then take one pass, or
-    one exchange between threads, not two. Schedulers accumulate it by Welford's and Chan's updates, which are at least
-    as accurate as two passes.
+    """Recognizes the sum of squared deviations of a tensor from its own mean, in the forms that mean, var and norms
+    expand to, and rewrites it to one reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then
+    take one pass, or one exchange between threads, not two. Schedulers accumulate it by Welford's and Chan's updates,
+    which are at least as accurate as two passes.
 
     Before::
 
@@ -45,7 +45,7 @@ class OnePassVariance(Pass):
 
 
 def _deviations_of(op: Op) -> Value | None:
-    """The tensor whose squared deviations from its mean ``op`` sums, or None."""
+    """Return the tensor whose squared deviations from its mean ``op`` sums, or None."""
     if op.name != "sum" or not op.operands[0].dtype.is_float:
         return None
     square = op.operands[0].op
@@ -88,13 +88,13 @@ def _is_number(value: Value, number: sz.Size, inverted: bool) -> bool:
     if value.op.name == "size":
         return not inverted and value.op.attrs["value"] == number
     if value.op.name == "constant" and isinstance(number, int):
-        held = value.op.attrs["value"]
-        return held == type(held)(1 / number if inverted else number)
+        constant = value.op.attrs["value"]
+        return constant == type(constant)(1 / number if inverted else number)
     return False
 
 
 def _aligned(mean: Value, total: Value, source: Value, axes) -> bool:
-    """Whether the mean stands beside the tensor with extent 1 in place of the axes: then it is each row's own."""
+    """Whether the mean has extent 1 in the reduced axes and the tensor's other axes: it is then each row's own mean."""
     return (
         mean.shape == tuple(1 if d in axes else n for d, n in enumerate(source.shape))
         and sz.product(mean.shape) == total.numel

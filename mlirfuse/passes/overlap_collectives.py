@@ -1,4 +1,4 @@
-"""fusion-overlap-collectives: what runs while a collective does."""
+"""fusion-overlap-collectives: run other ops during collectives."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class OverlapCollectives(Pass):
-    """Orders groups and ops so that collectives start as early, and are waited for as late, as data allow. A collective
-    starts as soon as its operands are there, and what the next one needs comes first; a wait comes once nothing else
-    is left to do. Collectives start in the order in which they were, the same on every rank: only the graph decides.
+    """Orders groups and ops so that collectives start as early, and are waited for as late, as data dependencies allow.
+    A collective starts as soon as its operands are computed, and ops that the next one needs come first; a wait comes
+    once nothing else is left to do. Collectives keep their order, which is the same on every rank: only the graph
+    determines it.
 
-    Collectives whose results are larger than their operands would all start at once, those of weights above all; at
-    most ``gathers`` of them are under way or not yet waited for.
+    Collectives whose results are larger than their operands, above all all-gathers of weights, would all start at once;
+    at most ``gathers`` of them are in flight or not yet waited for.
 
     Before::
 
@@ -56,7 +57,7 @@ class OverlapCollectives(Pass):
         block.ops = units.ordered(key)
 
     def _limit_gathers(self, block: Block, units: Units) -> None:
-        """A gather starts once the one ``gathers`` places before it has been waited for."""
+        """Require a gather to start after the wait for the one ``gathers`` before it."""
         if self.gathers < 1:
             return
         waiting: dict[Op, list[Op]] = {}
@@ -79,14 +80,14 @@ def _grows(op: Op) -> bool:
 
 
 def _first_start(block: Block, units: Units) -> dict[Any, int]:
-    """For each unit, the place of the first collective that needs it."""
-    places = {units.of[op]: place for place, op in enumerate(op for op in block.ops if starts(op))}
+    """Return for each unit the index of the first collective that depends on it."""
+    indices = {units.of[op]: index for index, op in enumerate(op for op in block.ops if starts(op))}
     first: dict[Any, int] = {}
     for op in reversed(units.ordered()):
         unit = units.of[op]
         found = [first[follower] for follower in units.followers[unit] if follower in first]
-        if unit in places:
-            found.append(places[unit])
+        if unit in indices:
+            found.append(indices[unit])
         if found:
             first[unit] = min(found)
     return first

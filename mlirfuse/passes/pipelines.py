@@ -1,5 +1,5 @@
-"""The one place that lists what runs: the tensor-level passes of every front end and target, and the named pipelines of
-mlirfuse-opt that go on from there to linalg, to scheduled kernels, to PTX, to LLVM IR."""
+"""All pipelines: the tensor-level passes of every front end and target, and the named pipelines of mlirfuse-opt that
+continue to linalg, to scheduled kernels, to PTX, to LLVM IR."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def to_segments(
     max_args: int = 128,
     foreach: bool = False,
 ) -> str:
-    """The tensor-level passes from a front end's graph to groups and segments: what `jit`, `FusionDefinition` and the
-    torch back end run, and what `fusion-to-segments` stands for. ``foreach``: equal segments are launched together,
-    which the torch back end asks for, whose graphs a host program runs anyway, and views of what is accumulated stay
-    outside of kernels."""
+    """Return the tensor-level passes from a front end's graph to groups and segments: the passes of `jit`,
+    `FusionDefinition` and the torch backend, and of `fusion-to-segments`. ``foreach``: equal segments are launched
+    together, and views of a scatter-add stay outside of kernels; for the torch backend, whose graphs a host program
+    runs anyway."""
     return ",".join(
         [
             "fusion-remove-inplace",
@@ -64,7 +64,7 @@ def _segment(properties: HostProperties | DeviceProperties) -> str:
 
 
 def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:
-    """What a target's kernels need beside the common passes."""
+    """Return the passes for a target's kernels, besides the common ones."""
     if isinstance(properties, HostProperties):
         return ["fusion-dce"]
     return [
@@ -76,7 +76,7 @@ def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:
 
 
 def to_real_tensors() -> str:
-    """What `FusionDefinition` runs first where tensors are complex or floats of a byte: no kernel computes with
+    """Return the passes that `FusionDefinition` runs first where tensors are complex or float8: no kernel computes with
     those."""
     return "fusion-decompose,fusion-split-complex,fusion-narrow-floats"
 
@@ -89,10 +89,10 @@ def lower_to_segments(
     max_args: int | None = None,
     foreach: bool = False,
 ) -> Graph:
-    """Runs the tensor-level passes for ``properties`` on a front end's graph, in place; ``after`` as for
-    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the
-    switch, where it is given; ``foreach`` as for :func:`to_segments`. Raises :class:`UnsupportedError` where a kernel
-    would have to compute with complex numbers."""
+    """Run the tensor-level passes for ``properties`` on a front end's graph, in place; ``after`` as for
+    :func:`run_pipeline`; ``schedules``: fixed schedules of some segments, as for ``jit``; ``max_args`` as the setting,
+    if given; ``foreach`` as for :func:`to_segments`. Raises :class:`UnsupportedError` where a kernel would have to
+    compute with complex numbers."""
     _refuse_complex(graph)
     passes = to_segments(properties, config.single_op, config.horizontal, max_args or config.max_args, foreach)
     created = run_pipeline([graph], passes, after).graphs[0]
@@ -101,7 +101,7 @@ def lower_to_segments(
 
 
 def complex_kernels(graph: Graph) -> list[Op]:
-    """The ops that would make kernels compute with complex numbers. Views and library ops need no kernel."""
+    """Return the ops that would make kernels compute with complex numbers. Views and extern ops need no kernel."""
     return [
         op
         for op in graph.ops
@@ -113,7 +113,7 @@ def complex_kernels(graph: Graph) -> list[Op]:
 
 def _refuse_complex(graph: Graph) -> None:
     found = complex_kernels(graph)
-    if found:  # not a number that it is used with
+    if found:  # preferably not the constant that it is used with
         op = next((op for op in found if op.row.kind != "create"), found[0])
         problem = f"{op.name} of complex numbers is not compiled"
         remedy = "compute with arrays of the real and the imaginary parts"
@@ -121,8 +121,8 @@ def _refuse_complex(graph: Graph) -> None:
 
 
 def users_of(name: str) -> list[str]:
-    """The named pipelines that run the pass ``name``, for a CPU or a GPU; none: it is for pipeline strings of one's
-    own."""
+    """Return the named pipelines that run the pass ``name``, for a CPU or a GPU; none for a pass that only user-defined
+    pipeline strings run."""
     found = []
     for pipeline in PIPELINES.values():
         serialized = [pipeline.build()]
@@ -135,13 +135,13 @@ def users_of(name: str) -> list[str]:
     return sorted(found)
 
 
-# ---- by name, for mlirfuse-opt
+# ---- named pipelines, for mlirfuse-opt
 
 
 @register_pipeline("fusion-to-segments")
 def fusion_to_segments(target: str = "cpu", foreach: bool = False) -> str:
-    """The tensor-level passes that every front end runs for a target: a function's groups and segments. ``foreach``:
-    equal segments are launched together, as in graphs of torch."""
+    """The tensor-level passes that every front end runs for a target: they create a function's groups and segments.
+    ``foreach``: equal segments are launched together, as in graphs of torch."""
     try:
         return to_segments(devices.named(target), foreach=foreach)
     except MlirfuseError as error:
@@ -150,20 +150,19 @@ def fusion_to_segments(target: str = "cpu", foreach: bool = False) -> str:
 
 @register_pipeline("fusion-to-real-tensors")
 def fusion_to_real_tensors() -> str:
-    """What `FusionDefinition` runs before fusion-to-segments where tensors are complex or floats of a byte."""
+    """The passes of `FusionDefinition` before fusion-to-segments where tensors are complex or float8."""
     return to_real_tensors()
 
 
 @register_pipeline("linalg-to-buffers")
 def linalg_to_buffers() -> str:
-    """Functions of tensors in linalg inlined into the entry, and their tensors as buffers, by MLIR's own
-    bufferization."""
+    """Inline functions of linalg on tensors into the entry, and bufferize them, by MLIR's own passes."""
     return "inline,symbol-dce,canonicalize,one-shot-bufferize{bufferize-function-boundaries=true},copies-to-linalg"
 
 
 @register_pipeline("loops-to-llvm")
 def loops_to_llvm() -> str:
-    """Loops over elements of buffers to the LLVM dialect, by MLIR's own conversions."""
+    """Convert loops over elements of buffers to the LLVM dialect, by MLIR's own passes."""
     return (
         "expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,"
         "finalize-memref-to-llvm,convert-math-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,"
@@ -173,7 +172,7 @@ def loops_to_llvm() -> str:
 
 @register_pipeline("parallel-loops-to-kernels")
 def parallel_loops_to_kernels() -> str:
-    """Parallel loops of one dimension to kernels of 128 threads a block, by MLIR's own passes, in one module."""
+    """Convert one-dimensional parallel loops to kernels of 128 threads a block, by MLIR's own passes, in one module."""
     return (
         "func.func(scf-parallel-loop-tiling{parallel-loop-tile-sizes=128 no-min-max-bounds=true},"
         "gpu-map-parallel-loops),convert-parallel-loops-to-gpu,lower-affine,canonicalize,gpu-launch-sink-index-computations,"
@@ -183,7 +182,7 @@ def parallel_loops_to_kernels() -> str:
 
 @register_pipeline("kernels-to-nvvm")
 def kernels_to_nvvm() -> str:
-    """Kernels on buffers to the LLVM and NVVM dialects, a buffer as its pointer, by MLIR's own conversions."""
+    """Convert kernels on buffers to the LLVM and NVVM dialects, a buffer as its pointer, by MLIR's own passes."""
     return (
         "gpu.module(expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,"
         "convert-math-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=true},convert-index-to-llvm,"
@@ -193,14 +192,14 @@ def kernels_to_nvvm() -> str:
 
 @register_pipeline("linalg-to-llvm")
 def linalg_to_llvm() -> str:
-    """Functions of tensors in linalg to the LLVM dialect for a CPU, by MLIR's own passes: what `jit(fn,
-    lowering="linalg")` runs behind convert-fusion-to-linalg."""
+    """Lower functions of linalg on tensors to the LLVM dialect for a CPU, by MLIR's own passes: what `jit(fn,
+    lowering="linalg")` runs after convert-fusion-to-linalg."""
     return f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-loops,{loops_to_llvm()}"
 
 
 @register_pipeline("linalg-to-ptx")
 def linalg_to_ptx(chip: str = "sm_90") -> str:
-    """As linalg-to-llvm for an NVIDIA architecture: a kernel for each loop nest, 128 threads a block, an element a
+    """Like linalg-to-llvm, for an NVIDIA architecture: a kernel for each loop nest, 128 threads a block, an element per
     thread; the kernels as a ``gpu.binary`` of PTX."""
     return (
         f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
@@ -211,14 +210,14 @@ def linalg_to_ptx(chip: str = "sm_90") -> str:
 
 @register_pipeline("fusion-graph-fuser")
 def fusion_graph_fuser(single_op: bool = False, horizontal: bool = True, max_args: int = 128) -> str:
-    """What a graph fuser for programs with control flow does, in its order: writes in place go, composite ops are taken
-    apart, chunks move above their producers, groups form (in nested blocks too), what was taken apart for nothing is
-    put back, sizes come from expressions, groups stand behind guards with their fallbacks, outputs that are asked for
-    size or type only go, views of views read the first source, views at the edges of groups leave them; then what has
-    become equal or unused goes, and groups are cut into kernels.
+    """A graph fuser for programs with control flow, in this order: remove in-place writes, expand composite ops, move
+    splits above their producers, form groups (in nested blocks too), recompose what was expanded for nothing, take
+    sizes from expressions, put groups behind guards with their fallbacks, prune outputs that are used for size or type
+    only, make views of views read the first source, move views at the edges of groups out of them; then remove equal
+    and unused ops, and cut groups into kernels.
 
-    ``jit`` runs neither guards, as a kind of call is chosen before it, nor the passes on chunks, outputs and views: its
-    scheduler sees through them."""
+    ``jit`` runs neither guards, as a specialization is chosen before its code runs, nor the passes on splits, outputs
+    and views: its schedulers handle these."""
     group = _group(single_op, horizontal, max_args)
     return (
         f"fusion-remove-inplace,fusion-decompose,fusion-move-chunks,{group},fusion-recompose,"
@@ -229,38 +228,39 @@ def fusion_graph_fuser(single_op: bool = False, horizontal: bool = True, max_arg
 
 @register_pipeline("fusion-to-linalg")
 def fusion_to_linalg() -> str:
-    """A function to linalg on tensors: fusion-to-segments, then convert-fusion-to-linalg."""
+    """Convert a function to linalg on tensors: fusion-to-segments, then convert-fusion-to-linalg."""
     return f"{fusion_to_segments()},convert-fusion-to-linalg"
 
 
 @register_pipeline("fusion-to-tiled")
 def fusion_to_tiled(target: str = "cpu", sizes: str = "") -> str:
-    """A function to the kernels that the schedulers write for these sizes: fusion-to-segments, then fusion-schedule."""
+    """Lower a function to the kernels that the schedulers generate for these sizes: fusion-to-segments, then
+    fusion-schedule."""
     return f"{fusion_to_segments(target)},fusion-schedule{{target={target} sizes={sizes}}}"
 
 
 @register_pipeline("fusion-to-host")
 def fusion_to_host(target: str = "cpu") -> str:
-    """A function to what the host does between launches: fusion-to-segments, then convert-fusion-to-host."""
+    """Convert a function to the host code between launches: fusion-to-segments, then convert-fusion-to-host."""
     return f"{fusion_to_segments(target)},convert-fusion-to-host"
 
 
 @register_pipeline("fusion-to-nvvm")
 def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
-    """A function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""
+    """Lower a function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""
     return f"{fusion_to_tiled(f'cuda:{chip}', sizes)},map-forall-to-ids,{ptx.to_gpu_passes(chip)},{ptx.TO_NVVM}"
 
 
 @register_pipeline("fusion-to-ptx")
 def fusion_to_ptx(chip: str = "sm_90", sizes: str = "") -> str:
-    """A function all the way to PTX for an NVIDIA architecture, on a machine with or without a GPU; ``sizes`` as for
+    """Compile a function to PTX for an NVIDIA architecture, with or without a GPU present; ``sizes`` as for
     fusion-schedule."""
     return f"{fusion_to_nvvm(chip, sizes)},emit-ptx"
 
 
 @register_pipeline("fusion-to-llvm")
 def fusion_to_llvm(sizes: str = "") -> str:
-    """A function all the way to LLVM IR for this machine's processor, its host function included; ``sizes`` as for
+    """Compile a function to LLVM IR for this computer's processor, its host function included; ``sizes`` as for
     fusion-schedule."""
     inside = llvm.PIPELINE.removeprefix("builtin.module(").removesuffix(")")
     return f"{fusion_to_segments()},fusion-schedule{{sizes={sizes} host=true}},{inside},emit-llvm-ir"

@@ -1,4 +1,4 @@
-"""fusion-remove-inplace: programs that write into tensors become functional."""
+"""fusion-remove-inplace: make programs that write into tensors functional."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.passes.dce import DeadCode
 
-STAYS = "stays in place: "  # what the note of an op begins with that still writes in place
+STAYS = "stays in place: "  # prefix of the note on ops that still write in place
 
 
 @register
 class RemoveInplace(Pass):
-    """Replaces ops that write into their first operand (``inplace``, ``update``) by ops that give a new value. What
-    reads the tensor later, or a view of it, reads the new value; a write through a view is a write into its source. An
-    argument that is written becomes a result with ``fusion.alias``, so that the caller still finds it changed.
+    """Replaces ops that write into their first operand (``inplace``, ``update``) by ops that compute a new value. Later
+    reads of the tensor, or of a view of it, read the new value; a write through a view is a write into its source. An
+    argument that is written becomes a result with ``fusion.alias``, so that the caller still sees the change.
 
     Before::
 
@@ -32,8 +32,8 @@ class RemoveInplace(Pass):
         %2 = "fusion.set_slice"(%x, %1) {start = ["0", "4"], size = ["s0", "4"], step = [1, 1]}
         return %2        {fusion.alias = 0}
 
-    A write that something else may see stays, and says why in ``note``: into a tensor of a surrounding block, one that
-    a loop carries or that comes out of control flow, one that an unknown op was given, or one whose elements overlap.
+    A write that may be visible elsewhere stays, with the reason in ``note``: into a tensor of an enclosing block, one
+    that a loop carries or that is a result of control flow, one passed to an unknown op, or one whose elements overlap.
     """
 
     name = "fusion-remove-inplace"
@@ -56,7 +56,7 @@ class RemoveInplace(Pass):
 
 
 class _Tensors:
-    """Which tensor each value is a view of, and which tensors are written where others can see it."""
+    """The tensor that each value is a view of, and the tensors whose writes are visible elsewhere."""
 
     def __init__(self, body: Block):
         self.root: dict[Value, Value] = {}
@@ -84,11 +84,11 @@ class _Tensors:
                 root = self.root_of(op.operands[0])
                 self.root[op.result], self.path[op.result] = root, self.path.get(op.operands[0], ())
                 if root not in local:
-                    self.shared[root] = "the tensor belongs to a surrounding block"
+                    self.shared[root] = "the tensor belongs to an enclosing block"
                 elif any(view.name == "broadcast_in_dim" for view, _ in self.path.get(op.operands[0], ())):
-                    self.shared[root] = "elements of the view lie on each other"
+                    self.shared[root] = "elements of the view overlap"
             elif op.blocks:
-                self.shared.update((v, f"the tensor comes out of {op.name}") for v in op.results)
+                self.shared.update((v, f"the tensor is a result of {op.name}") for v in op.results)
                 self.shared.update((self.root_of(v), f"the tensor is carried by {op.name}") for v in op.operands)
             elif has_effect(op):
                 self.shared.update(
@@ -99,16 +99,16 @@ class _Tensors:
                 own: set[Value] = set()
                 self.scan(nested, own, op.name)
                 given_on = (root for root in map(self.root_of, nested.returns) if root not in own)
-                self.shared.update((root, f"the tensor comes out of {op.name}, too") for root in given_on)
+                self.shared.update((root, f"the tensor is also a result of {op.name}") for root in given_on)
 
 
 class _Functional:
-    """Rewrites block by block; ``contents`` has the value that each written tensor holds at this point."""
+    """Rewrites block by block; ``contents``: the current value of each written tensor."""
 
     def __init__(self, tensors: _Tensors):
         self.tensors = tensors
         self.contents: dict[Value, Value] = {}
-        self.read_as: dict[Value, tuple[Value, Value]] = {}  # value -> (contents of its root, what it reads as)
+        self.read_as: dict[Value, tuple[Value, Value]] = {}  # value -> (contents of its root, its current value)
 
     def block(self, block: Block) -> None:
         ops, block.ops = block.ops, []
@@ -128,9 +128,9 @@ class _Functional:
         block.returns = [self.read(v, builder) for v in block.returns]
 
     def refresh(self, op: Op, builder: Builder) -> None:
-        """``op`` reads what its tensors hold now; so do the blocks in it, for which outer values are read before it."""
+        """Make ``op`` read the current values of its tensors; for its blocks, outer values are read before it."""
         if op.row.view and self.tensors.root_of(op.operands[0]) in self.contents:
-            return  # a view is taken anew where it is read
+            return  # a view is recreated where it is read
         op.operands = [self.read(v, builder) for v in op.operands]
         if op.blocks:
             for value in dict.fromkeys(uses(op)):
@@ -140,17 +140,17 @@ class _Functional:
                         nested.replace(value, new)
 
     def read(self, value: Value, builder: Builder) -> Value:
-        """What ``value`` holds now."""
+        """Return the current value of ``value``."""
         root = self.tensors.root_of(value)
-        held = self.contents.get(root)
-        if held is None:
+        content = self.contents.get(root)
+        if content is None:
             return value
         known = self.read_as.get(value)
-        if known is None or known[0] is not held:
-            new = held
+        if known is None or known[0] is not content:
+            new = content
             for view, k in self.tensors.path.get(value, ()):
                 new = _view(builder, view, k, new)
-            known = self.read_as[value] = (held, new)
+            known = self.read_as[value] = (content, new)
         return known[1]
 
     def write(self, op: Op, builder: Builder) -> None:
@@ -174,7 +174,7 @@ def _view(builder: Builder, view: Op, k: int, source: Value) -> Value:
 
 
 def _unview(builder: Builder, view: Op, k: int, source: Value, new: Value) -> Value:
-    """``source`` with what ``view`` shows of it replaced by ``new``."""
+    """Return ``source`` with the elements that ``view`` selects replaced by ``new``."""
     if view.name in ("reshape", "squeeze", "expand_dims"):
         return builder.reshape(new, source.shape)
     if view.name == "permute":

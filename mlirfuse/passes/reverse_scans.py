@@ -1,4 +1,4 @@
-"""fusion-reverse-scans: a scan between two reversals is a scan from the other end."""
+"""fusion-reverse-scans: a scan between two reversals as a reverse scan."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class ReverseScans(Pass):
-    """Rewrites a scan of what is reversed along its axis, whose result is only used reversed again, to the scan from
-    the other end: both reversals go. The gradient of a running sum is made so. Operands that are the same all along the
-    axis, as a recurrence's factor may be, need no reversal.
+    """Rewrites a scan of an operand reversed along its axis, whose result is only used reversed again, to the reverse
+    scan without reversals. The gradient of a cumulative sum has this form. Operands that are constant along the axis,
+    as a recurrence's factor may be, need no reversal.
 
     Before::
 
@@ -31,10 +31,10 @@ class ReverseScans(Pass):
     def run(self, graph: Graph) -> None:
         for block in list(blocks(graph)):
             for op in [op for op in block.ops if is_scan(op) and op.group is None]:
-                self._turn(block, op)
+                self._reverse(block, op)
 
     @staticmethod
-    def _turn(block: Block, op: Op) -> None:
+    def _reverse(block: Block, op: Op) -> None:
         axis = op.attrs["axis"] % op.result.rank
         given = [_unreversed(v, axis) for v in op.operands]
         readers = block.users().get(op.result, [])
@@ -56,7 +56,8 @@ class ReverseScans(Pass):
 
 
 def _unreversed(value: Value, axis: int) -> Value | None:
-    """What ``value`` is the reversal of along ``axis``; itself where it is the same all along; else None."""
+    """Return the value that ``value`` is the reversal of along ``axis``; itself where it is constant along it; else
+    None."""
     while value.op is not None and value.op.row.identity:
         value = value.op.operands[0]
     if not value.rank or value.shape[axis] == 1 or _repeats(value.op, axis):
@@ -65,7 +66,7 @@ def _unreversed(value: Value, axis: int) -> Value | None:
 
 
 def _repeats(op: Op | None, axis: int) -> bool:
-    """Whether ``op`` gives the same elements all along ``axis``."""
+    """Whether the result of ``op`` is constant along ``axis``."""
     if op is None or op.name != "broadcast_in_dim":
         return False
     source = dict(zip(op.attrs["dims"], op.operands[0].shape))
@@ -73,7 +74,7 @@ def _repeats(op: Op | None, axis: int) -> bool:
 
 
 def _reverses(op: Op, axis: int) -> bool:
-    """Whether ``op`` reverses its operand along ``axis``, and does nothing else."""
+    """Whether ``op`` only reverses its operand along ``axis``."""
     if op.name != "slice" or op.group is not None:
         return False
     shape = op.operands[0].shape

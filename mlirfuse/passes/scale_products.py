@@ -1,4 +1,4 @@
-"""fusion-scale-products: a matrix times a number, and then a product, the other way round."""
+"""fusion-scale-products: scale the result of a matrix product instead of an operand."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
 
-_LARGE = 1024  # what sizes count as that nobody knows yet
+_LARGE = 1024  # the assumed value of unknown sizes
 
 
 @register
 class ScaleProducts(Pass):
     """Rewrites ``(s * A) @ B`` with a number ``s`` to ``s * (A @ B)``, where nothing else reads ``s * A`` and the
-    product is not larger than it: no scaled copy of ``A`` is written, and the factor is fused with what follows.
-    Half types stay, as their products could overflow, and so do complex numbers.
+    product is not larger than it: no scaled copy of ``A`` is written, and the factor is fused with the users of the
+    product. 16-bit floats are excluded, because their products could overflow, and so are complex numbers.
 
     Before::
 
@@ -46,7 +46,7 @@ class ScaleProducts(Pass):
                 users, returned = block.users(), set(block.returns)
 
     def _swap(self, block: Block, product: Op, k: int, factor: Value) -> None:
-        """The product of the unscaled operand ``k``, and its multiple in place of ``product``."""
+        """Insert the product of the unscaled operand ``k``, and its multiple in place of ``product``."""
         scale = product.operands[k].op
         assert scale is not None
         matrix = scale.operands[1 - scale.operands.index(factor)]
@@ -61,7 +61,7 @@ class ScaleProducts(Pass):
 
 
 def _factor(value: Value) -> Value | None:
-    """The number that ``value`` is a multiple of a tensor by, or None."""
+    """Return the scalar factor of ``value``, a scaled tensor, or None."""
     op = value.op
     if op is None or op.name != "mul" or value.dtype.kind == "c" or (value.dtype.is_float and value.dtype.bits < 32):
         return None
@@ -70,5 +70,5 @@ def _factor(value: Value) -> Value | None:
 
 
 def _elements(value: Value) -> int:
-    """How many elements ``value`` has where all sizes are large."""
+    """Return the number of elements of ``value`` for large sizes."""
     return sz.substitute(value.numel, dict.fromkeys(sz.symbols(value.numel), _LARGE))

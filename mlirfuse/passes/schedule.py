@@ -1,4 +1,4 @@
-"""fusion-schedule: the kernels that a target's schedulers write."""
+"""fusion-schedule: generate kernels by a target's schedulers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from mlirfuse.passes.choose import choose, programs_of
 
 @register
 class Schedule(Pass):
-    """Lets the schedulers of a target write the kernels of a segmented function, for one set of sizes: ``func.func``
+    """Generates the kernels of a segmented function by a target's schedulers, for one set of sizes: ``func.func``
     kernels of ``scf`` loops and vectors for the CPU, ``gpu.func`` kernels for ``cuda:sm_90`` and others.
 
-    The schedule is the one that stands on each segment; where there is none, or some of it, it is chosen first, as
-    `fusion-choose` does with the same options.
-    ``host`` adds the function that launches the kernels.
+    The schedule is the ``schedule`` of each segment; where it is missing or incomplete, it is chosen first, as by
+    `fusion-choose` with the same options. ``host`` adds the function that launches the kernels.
 
-    A function with control flow, guards or library ops gives the kernels of all of its parts, in loops and branches
-    too; the host function of a part is ``launch0``. What calls these, branches and loops is the host program: see
-    convert-fusion-to-host.
+    For a function with control flow, guards or extern ops, the pass generates the kernels of all of its kernel
+    programs, those in loops and branches too; the host function of a program is ``launch0``. The host program calls
+    these, and runs branches and loops: see convert-fusion-to-host.
 
     Before::
 
@@ -45,20 +44,20 @@ class Schedule(Pass):
         graphs = ir.graphs
         if len(graphs) != 1:
             raise PassError(
-                f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part "
-                "of its own, --split-input-file"
+                f"fusion-schedule takes a module of one function; this one has {len(graphs)}: separate them for "
+                "--split-input-file"
             )
         programs, env = programs_of(graphs[0], self.name, self.target, self.sizes)
         modules = []
-        for program, _, part in programs:
+        for program, _, number in programs:
             slots = program.slots()
             module = program.target.write(program, choose(program, env), slots)
-            if part:
-                host = program.target.host(module.kernels, slots, f"launch{part}")  # type: ignore[arg-type]  # its own
+            if number:
+                host = program.target.host(module.kernels, slots, f"launch{number}")  # type: ignore[arg-type]
                 module = replace(module, host=host)
             modules.append(module)
         if not modules:
-            raise PassError("fusion-schedule writes kernels, and this function has none: its ops are the framework's")
+            raise PassError("fusion-schedule: this function has no kernels: all of its ops run through the framework")
         kernels = tuple(kernel for module in modules for kernel in module.kernels)
         module = replace(modules[0], kernels=kernels, host="\n".join(module.host for module in modules))
         with fusion.context():

@@ -1,4 +1,4 @@
-"""fusion-segment: groups are cut into kernels. How segments merge is in ``passes/segmentation/``."""
+"""fusion-segment: cut groups into kernels. Merging of segments is in ``passes/segmentation/``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ APART = "shares no tensor with the segments before it"
 
 
 def scheduler_of(members: list[Op], axes: Axes) -> str:
-    """The kind of segment that these ops are, as ``scheduler = …`` prints it. Which scheduler takes such a segment is
-    decided by those that ``schedule/*/choice.py`` list."""
+    """Return the scheduler of a segment of these ops, as printed by ``scheduler = …``. The lists in
+    ``schedule/*/choice.py`` decide which schedulers take such a segment."""
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
     if any(op.row.kind == "partial" for op in members):
         return "inner-outer"
@@ -38,17 +38,16 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
 
 @register
 class SegmentPass(Pass):
-    """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments
+    """Cuts each group into as few kernels as the schedulers allow. Every op starts as a segment of its own; segments
     merge along values, then between siblings that read the same tensor, as long as one scheduler can take the result
-    and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
-    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. Where one of
-    two segments reads at other indices, what lies between them is the cheapest cut of the ops that lead from one to the
-    other: values that are written and read against instructions that are computed again. What is read
-    at several positions, as in a chain of stencils, is stored where computing it again for each of them would take more
-    than ``repeated`` instructions an element. Where the permuted view of a copy would be stored, the copy is, in the
-    order of memory that it was made for. What adds up a segment's partial sums joins it. Each segment has its number,
-    names its scheduler, and says ``why`` it is cut from the one before it; the first of a group says why that is a
-    group.
+    and no cycle arises, until nothing changes. A value that few cheap ops compute from tensors that are in memory
+    anyway is recomputed in the segments that need it, where that moves fewer bytes than storing and reading it. Where
+    one of two segments reads at other indices, the boundary between them is a minimum cut of the ops in between: bytes
+    written and read against instructions of recomputation. A value that is read at several indices, as in a chain of
+    stencils, is stored where recomputing it for each of them would take more than ``repeated`` instructions an element.
+    Where the permuted view of a copy would be stored, the copy is stored instead, in its own memory order. The sum of a
+    segment's partial sums joins that segment. Each segment has a number, names its scheduler, and ``why`` has the
+    reason that it is cut from the one before it; that of the first segment is its group's.
 
     Before::
 
@@ -79,7 +78,7 @@ class SegmentPass(Pass):
     repeated: int = 96
 
     def run(self, graph: Graph) -> None:
-        self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
+        self.log: list[Decision] = []  # the merges that were tried, for readers after the pass
         self._layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
         self._own = graph.own_results
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
@@ -95,30 +94,30 @@ class SegmentPass(Pass):
                 self._block(nested, scalars, written)
             if op.group is not None:
                 groups.setdefault(op.group, []).append(op)
-        axes = Axes(block.ops, own=self._own)  # of the whole block: a program's kernels are made with the same ones
+        axes = Axes(block.ops, own=self._own)  # of the whole block, as a program's kernels have them
         copies: dict[Op, list[Op]] = {}
         small: set[Op] = set()
         for group, members in groups.items():
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
             used = [op for op in members if op not in free]
-            parts = SegmentDrafts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
-            segmenter = Segmenter(parts)
-            for k, part in enumerate(segmenter.run()):
-                why = (part.why or APART) if k else part.why if part.why == ASKED else group.why
-                segment = Segment(group, scheduler_of(part.ops, axes), {}, why)
-                for op in part.ops:
+            drafts = SegmentDrafts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
+            segmenter = Segmenter(drafts)
+            for k, draft in enumerate(segmenter.run()):
+                why = (draft.why or APART) if k else draft.why if draft.why == ASKED else group.why
+                segment = Segment(group, scheduler_of(draft.ops, axes), {}, why)
+                for op in draft.ops:
                     op.segment = segment
-            self.log += parts.log
+            self.log += drafts.log
             copied = self._copied(free, users)
             small.update(op for created in copied.values() for op in created)
             copies |= segmenter.copies.in_order() | copied
-        block.ops = self._beside_their_segments([copy for op in block.ops for copy in copies.get(op, [op])], small)
+        block.ops = self._next_to_their_segments([copy for op in block.ops for copy in copies.get(op, [op])], small)
 
     @staticmethod
     def _free(members: list[Op], users, returned: set[Value], scalars: set[Value]) -> dict[Op, None]:
-        """What costs nothing to make again: constants, sizes, positions, and scalars computed of those and of scalar
-        arguments. They connect nothing, and no memory passes them on."""
+        """Return the ops that are free to recompute: constants, sizes, indices, and scalars computed from those and
+        from scalar arguments. They connect no segments, and are not passed through memory."""
         inside = set(members)
         out: dict[Op, None] = {}
         for op in members:
@@ -132,7 +131,7 @@ class SegmentPass(Pass):
 
     @staticmethod
     def _copied(free: dict[Op, None], users) -> dict[Op, list[Op]]:
-        """Gives each segment its own copy of the ops in ``free`` that it uses; the copies of each."""
+        """Copy the ops in ``free`` into each segment that uses them; return the copies of each."""
         copies: dict[Op, list[Op]] = {}
         for op in reversed(free):
             readers: dict[Segment | None, list[Op]] = {}
@@ -151,9 +150,9 @@ class SegmentPass(Pass):
         return copies
 
     @staticmethod
-    def _beside_their_segments(ops: list[Op], small: set[Op]) -> list[Op]:
-        """``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments stand in
-        the order of what they do."""
+    def _next_to_their_segments(ops: list[Op], small: set[Op]) -> list[Op]:
+        """Return ``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments
+        are in the order of their main ops."""
         waiting: dict[Segment | None, list[Op]] = {}
         begun: set[Segment] = set()
         out = []

@@ -1,4 +1,4 @@
-"""fusion-sigmoid: what is a logistic function, written otherwise."""
+"""fusion-sigmoid: recognize the logistic function."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class Sigmoid(Pass):
-    """Rewrites ``x / (1 + exp(-u))`` to ``x sigmoid(u)``, whose quotient needs no branch for what such a sum is not;
-    ``1 + tanh(u)`` to ``2 sigmoid(2 u)``, the same function; and ``1 - tanh(u)**2`` beside it to ``4 s (1 - s)``, of
-    that sigmoid. GELU's usual approximation and its gradient are made of them. That takes half the instructions on a
-    CPU, three quarters on a GPU, and for negative ``u`` no digits cancel. The exponential, its sum with 1 and the
-    hyperbolic tangent have no other use.
+    """Rewrites ``x / (1 + exp(-u))`` to ``x sigmoid(u)``, whose division needs no branch for special values; ``1 +
+    tanh(u)`` to ``2 sigmoid(2 u)``, the same function; and ``1 - tanh(u)**2`` next to it to ``4 s (1 - s)`` of that
+    sigmoid. GELU's usual approximation and its gradient contain these. That takes half the instructions on a CPU, three
+    quarters on a GPU, and has no cancellation for negative ``u``. The exponential, its sum with 1 and the hyperbolic
+    tangent must have no other use.
 
     Before::
 
@@ -52,7 +52,7 @@ class Sigmoid(Pass):
                     _replace_quotient(block, op, total, exponential)
 
     def _plus_one(self, op: Op, name: str) -> Op | None:
-        """The op ``name`` that ``op`` adds 1 to, and that nothing else uses, or None."""
+        """Return the op ``name`` that ``op`` adds 1 to, and that nothing else uses, or None."""
         if op.name != "add" or not op.result.dtype.is_float:
             return None
         for one, other in (op.operands, op.operands[::-1]):
@@ -62,11 +62,11 @@ class Sigmoid(Pass):
         return None
 
     def _is_all_of(self, op: Op, user: Op) -> bool:
-        """Whether ``user`` alone, of the same group, uses what ``op`` gives."""
+        """Whether ``user`` alone, of the same group, uses the result of ``op``."""
         return self.users.get(op.result) == [user] and op.result not in self.returned and op.group is user.group
 
     def _replace_tangent(self, block: Block, op: Op) -> None:
-        """The sums of a hyperbolic tangent with 1, and its derivatives, where it has no other use."""
+        """Rewrite the sums of a hyperbolic tangent with 1, and its derivatives, where it has no other use."""
         users = self.users.get(op.result, [])
         sums = [user for user in users if _adds_one(user, op)]
         squares = [user for user in users if user.name == "mul" and user.operands == [op.result] * 2]
@@ -83,12 +83,12 @@ class Sigmoid(Pass):
         for square, user in zip(squares, derivatives):
             rest = _created("sub", user, user.operands[0], share.result)
             product = _created("mul", user, share.result, rest.result)
-            half = _created("add", user, product.result, product.result)
-            _replace(block, user, [rest, product, half, _created("add", user, half.result, half.result)])
+            doubled = _created("add", user, product.result, product.result)
+            _replace(block, user, [rest, product, doubled, _created("add", user, doubled.result, doubled.result)])
             block.ops.remove(square)
 
     def _derivative(self, square: Op) -> Op | None:
-        """What takes the square of a hyperbolic tangent from 1, if nothing else uses it."""
+        """Return the op that subtracts the square of a hyperbolic tangent from 1, if nothing else uses the square."""
         user = next(iter(self.users.get(square.result, [])), None)
         if user is None or user.name != "sub" or not _is_one(user.operands[0]) or not self._is_all_of(square, user):
             return None
@@ -102,7 +102,7 @@ def _created(name: str, like: Op, *operands: Value) -> Op:
 
 
 def _replace(block: Block, op: Op, created: list[Op]) -> None:
-    """The ops ``created`` in place of ``op``, the last one's result for its own."""
+    """Insert the ops ``created`` in place of ``op``, with the last one's result for its own."""
     at = block.ops.index(op)
     block.ops[at : at + 1] = created
     block.replace(op.result, created[-1].result)
@@ -124,7 +124,7 @@ def _replace_quotient(block: Block, op: Op, total: Op, exponential: Op) -> None:
 
 
 def _adds_one(user: Op, op: Op) -> bool:
-    """Whether ``user`` adds 1 to what ``op`` gives."""
+    """Whether ``user`` adds 1 to the result of ``op``."""
     return (
         user.name == "add"
         and user.result.dtype.is_float
@@ -134,7 +134,7 @@ def _adds_one(user: Op, op: Op) -> bool:
 
 
 def _divides(op: Op) -> Op | None:
-    """What makes the number that ``op`` divides by, or None."""
+    """Return the op that computes the divisor of ``op``, or None."""
     if op.name not in ("reciprocal", "div"):
         return None
     by = op.operands[-1]

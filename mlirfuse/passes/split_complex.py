@@ -15,12 +15,12 @@ from mlirfuse.passes.base import Pass, PassError, register
 
 @register
 class SplitComplex(Pass):
-    """Takes complex ops apart into real ones, so that nothing below sees a complex number: vectors have none.
+    """Rewrites complex ops to real ones, so that no later pass sees complex numbers: vectors do not support them.
 
     A complex argument becomes two, marked ``fusion.part = "re"`` and ``"im"``: its memory reinterpreted as real tensors
     with doubled strides, the second starting one real number later. A complex result becomes two likewise. Division
     scales by the larger part of the divisor (Smith 1962) and ``abs`` is ``hypot``, so that no square overflows. A call
-    takes and gives each complex tensor as two.
+    takes and returns each complex tensor as two.
 
     Before::
 
@@ -53,13 +53,13 @@ class _Split:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.pairs: dict[Value, Pair] = {}
-        self.new: dict[Value, Value] = {}  # real values that take another's place
+        self.new: dict[Value, Value] = {}  # replacements of real values
         self.b = Builder(graph.body)
         self.r = RealOps(self.b)
 
     def run(self) -> None:
         graph = self.graph
-        places = self.arguments()
+        indices = self.arguments()
         ops, graph.body.ops = graph.body.ops, []
         for op in ops:
             if op.blocks:
@@ -69,7 +69,7 @@ class _Split:
         aliases: dict[int, int] = {}
         for k, value in enumerate(graph.returns):
             pair = self.pairs.get(value)
-            targets = [places[graph.aliases[k]] + n for n in range(2)] if k in graph.aliases else []
+            targets = [indices[graph.aliases[k]] + n for n in range(2)] if k in graph.aliases else []
             for n, part in enumerate(pair or [self.new.get(value, value)]):
                 if targets:
                     aliases[len(returns)] = targets[n]
@@ -79,14 +79,14 @@ class _Split:
         graph.body.returns, graph.aliases = returns, aliases
 
     def arguments(self) -> list[int]:
-        """Replaces the complex ones; where each original one begins."""
+        """Replace the complex arguments; return the new index of each original one."""
         graph = self.graph
-        places: list[int] = []
+        indices: list[int] = []
         args: list[Value] = []
         layouts: list[Layout | None] = []
         scalars: set[int] = set()
         for k, value in enumerate(graph.args):
-            places.append(len(args))
+            indices.append(len(args))
             layout = graph.layouts[k] if k < len(graph.layouts) else None
             if value.dtype is None or value.dtype.kind != "c":
                 if k in graph.scalars:
@@ -107,7 +107,7 @@ class _Split:
                 layouts.append(None if k in graph.scalars else Layout(tuple(sz.mul(s, 2) for s in strides), align))
             self.pairs[value] = parts[0], parts[1]
         graph.body.args, graph.layouts, graph.scalars = args, layouts, scalars
-        return places
+        return indices
 
     # ---- ops
 
@@ -137,7 +137,7 @@ class _Split:
         if function is not None:
             results = function(self.r, *(self.pair(v) for v in op.operands))
         else:
-            results = rule(op, *op.operands) if rule else self.each(op)
+            results = rule(op, *op.operands) if rule else self.per_part(op)
         for old, created in zip(op.results, results if isinstance(results, list) else [results]):
             if isinstance(created, tuple):
                 self.pairs[old] = created
@@ -145,15 +145,15 @@ class _Split:
                 self.new[old] = created
 
     def pair(self, value: Value) -> Pair:
-        """The parts of a value; of a real one, itself and zeros."""
+        """Return the real and the imaginary part of a value; of a real one, itself and zeros."""
         if value.dtype.kind == "c":
             return self.pairs[value]
         value = self.new.get(value, value)
         zero = self.b.constant(0, value.dtype)
         return value, self.b.op("full", zero, shape=value.shape) if value.shape else zero
 
-    def each(self, op: Op) -> list:
-        """The op on the real and on the imaginary parts."""
+    def per_part(self, op: Op) -> list:
+        """Apply the op to the real and to the imaginary parts."""
         created = []
         for n in range(2):
             operands = [self.pair(v)[n] if v.dtype.kind == "c" else self.new.get(v, v) for v in op.operands]
@@ -162,7 +162,8 @@ class _Split:
         return list(zip(*created))
 
     def _call(self, op, *operands):
-        """The call with each complex operand and result as two: the front end's function takes and gives them so."""
+        """Return the call with each complex operand and result as two: the front end's function takes and returns them
+        so."""
         given = [p for v in operands for p in (self.pair(v) if v.dtype.kind == "c" else (self.new.get(v, v),))]
         types = [(d.real, d.real) if d.kind == "c" else (d,) for d in op.attrs["dtypes"]]
         shapes = [s for t, s in zip(types, op.attrs["shapes"]) for _ in t]
@@ -177,7 +178,7 @@ class _Split:
 
     def _complex(self, op, a, b):
         a, b = (self.new.get(v, v) for v in (a, b))
-        shape = op.result.shape  # both as the result: what moves elements takes each part by itself
+        shape = op.result.shape  # broadcast both to the result: shape ops rewrite each part separately
         return tuple(v if v.shape == shape else self.b.broadcast_to(v, shape) for v in (a, b))
 
     def _cast(self, op, x):

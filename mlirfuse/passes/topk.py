@@ -1,4 +1,4 @@
-"""fusion-topk: of what is sorted to be cut to a few, only those are looked for."""
+"""fusion-topk: replace a sort of which few elements are used by topk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, blocks, register
 
-_TYPES = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8"}  # that both NumPy and torch choose among
+_TYPES = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8"}  # supported by both NumPy's and torch's selection
 
 
 @register
 class TopK(Pass):
-    """Replaces a sort of which slices take at most ``most`` elements at one end by ``topk``, which a library finds
-    without sorting all.
+    """Replaces a sort whose users are slices of at most ``most`` elements at one end by ``topk``, which a library
+    computes without sorting all elements.
 
     Before::
 
@@ -29,7 +29,7 @@ class TopK(Pass):
 
     name = "fusion-topk"
     most: int = 64
-    least: int = 512  # elements along the axis, where that is known: shorter rows are sorted as quickly
+    least: int = 512  # elements along the axis, if known: sorting shorter rows is as fast
 
     def run(self, graph: Graph) -> None:
         for block in list(blocks(graph)):
@@ -66,14 +66,14 @@ class TopK(Pass):
 
 @dataclass(frozen=True)
 class _Cut:
-    """Of the elements along an axis the ``size`` from ``start`` on, ``step`` apart."""
+    """The ``size`` elements along an axis from ``start`` on, with step ``step``."""
 
     start: Size
     step: int
     size: Size
 
     def of(self, start: Size, step: int, size: Size) -> _Cut:
-        """A cut of this cut."""
+        """Return a cut of this cut."""
         return _Cut(self.start + self.step * start, self.step * step, size)
 
     def largest(self, extent: Size) -> bool:
@@ -81,15 +81,15 @@ class _Cut:
         return (self.start if self.step < 0 else self.start + self.size - 1) == extent - 1
 
     def at_an_end(self, extent: Size, most: int) -> bool:
-        """Whether it is the first or the last few elements, next to each other."""
+        """Whether it is a few adjacent elements at the beginning or the end."""
         if not isinstance(self.size, int) or not 1 <= self.size <= most or abs(self.step) != 1:
             return False
         return self.largest(extent) or (self.start if self.step > 0 else self.start - self.size + 1) == 0
 
 
 def _cuts(block: Block, value: Value, cut: _Cut, axis: int) -> list[tuple[Op, _Cut]] | None:
-    """The slices that cut ``value``, itself a ``cut`` of what is sorted, and what they take; those of a reversal in its
-    place. None where something else reads it."""
+    """Return the slices that cut ``value``, itself a ``cut`` of the sorted tensor, and the cuts that they take; for a
+    reversal, its users' slices. None where something else reads it."""
     readers = block.users().get(value, [])
     if value in block.returns or any(not _is_along(reader, axis) for reader in readers):
         return None
@@ -108,12 +108,12 @@ def _cuts(block: Block, value: Value, cut: _Cut, axis: int) -> list[tuple[Op, _C
 
 
 def _is_along(op: Op, axis: int) -> bool:
-    """Whether ``op`` is a slice that takes all along every other axis."""
+    """Whether ``op`` is a slice that takes all elements along every other axis."""
     if op.name != "slice" or op.group is not None:
         return False
     shape, attrs = op.operands[0].shape, op.attrs
-    parts = enumerate(zip(attrs["start"], attrs["step"], attrs["size"]))
-    return all(k == axis or part == (0, 1, shape[k]) for k, part in parts)
+    dims = enumerate(zip(attrs["start"], attrs["step"], attrs["size"]))
+    return all(k == axis or dim == (0, 1, shape[k]) for k, dim in dims)
 
 
 def _reversed(block: Block, created: Op, axis: int) -> Value:

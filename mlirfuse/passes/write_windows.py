@@ -1,4 +1,4 @@
-"""fusion-write-windows: of an argument that a slice is written into, the slice is written."""
+"""fusion-write-windows: write only the changed slice of an argument."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class WriteWindows(Pass):
-    """Where an argument's new value is a ``set_slice`` of its old one and is read by nobody else, the result is what is
-    written, and ``fusion.start`` and ``fusion.step`` say where: the rest of the argument is neither read nor written.
-    It has to come after fusion-remove-inplace and before fusion-decompose.
+    """Where an argument's new value is a ``set_slice`` of its old one and has no other users, makes the slice the
+    result, with its location in ``fusion.start`` and ``fusion.step``: the rest of the argument is neither read nor
+    written. It has to run after fusion-remove-inplace and before fusion-decompose.
 
     Before::
 

@@ -1,1 +1,1 @@
-"""What compiled code runs on: the native module ``mlirfuse._native`` (C++ sources here), caches and devices."""
+"""The runtime of compiled code: the native module ``mlirfuse._native`` (C++ sources in native/), caches and devices."""

@@ -1,4 +1,4 @@
-"""What callers' arrays are to a trace: NumPy arrays and numbers, torch tensors, anything that speaks
+"""Callers' arrays as a trace sees them: NumPy arrays and numbers, torch tensors, any object with
 ``__cuda_array_interface__``."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DLPACK_CPU = 1
 
 
 def framework(value) -> str | None:
-    """ "numpy", "torch", "cupy", or "own" for another CUDA array; None for what is no array."""
+    """Return "numpy", "torch", "cupy", or "own" for another CUDA array; None for an object that is not an array."""
     if isinstance(value, np.ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -28,7 +28,7 @@ def framework(value) -> str | None:
 
 
 def torch_dtype(dtype: dt.DType):
-    """torch's dtype for ours."""
+    """Return torch's dtype for a :class:`DType`."""
     import torch
 
     if not _torch_dtypes:
@@ -58,7 +58,7 @@ def _of_torch(dtype) -> dt.DType:
 
 
 def address_of(value) -> int:
-    """Where an array's first element lies."""
+    """Return the address of an array's first element."""
     kind = framework(value)
     if kind == "numpy":
         return value.ctypes.data
@@ -66,8 +66,8 @@ def address_of(value) -> int:
 
 
 def describe(value, name: str = "x") -> ArgSpec | Static:
-    """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises
-    :class:`UnsupportedError`, with the remedy in terms of the argument's ``name``."""
+    """Return the :class:`ArgSpec` of an argument; :class:`Static` for an object that is not an array or number. Raises
+    :class:`UnsupportedError`, with a remedy in terms of the argument's ``name``."""
     kind = framework(value)
     if kind == "torch":
         if value.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -86,7 +86,7 @@ def describe(value, name: str = "x") -> ArgSpec | Static:
         )
     if kind in ("cupy", "own"):
         interface = value.__cuda_array_interface__
-        own = getattr(value, "dtype", None)  # which may be bfloat16; the interface's words have none for that
+        own = getattr(value, "dtype", None)  # may be bfloat16, which the interface's type strings cannot express
         dtype = dt.of(own if isinstance(own, np.dtype) else np.dtype(interface["typestr"]))
         shape = tuple(interface["shape"])
         strides = interface.get("strides")
@@ -105,8 +105,10 @@ def describe(value, name: str = "x") -> ArgSpec | Static:
             writable=not read_only,
         )
     if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
-        remedy = _plain_array(value, name)
-        raise UnsupportedError(f"{_named(value)}, an array with rules of its own: pass the plain array, {remedy}")
+        remedy = _conversion_to_numpy(value, name)
+        raise UnsupportedError(
+            f"{_named(value)}, an array with semantics of its own: pass the underlying array, {remedy}"
+        )
     spec = ArgSpec.of(value)
     if isinstance(spec, Static):
         _check_constant(value, name)
@@ -114,7 +116,7 @@ def describe(value, name: str = "x") -> ArgSpec | Static:
 
 
 def _named(value) -> str:
-    """An object's type as its users write it, with an article: "a pandas.Series"."""
+    """Return an object's type as users write it, with an article: "a pandas.Series"."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     public = package != "builtins" and getattr(sys.modules.get(package), kind.__name__, None) is kind
@@ -122,54 +124,58 @@ def _named(value) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-# Attributes of other libraries' arrays, and how users get the plain array by them.
+# Attributes of other libraries' arrays, and how users convert with them to a NumPy array.
 _REMEDIES = {"to_numpy": "to_numpy()", "compute": "compute()", "magnitude": "magnitude", "value": "value"}
 
 
-def _plain_array(value, name: str) -> str:
-    """How the user gets the plain array in an object of another library."""
+def _conversion_to_numpy(value, name: str) -> str:
+    """Return how the user gets a NumPy array from an object of another library."""
     if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):  # importing it takes 20 ms
         return f"np.ma.getdata({name})"
-    ways = [f"{name}.{way}" for attribute, way in _REMEDIES.items() if hasattr(type(value), attribute)]
-    return ways[0] if ways else f"np.asarray({name})"
+    conversions = [
+        f"{name}.{conversion}" for attribute, conversion in _REMEDIES.items() if hasattr(type(value), attribute)
+    ]
+    return conversions[0] if conversions else f"np.asarray({name})"
 
 
 _ARRAY_PROTOCOLS = ("__array_ufunc__", "__array_function__", "__dlpack__", "to_numpy")
 
 
 def _check_constant(value, name: str) -> None:
-    """Raises UnsupportedError for an object that cannot be a constant of compiled code: an array or a table of another
-    library, or what may change and has no hash."""
+    """Raise UnsupportedError for an object that cannot be a constant of compiled code: an array or a table of another
+    library, or a mutable object without a hash."""
     kind = type(value)
     if issubclass(kind, (type, str, np.generic, np.dtype)):
         return
     if any(hasattr(kind, protocol) for protocol in _ARRAY_PROTOCOLS):
-        raise UnsupportedError(f"{_named(value)}, which has rules of its own: pass {_plain_array(value, name)}")
-    if hasattr(kind, "__dataclass_fields__"):  # what the function reads of it is compared at each call
+        raise UnsupportedError(
+            f"{_named(value)}, which has semantics of its own: pass {_conversion_to_numpy(value, name)}"
+        )
+    if hasattr(kind, "__dataclass_fields__"):  # the fields that the function reads are compared at each call
         return
     try:
         hash(value)
     except TypeError:
         remedy = "pass its arrays and numbers, or a list, a tuple or a dict of them"
-        raise UnsupportedError(f"{_named(value)}, no array or number, and without a hash: {remedy}") from None
+        raise UnsupportedError(f"{_named(value)}, which is not an array or number and has no hash: {remedy}") from None
 
 
 def host_array(value):
-    """``value``; as a view of NumPy's where it is an array in the host's memory that speaks DLPack (jax's)."""
+    """Return ``value``; an array in host memory with DLPack (jax's) as a NumPy view."""
     if framework(value) is None and hasattr(type(value), "__dlpack__") and value.__dlpack_device__()[0] == _DLPACK_CPU:
         return np.from_dlpack(value)
     return value
 
 
 def spec_of(array) -> ArgSpec:
-    """The :class:`ArgSpec` of an array."""
+    """Return the :class:`ArgSpec` of an array."""
     spec = describe(array)
     assert isinstance(spec, ArgSpec)
     return spec
 
 
 def device_of(value) -> tuple | None:
-    """("cpu",) or ("cuda", index) for an array; None for anything else."""
+    """Return ("cpu",) or ("cuda", index) for an array; None for anything else."""
     kind = framework(value)
     if kind is None:
         return None
@@ -182,7 +188,7 @@ def device_of(value) -> tuple | None:
 
 
 def to_numpy(value) -> np.ndarray:
-    """A NumPy array of the same elements, on the host."""
+    """Return a NumPy array of the same elements, on the host."""
     kind = framework(value)
     if kind == "torch":
         host = value.detach().cpu()
@@ -196,7 +202,7 @@ def to_numpy(value) -> np.ndarray:
     if kind == "own":
         from mlirfuse.runtime.device_array import DeviceArray
 
-        if not isinstance(value, DeviceArray):  # its memory, described as one of ours
+        if not isinstance(value, DeviceArray):  # a view of its memory
             spec, (_, device) = spec_of(value), device_of(value) or ("cuda", 0)
             strides = [s * spec.dtype.bytes for s in spec.strides]
             value = DeviceArray(address_of(value), spec.shape, spec.dtype.numpy, strides, device, owner=value)
@@ -205,7 +211,7 @@ def to_numpy(value) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray, like):
-    """``array`` as an array of the framework and device of ``like``."""
+    """Return ``array`` as an array of the framework and device of ``like``."""
     kind = framework(like)
     if kind == "torch":
         torch = sys.modules["torch"]
@@ -229,7 +235,7 @@ def from_numpy(array: np.ndarray, like):
 
 
 def write_into(target, array: np.ndarray) -> None:
-    """Overwrites ``target``'s elements."""
+    """Overwrite ``target``'s elements."""
     if framework(target) == "numpy":
         target[...] = array
     elif framework(target) == "torch":

@@ -1,9 +1,9 @@
-"""Kernels of a host program for a GPU are compiled before they first run, many at a time, while Python goes on.
+"""Compiles the GPU kernels of a host program before their first run, many in parallel, while Python continues.
 
-What takes long of a kernel, MLIR's passes and NVIDIA's compiler, runs in threads without Python's lock; what Python
-does for it, in the thread that begins it. So a model's forward is compiled while its backward is lowered, and the
-backward's while the forward runs first. One that does not compile, or whose arguments lie otherwise in a call than is
-thought here, is compiled when it runs, which tells what is wrong.
+The slow steps of a kernel's compilation, MLIR's passes and NVIDIA's compiler, run in threads without the GIL; the
+Python part runs in the thread that starts it. So a model's forward is compiled while its backward is lowered, and the
+backward's while the forward runs first. A kernel that fails to compile, or whose arguments have another layout in a
+call than assumed here, is compiled when it runs, which reports the error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _lock = threads.lock()
 
 
 def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
-    """Begins to compile those of ``launches`` that are not compiled for the sizes ``env``, as far as these tell theirs.
-    The first of them that runs waits for all."""
+    """Start to compile those of ``launches`` that are not compiled for the sizes ``env``, as far as ``env`` has their
+    sizes. The first of them that runs waits for all."""
     begun: list[tuple[Launches, Callable[[], None]]] = []
     with _lock, gc_control.gc_disabled(), _workers() as workers:
         for one in launches:
-            if one.before is not None or _ended:  # another thread has begun it
+            if one.before is not None or _ended:  # another thread has started it
                 continue
             with contextlib.suppress(Exception):
                 rest = one.begun(env, workers.run)
@@ -39,18 +39,18 @@ def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
 
 
 def finish(begun: list[tuple[Launches, Callable[[], None]]]) -> None:
-    """Loads what was begun, in the order in which it was, once its code is there."""
+    """Load the started kernels, in the order in which they were started, once their code is ready."""
     with _lock, gc_control.gc_disabled():
         while begun:
             one, rest = begun[0]
-            with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled by itself
+            with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled at its run
                 rest()
             one.before = None
             begun.pop(0)
 
 
 class _Workers:
-    """Threads that run tasks, at most :data:`_MOST`, until they are told that no more come."""
+    """A pool of at most :data:`_MOST` threads that run tasks until it is closed."""
 
     def __init__(self) -> None:
         self._most = min(_MOST, os.cpu_count() or 1)
@@ -64,7 +64,7 @@ class _Workers:
         self._asked.append(task)
         if self._serving < self._most:
             self._serving += 1
-            threads.beside(self._serve)
+            threads.start_thread(self._serve)
         return task
 
     def _serve(self) -> None:
@@ -77,18 +77,18 @@ class _Workers:
         return not all(task.done for task in self._asked)
 
     def close(self) -> None:
-        """No more tasks come."""
+        """Accept no more tasks."""
         for _ in range(self._serving):
             self._tasks.put(None)
 
     def wait(self) -> None:
-        """Until all that was asked for has run."""
+        """Wait until all submitted tasks have run."""
         while self._asked:
             self._asked[-1].wait()
             self._asked.pop()
 
     def drop(self) -> None:
-        """What has not begun does not run."""
+        """Cancel the tasks that have not started."""
         with contextlib.suppress(Empty):
             while True:
                 task = self._tasks.get_nowait()
@@ -97,7 +97,7 @@ class _Workers:
         self.close()
 
 
-_working: list[_Workers] = []  # those that may not have ended
+_working: list[_Workers] = []  # pools that may still run
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def _workers() -> Iterator[_Workers]:
     _working.append(workers)
     try:
         yield workers
-    except BaseException:  # an interrupt: maybe before there was a thread for what was asked
+    except BaseException:  # an interrupt: perhaps before a thread for a submitted task was started
         workers.drop()
         raise
     workers.close()
@@ -118,8 +118,8 @@ _ended = False
 
 @atexit.register
 def _end() -> None:
-    """Waits for what is being compiled: a library must not be torn down under a thread. What runs later is compiled by
-    itself."""
+    """Wait for running compilations: a library must not be torn down under a thread. Kernels that run later are
+    compiled at their run."""
     global _ended
     _ended = True
     for workers in _working:
@@ -127,16 +127,16 @@ def _end() -> None:
         workers.wait()
 
 
-class _Quiet:
-    """Held over a fork: nothing is being compiled. A child would lack the threads, and find locks held that they
-    hold."""
+class _NoCompilation:
+    """A lock held across a fork: no compilation runs then. The child would lack the threads, and find their locks
+    held."""
 
     def acquire(self) -> None:
         _lock.acquire()
         try:
             for workers in _working:
                 workers.wait()
-        except BaseException:  # an interrupt: nobody would release it
+        except BaseException:  # an interrupt: nothing else would release it
             _lock.release()
             raise
 
@@ -144,4 +144,4 @@ class _Quiet:
         _lock.release()
 
 
-threads.hold_over_forks(_Quiet())
+threads.hold_over_forks(_NoCompilation())

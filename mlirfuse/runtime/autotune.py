@@ -1,9 +1,8 @@
-"""``mlirfuse.autotune(fn, *args)``: measures schedulers' candidates on this machine's GPU and keeps the winners on
-disk.
+"""``mlirfuse.autotune(fn, *args)``: measures schedulers' candidates on this computer's GPU and stores the best on disk.
 
-Each segment's candidates are timed with the others at their present choice; times are medians of event timings with the
-L2 cache flushed before each launch. The winner is used from then on for calls with these sizes, in this process and,
-through the compile cache's folder, in later ones.
+Each segment's candidates are timed with the other segments at their present choice; times are medians of event timings
+with the L2 cache flushed before each launch. The best is used from then on for calls with these sizes, in this process
+and, through the compile cache's folder, in later ones.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def _given(record, leaves):
 
 @dataclass
 class Tuned:
-    """One segment's result: times in milliseconds, by parameters; ``heuristics`` is what the scheduler chose by
-    itself."""
+    """One segment's result: times in milliseconds, by parameters; ``heuristics``: the parameters that the heuristics
+    chose."""
 
     segment: str
     heuristics: object
@@ -44,31 +43,31 @@ class Tuned:
 
     @property
     def model_loss(self) -> float:
-        """How much longer the model's choice takes than the best, as a share."""
+        """How much slower the heuristics' choice is than the best, as a fraction."""
         return self.times[self.heuristics] / self.times[self.best] - 1
 
     def __str__(self) -> str:
         rows = sorted(self.times.items(), key=lambda item: item[1])
-        lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
+        lines = [f"{self.segment}: the heuristics' choice is {self.model_loss:.1%} slower than the best"]
         for params, ms in rows[:6]:
-            mark = "   <- model" if params == self.heuristics else ""
+            mark = "   <- heuristics" if params == self.heuristics else ""
             lines.append(f"  {ms:.4f} ms  {serialize.serialized(self.schedulers.attributes(params))}{mark}")
         return "\n".join(lines)
 
 
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
-    """Measures at most ``limit`` candidates of each segment of ``fn`` (made by :func:`mlirfuse.jit`) on ``args``, which
-    lie on a GPU.
+    """Measure at most ``limit`` candidates of each segment of ``fn``, a function compiled by :func:`mlirfuse.jit`, on
+    ``args``, which are on a GPU.
 
-    Gives one :class:`Tuned` a segment. Raises :class:`UnsupportedError` for a call that does not run as one program on
-    a GPU.
+    Returns one :class:`Tuned` per segment. Raises :class:`UnsupportedError` for a call that does not run as one program
+    on a GPU.
     """
     fn(*args)
-    kind, leaves, env = fn.kind_of(*args)
-    executor = kind.executor
+    specialization, leaves, env = fn.kind_of(*args)
+    executor = specialization.executor
     if executor is None or executor.program is None or executor.target.name != "cuda":
         raise UnsupportedError("autotune measures functions that run as one program on a GPU")
-    program, leaf_of_arg = executor.program, kind.leaf_of_arg
+    program, leaf_of_arg = executor.program, specialization.leaf_of_arg
     timer = _Timer(executor.target.device)
     alignments = executor.alignments(leaves, leaf_of_arg)
     chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
@@ -87,7 +86,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
                     _native.synchronize(executor.target.device)
                     calls[params] = lambda d=dispatch: d(*leaves)
                 except (CompileError, CudaError):
-                    continue  # more shared memory or registers than the machine has
+                    continue  # more shared memory or registers than the GPU has
             result.times.update(timer.medians(calls, repeat))
             chosen[at] = result.best
             out.append(result)
@@ -110,8 +109,8 @@ class _Timer:
         self.events = [_native.event_create(device) for _ in range(2)]
 
     def medians(self, calls: dict, repeat: int) -> dict:
-        """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to
-        run is slower."""
+        """Return the median time of each call on the default stream, in milliseconds; the calls alternate, since the
+        first to run is slower."""
         times: dict[Any, list[float]] = {name: [] for name in calls}
         for k in range(repeat + 1):
             for name, call in calls.items():

@@ -1,12 +1,12 @@
-"""The compile cache on disk: PTX and host objects by everything that decides them.
+"""The compile cache on disk: PTX and host objects, keyed by everything that they depend on.
 
-It lies in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/.cache/mlirfuse``; ``MLIRFUSE_CACHE=0``
-switches it off. Entries are written to a file of their own and then renamed, so that several processes may write at
-once; each carries a checksum, and a damaged one is removed and built again. Where the folder cannot be written,
-compilation goes on without it.
+It is in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/.cache/mlirfuse``; ``MLIRFUSE_CACHE=0``
+disables it. Entries are written to a temporary file and then renamed, so that several processes may write at once; each
+carries a checksum, and a damaged one is removed and rebuilt. If the folder cannot be written, compilation continues
+without it.
 
-Entries are native code. So folder and entries have to belong to the user, and nobody else may write to them; a folder
-of which that is not true is not used. An entry is opened once, and what was checked is what runs.
+Entries are native code. So folder and entries have to belong to the user; they are ignored if other users can write to
+them. An entry is opened once, and the checked contents are what runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def enabled() -> bool:
 
 
 def folder() -> Path:
-    """Where entries lie."""
+    """Return the folder of the entries."""
     named = os.environ.get("MLIRFUSE_CACHE_DIR")
     if named:
         return Path(named)
@@ -52,7 +52,7 @@ def _versions() -> str:
 
 @_once
 def sources() -> str:
-    """A digest of this package's Python files, for what depends on all of them."""
+    """Return a digest of this package's Python files, as a key for everything that depends on all of them."""
     digest, root = hashlib.sha256(_versions().encode()), Path(__file__).parent.parent
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
@@ -60,7 +60,7 @@ def sources() -> str:
 
 
 def key(kind: str, *parts) -> str:
-    """The name of the entry for what is compiled from ``parts``."""
+    """Return the name of the entry for code compiled from ``parts``."""
     digest = hashlib.sha256(_versions().encode())
     for part in parts:
         digest.update(b"\0" + (part if isinstance(part, bytes) else str(part).encode()))
@@ -68,7 +68,7 @@ def key(kind: str, *parts) -> str:
 
 
 def load(name: str) -> bytes | None:
-    """The entry, or None if it is not there, damaged or cannot be read."""
+    """Return the entry, or None if it is missing, damaged or unreadable."""
     global hits, misses
     if not enabled():
         return None
@@ -83,7 +83,7 @@ def load(name: str) -> bytes | None:
 
 
 def _read(name: str) -> tuple[bytes | None, str]:
-    """An entry's contents, or why there are none."""
+    """Return an entry's contents, or None and the reason."""
     try:
         where = _open_folder()
     except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +91,7 @@ def _read(name: str) -> tuple[bytes | None, str]:
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
     if where is None:
-        return None, "is not used: its folder is not the user's alone"
+        return None, "is not used: another user owns or can write to its folder"
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
         with open(handle, "rb") as file:
@@ -99,13 +99,13 @@ def _read(name: str) -> tuple[bytes | None, str]:
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.ELOOP, "no file")
             if not _is_users_own(found):
-                return None, "is not used: it is not the user's alone"
+                return None, "is not used: another user owns or can write to it"
             data = file.read()
     except FileNotFoundError:
         return None, "is not there"
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR):  # a link, a folder
-            return None, f"cannot be read: {error.strerror}"  # it may be whole: it stays
+        if error.errno not in (errno.ELOOP, errno.EISDIR):  # a symbolic link, a folder
+            return None, f"cannot be read: {error.strerror}"  # it may be intact: it stays
         data = b""
     finally:
         os.close(where)
@@ -121,7 +121,7 @@ def _is_users_own(found: os.stat_result) -> bool:
 
 
 def _open_folder() -> int | None:
-    """A descriptor of the folder; None where others could have written what lies in it, which is told once."""
+    """Return a descriptor of the folder; None, with one warning, where other users could have written to it."""
     where = folder()
     handle = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if _is_users_own(os.fstat(handle)):
@@ -135,7 +135,8 @@ def _open_folder() -> int | None:
 
 
 def store(name: str, body: bytes) -> None:
-    """Keeps an entry; a folder that cannot be written or is not the user's alone is told once and otherwise ignored."""
+    """Store an entry; a folder that cannot be written, or that others can write to, is reported once and otherwise
+    ignored."""
     if not enabled():
         return
     temporary = None
@@ -157,17 +158,17 @@ def store(name: str, body: bytes) -> None:
         _log(f"cannot be written ({error}); set MLIRFUSE_CACHE_DIR to a folder that can")
 
 
-_ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}|\.writing-.*")  # names of what lies in the folder
+_ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}|\.writing-.*")  # names of files in the folder
 
 
 def entries() -> list[Path]:
-    """What lies in the folder of ours, whole or half written. Raises OSError where that cannot be read."""
+    """Return the cache's files in the folder, complete or partial. Raises OSError where it cannot be read."""
     where = folder()
     return sorted(path for path in where.iterdir() if _ENTRY.fullmatch(path.name)) if where.is_dir() else []
 
 
 def clear() -> tuple[int, int]:
-    """Removes the entries, and nothing else that lies in the folder: how many, and their bytes."""
+    """Remove the entries, and no other files in the folder. Returns their number and their bytes."""
     removed, nbytes = 0, 0
     for path in entries():
         size = path.lstat().st_size
@@ -178,7 +179,7 @@ def clear() -> tuple[int, int]:
 
 
 def _remove(path: Path) -> None:
-    """Takes away what lies at ``path``, a folder too; what cannot be removed stays."""
+    """Remove the file or folder at ``path``, if possible."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

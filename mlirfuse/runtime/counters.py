@@ -1,4 +1,4 @@
-"""What has been compiled so far: read these to see that new sizes compile nothing."""
+"""Counts of compilations and fallbacks: read them to check that new sizes compile nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mlirfuse.core import old_names
 from mlirfuse.runtime import events
 
 specializations = 0  # graphs traced and segmented
-compiled_programs = 0  # choices of schedule parameters compiled
+compiled_programs = 0  # sets of schedule parameters compiled
 fallbacks = 0  # calls that ran op by op
 
 

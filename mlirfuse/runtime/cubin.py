@@ -1,8 +1,8 @@
-"""A GPU's machine code of PTX by NVIDIA's nvJitLink, where that is installed, as it is with torch.
+"""Compiles PTX to a GPU's machine code by NVIDIA's nvJitLink, where that is installed, as it is with torch.
 
-The driver compiles PTX too, but one module at a time in a process, whatever threads ask for it: 16 kernels take 40 ms
-each in one thread or in sixteen, and by nvJitLink 43 ms in one and 4.9 in sixteen (one H100 and 16 cores, driver
-580.159.04, CUDA 13.0, 2026-11-25). To load what it has made takes the driver 0.04 ms.
+The driver compiles PTX too, but one module at a time in a process, regardless of threads: 16 kernels take 40 ms each in
+one thread or in sixteen, and by nvJitLink 43 ms in one and 4.9 in sixteen (one H100 and 16 cores, driver 580.159.04,
+CUDA 13.0, 2026-11-25). Loading the result takes the driver 0.04 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SONAMES = ("libnvJitLink.so.13", "libnvJitLink.so.12")
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    for name in _SONAMES:  # torch's libraries have loaded it: to search for it takes 0.2 s
+    for name in _SONAMES:  # torch may have loaded it already; a search takes 0.2 s
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_NOW)
     try:
@@ -43,20 +43,20 @@ def _version() -> str:
 
 
 def of(ptx: str, chip: str) -> bytes | None:
-    """The machine code of a PTX module for ``chip`` ("sm_90"); None where nvJitLink is not there, or does not know it.
-    Other threads run meanwhile."""
+    """Return the machine code of a PTX module for ``chip`` ("sm_90"); None where nvJitLink is missing, or does not
+    support it. Releases the GIL."""
     if not _version():
         return None
     key = cache.key("cubin", ptx, chip, _version())
     found = cache.load(key)
     if found is None:
-        found = _linked(ptx.encode(), chip)
+        found = _compiled(ptx.encode(), chip)
         if found is not None:
             cache.store(key, found)
     return found
 
 
-def _linked(ptx: bytes, chip: str) -> bytes | None:
+def _compiled(ptx: bytes, chip: str) -> bytes | None:
     library = _library()
     assert library is not None
     handle, options = ctypes.c_void_p(), (ctypes.c_char_p * 1)(f"-arch={chip}".encode())

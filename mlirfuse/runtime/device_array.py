@@ -1,4 +1,4 @@
-"""An array in CUDA memory of our own, for results whose arguments belong to no framework that could hold them."""
+"""An array in CUDA memory that this package allocates, for results of arguments whose framework cannot allocate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DLPACK_CUDA = 2
 
 
 class DeviceArray:
-    """Device memory with a shape and a dtype. It speaks ``__dlpack__`` and ``__cuda_array_interface__``, so that any
-    CUDA framework can take it over without a copy. Without an ``owner`` it frees its memory when it goes. ``stream`` is
-    the one that writes it, None where all is written."""
+    """Device memory with a shape and a dtype. It has ``__dlpack__`` and ``__cuda_array_interface__``, so that any CUDA
+    framework can use it without a copy. Without an ``owner`` it frees its memory when it is collected. ``stream``: the
+    stream that writes it, None where all writes have finished."""
 
     __slots__ = ("__weakref__", "_owner", "data_ptr", "device", "dtype", "shape", "stream", "strides")
 
@@ -41,14 +41,14 @@ class DeviceArray:
 
     @classmethod
     def from_numpy(cls, array: np.ndarray, device: int = 0) -> DeviceArray:
-        """A contiguous copy of ``array`` on a device."""
+        """Return a contiguous copy of ``array`` on a device."""
         array = np.asarray(array, order="C")
         copy = cls(_native.mem_alloc(array.nbytes, device), array.shape, array.dtype, None, device)
         _native.copy_to_device(copy.data_ptr, _as_bytes(array))
         return copy
 
     def __del__(self):
-        # Half-made objects have no pointer, and at exit the module may be gone already.
+        # A partially constructed object has no pointer, and at exit the module may be gone already.
         if getattr(self, "_owner", self) is None and self.data_ptr and _native is not None:
             _native.mem_free(self.data_ptr)
 
@@ -73,7 +73,7 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def numpy(self) -> np.ndarray:
-        """A copy on the host, after all work on the device."""
+        """Return a copy on the host, after all work on the device."""
         low, high = _extent(self.shape, self.strides, self.dtype.itemsize)
         span = np.empty(high - low, np.uint8)
         _native.synchronize(self.device)
@@ -102,7 +102,7 @@ class DeviceArray:
         return (_DLPACK_CUDA, self.device)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """A capsule. Work that is still running on the device is waited for, unless ``stream=-1`` says not to."""
+        """Return a capsule. Waits for running work on the device, unless ``stream=-1``."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a DeviceArray is exported in place only")
         if stream != -1:
@@ -119,7 +119,7 @@ def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def _extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """The bytes that the elements span, relative to the data pointer."""
+    """Return the byte range of the elements, relative to the data pointer."""
     if 0 in shape:
         return 0, 0
     reach = [(size - 1) * stride for size, stride in zip(shape, strides)]
@@ -127,7 +127,7 @@ def _extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tupl
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """The bytes of a contiguous array, also of a dtype that the buffer protocol does not know (bfloat16)."""
+    """Return the bytes of a contiguous array, also of a dtype that the buffer protocol does not support (bfloat16)."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -156,7 +156,7 @@ class _DLManagedTensor(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_DLManagedTensor))
 _DLManagedTensor._fields_ = [("tensor", _DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _Deleter)]
 
-# Exported tensors and what keeps their memory, until a consumer calls the deleter.
+# Exported tensors and the owners of their memory, until a consumer calls the deleter.
 _exported: dict[int, tuple] = {}
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -180,7 +180,7 @@ _capsule_pointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
 @_CapsuleDestructor
 def _destroy(capsule):
-    # A consumer renames the capsule that it has taken.
+    # A consumer renames a capsule that it has consumed.
     if _capsule_is_valid(capsule, b"dltensor"):
         _exported.pop(_capsule_pointer(capsule, b"dltensor"), None)
 

@@ -1,11 +1,11 @@
-"""What the compiler reports while it works, as typed events, and who listens.
+"""What the compiler reports while it works, as typed events, and their observers.
 
-The layers report; nothing that they do depends on it. :mod:`mlirfuse.runtime.counters` counts,
-:mod:`mlirfuse.inspect.dump` prints, and a program may listen too::
+The layers report events; none of their behaviour depends on observers. :mod:`mlirfuse.runtime.counters` counts,
+:mod:`mlirfuse.inspect.dump` prints, and a user's program may observe too::
 
     stop = events.observe(events.Compiled, lambda event: print(event.seconds))
 
-An event that nobody listens to is not made: where a call passes, the code asks ``events.Found.observers`` first.
+An event without observers is not created: on the path of a call, the code first asks ``events.Found.observers``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Something that has happened. ``observers`` listen to this class alone."""
+    """Something that happened. ``observers`` receive the events of this class, not of its subclasses."""
 
     observers: ClassVar[tuple[Callable[[Any], None], ...]] = ()
 
@@ -33,19 +33,20 @@ class Event:
         cls.observers = ()
 
 
-# ---- kinds of calls: ``source`` is the front end's part of a function, as the miss path knows it
+# ---- specializations: ``source`` is the front end's record of a function, as the cache's miss path knows it
 
 
 @dataclass(eq=False)
 class Found(Event):
-    """A call with new sizes or addresses belongs to a kind that there is."""
+    """A call with new sizes or addresses matched an existing specialization."""
 
     source: Source
 
 
 @dataclass(eq=False)
 class Traced(Event):
-    """A front end has made the graph of a new kind, which will be compiled. ``known``: the kinds before it, by key."""
+    """A front end has traced the graph of a new specialization, which is compiled next. ``known``: the earlier
+    specializations, by key."""
 
     source: Source
     specialization: Specialization
@@ -55,7 +56,7 @@ class Traced(Event):
 
 @dataclass(eq=False)
 class PassRan(Event):
-    """A pass has changed the graph of a kind."""
+    """A pass has changed the graph of a specialization."""
 
     specialization: Specialization
     step: Pass | MLIRPasses
@@ -64,7 +65,7 @@ class PassRan(Event):
 
 @dataclass(eq=False)
 class Segmented(Event):
-    """A kind is cut into segments, and its executor can run it. ``env``: the sizes of the first call."""
+    """A specialization is segmented, and its executor can run it. ``env``: the sizes of the first call."""
 
     source: Source
     specialization: Specialization
@@ -73,12 +74,12 @@ class Segmented(Event):
     seconds: float
 
 
-# ---- graphs that a front end is handed, which have no kinds: torch's. ``name``: which graph of its function it is
+# ---- graphs given to a front end, which have no specializations: torch's. ``name``: which graph of its function
 
 
 @dataclass(eq=False)
 class GraphLowered(Event):
-    """A front end has lowered a graph, which will be compiled."""
+    """A front end has lowered a graph, which is compiled next."""
 
     name: str
     graph: Graph
@@ -94,7 +95,7 @@ class GraphPassRan(Event):
 
 @dataclass(eq=False)
 class GraphSegmented(Event):
-    """Such a graph is cut into segments. ``env``: sizes of the call that it is compiled for, where they are known."""
+    """Such a graph is segmented. ``env``: the sizes of the call that it is compiled for, if known."""
 
     graph: Graph
     env: dict[str, int]
@@ -102,7 +103,7 @@ class GraphSegmented(Event):
 
 @dataclass(eq=False)
 class FellBack(Event):
-    """A call runs op by op, because its kind is not compiled or could not be."""
+    """A call runs op by op, because its specialization is not compiled or could not be."""
 
     source: Source
     problem: str
@@ -110,30 +111,30 @@ class FellBack(Event):
 
 @dataclass(eq=False)
 class GuardFailed(Event):
-    """The tensors of a call do not meet what a ``fusion.guard`` states: the fallback runs."""
+    """The tensors of a call violate a ``fusion.guard``: the fallback runs."""
 
     op: Op
     problem: str
 
 
-# ---- graphs that a front end compiles whole
+# ---- graphs that a front end compiles as a whole
 
 
 @dataclass(eq=False)
 class Advanced(Event):
-    """The compilation of a graph has come to ``what``, in words. ``programs``: how many programs of kernels were found,
-    which are compiled as they first run."""
+    """The compilation of a graph has reached the stage ``what``, as text. ``programs``: how many kernel programs it
+    has, each compiled at its first run."""
 
     what: str
     programs: int = 0
 
 
-# ---- variants of a program
+# ---- compiled programs
 
 
 @dataclass(eq=False)
 class Scheduled(Event):
-    """Parameters of every segment are chosen that no variant has; the variant is compiled next."""
+    """The schedule parameters of every segment are chosen, and no compiled program has them; one is compiled next."""
 
     program: Program
     params: tuple
@@ -142,7 +143,7 @@ class Scheduled(Event):
 
 @dataclass(eq=False)
 class Compiled(Event):
-    """A variant is compiled and loaded."""
+    """A program is compiled and loaded."""
 
     program: Program
     compiled_program: CompiledProgram
@@ -152,8 +153,8 @@ class Compiled(Event):
 
 @dataclass(eq=False)
 class Launching(Event):
-    """A variant is about to be recorded for a signature's calls. An observer may put another host function in its
-    place: its address as ``launch``, and as ``keep`` what has to live as long."""
+    """A compiled program is about to be recorded for the calls of a signature. An observer may substitute another host
+    function: its address as ``launch``, and as ``keep`` what has to live as long."""
 
     program: Program
     compiled_program: CompiledProgram
@@ -162,12 +163,12 @@ class Launching(Event):
     keep: Any
 
 
-# ---- the cache on disk
+# ---- the disk cache
 
 
 @dataclass(eq=False)
 class CacheRead(Event):
-    """An entry was asked for: its content, or None and what is wrong with it ("is not there")."""
+    """An entry was requested: its content, or None and the reason ("is not there")."""
 
     name: str
     body: bytes | None
@@ -202,7 +203,7 @@ def observe(event: type[E], observer: Callable[[E], None]) -> Callable[[], None]
 
 
 def report(event: Event) -> None:
-    """Hands ``event`` to its observers. What one of them raises is told on stderr and stops nothing."""
+    """Pass ``event`` to its observers. An exception of an observer is written to stderr and stops nothing."""
     for observer in type(event).observers:
         try:
             observer(event)

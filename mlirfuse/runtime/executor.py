@@ -1,8 +1,8 @@
 """Runs a grouped and segmented graph on callers' arrays: as one program where everything is fused, else as a host
-program (library ops, control flow).
+program (extern ops, control flow).
 
-:meth:`Executor.record` gives what the dispatcher of :mod:`mlirfuse._native` runs for one exact signature, compiling the
-variant if it is new.
+:meth:`Executor.record` returns the record that the dispatcher of :mod:`mlirfuse._native` runs for one exact signature,
+and compiles the program if it is new.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mlirfuse.runtime.program import Program
 
 
 class Empty(Exception):
-    """A tensor of this call has no elements: nothing to launch; the reference path gives the result."""
+    """A tensor of this call has no elements: nothing is launched; the reference interpreter returns the result."""
 
 
 class Executor:
-    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``failed``: see :class:`HostProgram`. Values for
-    the graph's symbols come as ``env``."""
+    """Runs ``graph`` on ``target``; ``hint``: the sizes of the first call; ``failed``: see :class:`HostProgram`. Values
+    of the graph's symbols are passed as ``env``."""
 
     def __init__(self, graph: Graph, target, hint: dict[str, int], failed: Failed | None = None):
         self.graph, self.target = graph, target
@@ -34,24 +34,24 @@ class Executor:
         )
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         fused = all(op.group is not None for op in graph.ops)
-        # One of the two is there.
+        # Exactly one of the two is not None.
         self.host = None if fused else HostProgram(graph, target, failed)
         self.program = Program(graph, target, hint) if fused else None
         self._launch_templates: dict[tuple, LaunchTemplate] = {}
 
     @property
     def fuses(self) -> bool:
-        """Whether there are kernels, not library ops and views alone."""
+        """Whether there are kernels, not only extern ops and views."""
         return self.host is None or bool(self.host.kernels)
 
     def check(self, env: dict[str, int]) -> None:
-        """Raises :class:`Empty` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A host
-        program does without elements."""
+        """Raise :class:`Empty` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A host
+        program supports tensors without elements."""
         if self.empty and self.host is None:
             raise Empty
         for n in self.extents:
             extent = sz.substitute(n, env)
-            if not isinstance(extent, int):  # told by a value as the host program runs
+            if not isinstance(extent, int):  # known only as the host program runs
                 continue
             if extent < 0:
                 raise ShapeError(f"the size {n} is {extent} for this call")
@@ -59,12 +59,13 @@ class Executor:
                 raise Empty
 
     def compiled_program(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
-        """The compiled variant for these arguments, compiled now if it is new; for a graph without library ops."""
+        """Return the compiled program for these arguments, compiling it if it is new; for a graph without extern
+        ops."""
         assert self.program is not None
         return self.program.compiled_program(env, self.alignments(leaves, leaf_of_arg))
 
     def alignments(self, leaves, leaf_of_arg: list[int]) -> dict[Value, int]:
-        """The alignment in bytes of each array argument's address."""
+        """Return the alignment in bytes of each array argument's address."""
         found = {}
         for k, value in enumerate(self.graph.args):
             if k not in self.graph.scalars:
@@ -72,9 +73,9 @@ class Executor:
         return found
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, own=()):
-        """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among
-        ``leaves``; ``own``: leaves that are given to ``result`` behind the graph's results; ``result`` None: the only
-        result itself."""
+        """Return the Record for arguments with this signature. ``leaf_of_arg``: each graph argument's index among
+        ``leaves``; ``own``: leaves passed to ``result`` after the graph's results; ``result`` None: the only result
+        itself."""
         if self.host is not None:
             return self.host.record(leaves, leaf_of_arg, env, result or _only, own)
         return self.launch_template(leaf_of_arg, own).record(
@@ -83,8 +84,7 @@ class Executor:
 
     def known_program(self, env: dict[str, int], alignments: dict[Value, int]):
         """As :meth:`compiled_program`, but None where it is not compiled yet or a tensor has no elements.
-        ``alignments``: as
-        :meth:`alignments` gives them."""
+        ``alignments``: from :meth:`alignments`."""
         if self.empty or self.program is None or not self._has_elements(env):
             return None
         return self.program.known(env, alignments)
@@ -94,15 +94,15 @@ class Executor:
         return sz.function(" and ".join(f"({n}) > 0" for n in self.extents) or "True", sz.symbols_of(self.extents))
 
     def programs(self, env: dict[str, int]) -> list[tuple[Program, dict[Segment, Segment]]]:
-        """The programs of kernels in the order in which they are launched, made for these sizes where they are new, and
-        which segment of this graph each of their segments stands for: equal parts of a graph share a program."""
+        """Return the kernel programs in launch order, created for these sizes where new, and for each the segment of
+        this graph that each of its segments represents: equal subgraphs share a program."""
         if self.program is not None:
             return [(self.program, {step.segment: step.segment for step in self.program.steps})]
         assert self.host is not None
         return [(self.host.launches[step.part].program(env), step.segments) for step in self.host.kernels]
 
     def launch_template(self, leaf_of_arg: list[int], own=()) -> LaunchTemplate:
-        """What is the same in all records of calls that bring the graph's arguments at these leaves."""
+        """Return the common parts of all records of calls that pass the graph's arguments at these leaves."""
         key = tuple(leaf_of_arg), tuple(own)
         found = self._launch_templates.get(key)
         if found is None:

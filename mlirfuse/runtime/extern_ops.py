@@ -1,8 +1,8 @@
-"""Ops that are no kernels of ours (products, convolutions, sorting, scattering), run by the arrays' own
-framework where they lie.
+"""Runs extern ops, for which no kernels are generated (products, convolutions, sorting, scattering), by the arrays' own
+framework on their device.
 
-NumPy arrays take the op table's reference. What a CUDA framework has no function for goes through the host, with a
-warning that says so.
+NumPy arrays use the op table's reference. An op without a function in a CUDA framework runs on the host, with a
+warning.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mlirfuse.runtime import arrays
 
 
 def quiet(function: Callable) -> Callable:
-    """``function`` of one argument without NumPy's warnings about floats, as ``np.errstate`` does it at four times the
-    cost: it makes its state in each call."""
+    """Return ``function`` of one argument without NumPy's warnings about floats, like ``np.errstate`` at a quarter of
+    the cost: that creates its state in each call."""
     inside = sys.modules.get("numpy._core.umath")
     state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
     if state is None or created is None:  # another version of NumPy
@@ -40,8 +40,8 @@ def quiet(function: Callable) -> Callable:
 
 
 def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
-    """What computes ``op``, which no kernel does, for these sizes: a function of an array beside which results are made
-    (``like``) and of the operands, arrays or numbers, that gives the list of results."""
+    """Return a function that computes the extern op ``op`` for these sizes: of an array ``like`` that determines the
+    framework and device of the results, and of the operands, arrays or numbers; it returns the list of results."""
     row, attrs = op.row, _attributes(op, env)
     reference = row.ref
     if reference is None:
@@ -49,11 +49,11 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     if row.calls:
 
         def called(like, *given) -> list:
-            kind = arrays.framework(like) or "numpy"
-            return list(reference(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
+            library = arrays.framework(like) or "numpy"
+            return list(reference(*(_placed(a, v, like, library) for a, v in zip(given, op.operands)), **attrs))
 
         return called
-    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
+    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has a copy
     types, created_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
     several = row.several
 
@@ -63,18 +63,18 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
         return [_owned(np.asarray(r, t), given) for r, t in zip(found if several else (found,), created_types)]
 
     def call(like, *given) -> list:
-        if type(like) is np.ndarray:  # the usual case, which nothing may slow down
+        if type(like) is np.ndarray:  # the usual case, on the fast path
             for a, t in zip(given, types):
                 if type(a) is not np.ndarray or a.dtype is not t:
                     return on_numpy([_host(a, t) for a, t in zip(given, types)])
             return on_numpy(given)
-        kind = arrays.framework(like) or "numpy"
-        own = _FUNCTIONS.get(kind, {}).get(op.name)
+        library = arrays.framework(like) or "numpy"
+        own = _FUNCTIONS.get(library, {}).get(op.name)
         if own is not None:
-            results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
-            return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
+            results = own(*(_placed(a, v, like, library) for a, v in zip(given, op.operands)), **attrs)
+            return [_compact(r, library) for r in (results if isinstance(results, (list, tuple)) else [results])]
         if not number and arrays.device_of(like) not in (None, ("cpu",)):
-            _log(op.name, kind)
+            _log(op.name, library)
         created = on_numpy([_host(a, t) for a, t in zip(given, types)])
         return created if number else [arrays.from_numpy(r, like) for r in created]
 
@@ -82,7 +82,8 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
 
 
 def by_numpy(function: Callable) -> Callable[..., list]:
-    """What a call in a graph runs: NumPy's ``function`` of its operands, through the host where they lie elsewhere."""
+    """Return a function for a call in a graph: NumPy's ``function`` of its operands, through the host where they are on
+    a device."""
 
     def call(*given) -> list:
         near = next((a for a in given if arrays.framework(a) not in (None, "numpy")), None)
@@ -100,7 +101,7 @@ def by_numpy(function: Callable) -> Callable[..., list]:
 
 
 def _attributes(op: Op, env: dict[str, int]) -> dict:
-    """The attributes of ``op`` for the sizes of a call."""
+    """Return the attributes of ``op`` for the sizes of a call."""
     row = op.row
     return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.evaluated(n, env))
 
@@ -110,7 +111,7 @@ def _host(array, dtype: np.dtype) -> np.ndarray:
 
 
 def _owned(array: np.ndarray, given) -> np.ndarray:
-    """``array``, or a row-major copy of it, in memory of its own."""
+    """Return ``array``, or a row-major copy of it, in memory of its own."""
     if array.base is None and array.flags.c_contiguous:
         for other in given:
             if array is other:
@@ -121,12 +122,12 @@ def _owned(array: np.ndarray, given) -> np.ndarray:
 
 
 def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
-    """What gives the views that ``op``, a view of its operand, stands for in a call with these sizes: a function of the
-    operand, an array of NumPy, torch or CuPy. A reshape that strides do not allow is a copy."""
+    """Return a function that computes the views of the view op ``op`` for these sizes, from its operand, a NumPy, torch
+    or CuPy array. A reshape that strides do not permit is a copy."""
     attrs = _attributes(op, env)
     shapes = [tuple(sz.known(n, env) for n in v.shape) for v in op.results]
     rank = op.operands[0].rank
-    whole = [slice(None)] * rank
+    full = [slice(None)] * rank
     if op.name == "reshape":
         return lambda x: [x.reshape(shapes[0])]
     if op.name == "permute":
@@ -146,12 +147,12 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
             return lambda x: [x[window]]
         return lambda x: [x[window].flip(backwards) if hasattr(x, "flip") else np.flip(x[window], backwards)]
     if op.name == "split":
-        parts: list[tuple] = []
+        slices: list[tuple] = []
         at = 0
         for size in attrs["sizes"]:
-            parts.append((*whole[: attrs["axis"]], slice(at, at + size), ...))
+            slices.append((*full[: attrs["axis"]], slice(at, at + size), ...))
             at += size
-        return lambda x: [x[part] for part in parts]
+        return lambda x: [x[slice_] for slice_ in slices]
     assert op.name == "broadcast_in_dim", op.name
     inner = tuple(slice(None) if d in attrs["dims"] else None for d in range(len(shapes[0])))
 
@@ -163,7 +164,7 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
 
 
 def _window(attrs: dict) -> tuple[tuple, tuple[int, ...]]:
-    """The elements of a slice as an index that steps forwards, and the dimensions that it goes through backwards."""
+    """Return the elements of a slice as an index with positive steps, and the dimensions that it reverses."""
     window = tuple(
         slice(start + (size - 1) * step, start + 1, -step) if step < 0 else slice(start, start + size * step, step)
         for start, size, step in zip(attrs["start"], attrs["size"], attrs["step"])
@@ -172,19 +173,19 @@ def _window(attrs: dict) -> tuple[tuple, tuple[int, ...]]:
 
 
 def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
-    """What writes the second operand of an ``update`` into a slice of the first, for these sizes."""
+    """Return a function that writes the second operand of an ``update`` into a slice of the first, for these sizes."""
     attrs = _attributes(op, env)
     dtype = op.operands[1].dtype
     window, backwards = _window(attrs)
 
     def call(target, value) -> list:
-        kind = arrays.framework(target)
-        if kind is not None and arrays.framework(value) != kind:
+        library = arrays.framework(target)
+        if library is not None and arrays.framework(value) != library:
             value = arrays.from_numpy(np.asarray(arrays.to_numpy(value), dtype.numpy), target)
-        if backwards and value.ndim:  # not every framework steps backwards
+        if backwards and value.ndim:  # not every framework supports negative steps
             missing = op.operands[0].rank - value.ndim
             dims = tuple(d - missing for d in backwards if d >= missing and value.shape[d - missing] > 1)
-            value = np.flip(value, dims) if kind == "numpy" else value.flip(dims)
+            value = np.flip(value, dims) if library == "numpy" else value.flip(dims)
         if 0 not in attrs["size"]:
             target[window] = value
         return [target]
@@ -193,8 +194,8 @@ def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
 
 
 def like(leaves):
-    """An array that says where results are made: empty, as it must not keep an argument's memory, or one of a call's
-    arguments where its framework is none that we can ask for one."""
+    """Return an array that determines the framework and device of results: empty, as it must not keep an argument's
+    memory alive, or one of a call's arguments where its framework cannot allocate arrays."""
     for leaf in leaves:
         if type(leaf) is not np.ndarray and type(leaf) not in _NUMBERS:
             return _like_other(leaves)
@@ -208,10 +209,10 @@ def _like_other(leaves):
     found = [a for a in leaves if arrays.framework(a)]
     away = next((a for a in found if arrays.device_of(a) != ("cpu",)), None)
     chosen = away if away is not None else found[0] if found else _NOTHING
-    kind = arrays.framework(chosen)
-    if kind == "numpy":
+    library = arrays.framework(chosen)
+    if library == "numpy":
         return _NOTHING
-    return _torch_empty(chosen.device) if kind == "torch" else chosen
+    return _torch_empty(chosen.device) if library == "torch" else chosen
 
 
 _NOTHING = np.empty(0)
@@ -222,19 +223,19 @@ def _torch_empty(device):
     return _torch().empty(0, device=device)
 
 
-def _placed(array, value, like, kind: str):
-    """An operand as the framework takes it: constants and numbers become 0-d arrays beside ``like``."""
-    if arrays.framework(array) == kind and arrays.device_of(array) == arrays.device_of(like):
+def _placed(array, value, like, library: str):
+    """Convert an operand for the framework: constants and numbers become 0-d arrays on the device of ``like``."""
+    if arrays.framework(array) == library and arrays.device_of(array) == arrays.device_of(like):
         return array
-    if kind == "torch" and not value.shape:  # filled there: a copy from the host would wait
+    if library == "torch" and not value.shape:  # filled on the device: a copy from the host would synchronize
         return _torch().full(
             (), np.asarray(arrays.to_numpy(array)).item(), dtype=arrays.torch_dtype(value.dtype), device=like.device
         )
     return arrays.from_numpy(np.asarray(arrays.to_numpy(array), value.dtype.numpy), like)
 
 
-def _compact(array, kind: str):
-    if kind == "torch":
+def _compact(array, library: str):
+    if library == "torch":
         return array.contiguous()
     import cupy
 
@@ -242,8 +243,8 @@ def _compact(array, kind: str):
 
 
 @functools.cache
-def _log(name: str, kind: str | None) -> None:
-    warn(f"mlirfuse runs '{name}' on the host: {kind} arrays have no function for it here")
+def _log(name: str, library: str | None) -> None:
+    warn(f"mlirfuse runs '{name}' on the host: {library} arrays have no function for it here")
 
 
 # ---------------------------------------------------------------------------------------------------------------- torch
@@ -254,7 +255,7 @@ def _torch():
 
 
 def _widened(function):
-    """Half types computed in float32, as the op table says."""
+    """Compute 16-bit floats in float32, as the op table specifies."""
 
     def call(x, *more, **attrs):
         torch = _torch()
@@ -271,7 +272,7 @@ def _scatter(x, index, values, axis):
 
 
 def _scan(function):
-    """A scan by torch, where it is alone and no kernel is made of single ops."""
+    """Run a scan by torch, where single ops do not become kernels."""
 
     def call(x, axis, reverse):
         return function(x.flip(axis), axis).flip(axis) if reverse else function(x, axis)

@@ -1,5 +1,5 @@
-"""What is told of a graph that could not be compiled: the error, the segment, the op and its line in the user's
-program, and what to send in a report: the graph as a file, and the command that compiles it."""
+"""Reports of a graph that failed to compile: the error, the segment, the op and its line in the user's program, and
+what to send in a bug report: the graph as a file, and the command that compiles it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mlirfuse.schedule.program import SegmentedProgram, Step
 from mlirfuse.schedule.targets import Target
 
 
-def innermost(error: BaseException, kinds: Mapping[str, type]) -> Any:
-    """What the innermost frame of an error has in one of these local variables, where it is of that variable's type;
+def innermost(error: BaseException, types: Mapping[str, type]) -> Any:
+    """Return the value of one of these local variables in the innermost frame of an error that has one of its type;
     None where no frame has."""
     found, trace = None, error.__traceback__
     while trace is not None:
-        for name, kind in kinds.items():
+        for name, type_ in types.items():
             value = trace.tb_frame.f_locals.get(name)
-            found = value if isinstance(value, kind) else found
+            found = value if isinstance(value, type_) else found
         trace = trace.tb_next
     return found
 
 
 def about(error: BaseException) -> str:
-    """The error's message, with the pass or the segments that were being worked on, the op and its line: those that the
-    error names, else those of the innermost frames that hold any."""
+    """Return the error's message, with the pass or the segments that were being compiled, the op and its line: those
+    that the error names, else those in the innermost frames that have any."""
     op, step, program, done = (
-        innermost(error, kinds)
-        for kinds in (
+        innermost(error, types)
+        for types in (
             {"op": Op},
             {"step": Step},
             {"program": SegmentedProgram, "self": SegmentedProgram},
@@ -48,10 +48,10 @@ def about(error: BaseException) -> str:
         message += f"\n  in {'; '.join(map(_serialized, steps))}"
     elif done is not None:
         message += f"\n  in the pass {done.name}"
-    place = getattr(error, "loc", None)
-    if place is None and op is not None:
-        message, place = f"{message}\n  at the op {op.name}", op.loc
-    return located(message, place or next((o.loc for s in steps for o in s.analysis.ops if o.loc), None))
+    location = getattr(error, "loc", None)
+    if location is None and op is not None:
+        message, location = f"{message}\n  at the op {op.name}", op.loc
+    return located(message, location or next((o.loc for s in steps for o in s.analysis.ops if o.loc), None))
 
 
 def _serialized(step: Step) -> str:
@@ -60,10 +60,10 @@ def _serialized(step: Step) -> str:
 
 
 def to_send(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
-    """Writes ``graph`` to a file, in the folder of dumps or that for temporary files, and says which command compiles
-    it for these sizes. ``target`` None: there was none."""
+    """Write ``graph`` to a file, in the folder of dumps or of temporary files; return a text with the command that
+    compiles it for these sizes. ``target`` None: the requested target does not exist."""
     if target is None:
-        return "nothing was compiled: there is no such target"
+        return "nothing was compiled: the target does not exist"
     try:
         folder = config.dump_dir or None
         if folder:
@@ -71,7 +71,7 @@ def to_send(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
         handle, path = tempfile.mkstemp(prefix=f"mlirfuse_{graph.name}_", suffix=".mlir", dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(fusion.to_module_text([graph], locations=True))
-    except Exception as problem:  # what is told is the first error
+    except Exception as problem:  # the first error is the one to report
         return f"to report it, send the function; its graph could not be written: {problem}"
     return (
         f"to report it, send {path}, with: mlirfuse-opt {path} --pass-pipeline='builtin.module({_passes(target, env)})'"
@@ -82,7 +82,7 @@ def _passes(target: Target, env: Mapping[str, int]) -> str:
     code, chip = (
         ("ptx", f"chip={target.properties.chip} ") if isinstance(target.properties, DeviceProperties) else ("llvm", "")
     )
-    if hasattr(target, "levels_below"):  # the way by linalg
+    if hasattr(target, "levels_below"):  # the lowering through linalg
         return f"fusion-to-linalg,linalg-to-{code}{{{chip.strip()}}}"
     sizes = ",".join(f"{name}:{n}" for name, n in env.items() if name.startswith(("s", "t")) and n > 0)
     return f"fusion-to-{code}{{{chip}sizes={sizes}}}"

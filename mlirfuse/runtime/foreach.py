@@ -1,4 +1,4 @@
-"""What runs a ``fusion.foreach``: the kernel of one member, compiled once whatever its sizes, launched once for all."""
+"""Runs a ``fusion.foreach``: the kernel of one member, compiled once for all sizes, launched once for all members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mlirfuse.schedule.targets import Target
 
 
 class MemberProgram(Program):
-    """One member's program. Its variants launch the kernel for all ``members``."""
+    """One member's program. Its compiled programs launch the kernel for all ``members``."""
 
     def __init__(self, graph, target: Target, hint: dict[str, int], axes, members: int):
         super().__init__(graph, target, hint, axes)
@@ -36,11 +36,11 @@ class MemberProgram(Program):
     def _written(self, params: tuple) -> KernelArtifact:
         written = super()._written(params)
         if len(written.module.kernels) != 1 or written.slots.temporaries:
-            raise CompileError("a member of a foreach is no single kernel")
+            raise CompileError("a member of a foreach is not a single kernel")
         (kernel,) = written.module.kernels
         if isinstance(kernel, CpuKernel):
             return written
-        chip = self.target.properties.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+        chip = self.target.properties.chip  # type: ignore[union-attr]  # a GPU's, as it has GPU kernels
         many = of_many([kernel], Table.of(kernel, self.members, chip))
         return written._replace(module=replace(written.module, kernels=(many,)))
 
@@ -49,12 +49,12 @@ class MemberProgram(Program):
 
 
 class Foreach(Launches):
-    """``step`` on ``target``; ``failed`` as for :class:`Launches`. Its function takes the arguments of the first
-    member, then those of the second …, and gives their results so."""
+    """Runs ``step`` on ``target``; ``failed`` as for :class:`Launches`. Its function takes the arguments of the first
+    member, then those of the second …, and returns their results in the same order."""
 
     def __init__(self, step: Step, target: Target, failed: Failed | None = None):
         super().__init__(step.part, target, failed)
-        self.part.symbols = []  # the host's program knows no size of a member's
+        self.part.symbols = []  # the host program does not know the members' sizes
         self.members, self.makes = step.members, step.makes
         self.reads = step.op.operands
         self.count = len(self.graph.args)
@@ -66,15 +66,16 @@ class Foreach(Launches):
 
     def program(self, hint: dict[str, int]) -> Program:
         if self._program is None:
-            self._program = MemberProgram(self.graph, self.target, self._whole(), self.part.axes, self.members)
+            self._program = MemberProgram(self.graph, self.target, self._total_sizes(), self.part.axes, self.members)
         return self._program
 
     def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
         aligned = dict.fromkeys(self.graph.args, ALIGNED)
-        return self.program({}).begun(self._whole(), aligned, elsewhere)
+        return self.program({}).begun(self._total_sizes(), aligned, elsewhere)
 
-    def _whole(self) -> dict[str, int]:
-        """Sizes to choose parameters for: as many elements as all members have, in vectors where all have such."""
+    def _total_sizes(self) -> dict[str, int]:
+        """Return sizes to choose parameters for: the total of all members' elements, rounded to vectors where all are
+        such."""
         if not self.sizes[0]:
             return {}
         ((name, _),) = self.sizes[0].items()
@@ -85,28 +86,28 @@ class Foreach(Launches):
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = extern_ops.like(leaves)
-        fitted = [self._given(k, leaf, beside) for k, leaf in enumerate(leaves)]
+        like = extern_ops.like(leaves)
+        fitted = [self._checked(k, leaf, like) for k, leaf in enumerate(leaves)]
         record = self._record(fitted)
         if all(a is b for a, b in zip(fitted, leaves)) or not isinstance(record, _native.Record):
             return record
         return _native.Dispatcher(lambda _: record)(*fitted)
 
-    def _given(self, k: int, leaf, beside):
-        """``leaf`` row-major. Raises :class:`ShapeError` where it is another tensor than operand ``k``."""
+    def _checked(self, k: int, leaf, like):
+        """Return ``leaf`` in row-major order. Raises :class:`ShapeError` where it does not match operand ``k``."""
         value: Value = self.reads[k]
         if arrays.framework(leaf) is None:
-            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
+            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), like)
         spec = arrays.spec_of(leaf)
         shape = tuple(spec.shape)
         if shape != value.shape or spec.dtype is not value.dtype:
             raise ShapeError(f"an argument is {spec.dtype}{list(shape)}, the program was compiled for {value}")
-        wanted = sz.contiguous_strides(shape)
-        if all(a == b or n == 1 for a, b, n in zip(spec.strides, wanted, shape)):
+        expected = sz.contiguous_strides(shape)
+        if all(a == b or n == 1 for a, b, n in zip(spec.strides, expected, shape)):
             return leaf
         if k % self.count in self.graph.aliases.values():
-            raise ShapeError(f"an argument that is written has strides {tuple(spec.strides)} instead of {wanted}")
-        return restrided(leaf, shape, [sz.known(n, {}) for n in wanted])
+            raise ShapeError(f"an argument that is written has strides {tuple(spec.strides)} instead of {expected}")
+        return restrided(leaf, shape, [sz.known(n, {}) for n in expected])
 
     def _record(self, leaves):
         try:
@@ -117,7 +118,7 @@ class Foreach(Launches):
                 value: min(arrays.spec_of(leaf).align for leaf in leaves[at :: self.count])
                 for at, value in enumerate(self.graph.args)
             }
-            compiled_program = program.compiled_program(self._whole(), aligned)
+            compiled_program = program.compiled_program(self._total_sizes(), aligned)
         except Exception as error:
             if self.failed is None:
                 raise
@@ -140,14 +141,14 @@ class Foreach(Launches):
         )
 
     def _ints(self, program: Program, compiled_program: CompiledProgram) -> list[int]:
-        """What ``runtime/native/foreach.h`` says."""
+        """Return the integers that ``runtime/native/foreach.h`` describes."""
         assert isinstance(program, MemberProgram)
         (kernel,) = compiled_program.module.kernels
         plans = [program.plan(compiled_program, env).ints for env in self.sizes]
         created = len(self.graph.returns) - len(self.graph.aliases)
 
         def pointer(member: int, slot: int) -> int:
-            """Where a member's pointer ``slot`` stands among those of the call."""
+            """Return the index of a member's pointer ``slot`` among those of the call."""
             if slot < self.count:
                 return member * self.count + slot
             return self.members * self.count + member * created + slot - self.count
@@ -161,7 +162,7 @@ class Foreach(Launches):
             return [*head, *first, *slots, *(n for plan in plans for n in plan)]
         assert isinstance(kernel, GpuForeach)
         (one,) = kernel.members
-        numbers: list[int] = []  # behind the launch, the head and the places
+        numbers: list[int] = []  # after the launch, the head and the places
         before = 1 + len(kernel.described([])) + self.members * (1 + len(one.passed))
 
         def number(n: int) -> int:
@@ -181,7 +182,7 @@ class Foreach(Launches):
         return [compiled_program.launch, *kernel.described(places), *numbers]
 
     def _one_by_one(self, leaves) -> list:
-        """The results of one call, op by op."""
+        """Return the results of one call, op by op."""
         out: list = []
         for member, env in enumerate(self.sizes):
             own = leaves[member * self.count : (member + 1) * self.count]

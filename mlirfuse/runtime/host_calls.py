@@ -1,4 +1,4 @@
-"""What the steps of a host program call beside kernels: libraries and functions of the user, views, guards, copies."""
+"""Functions that host programs call besides kernels: extern ops and user functions, views, guards, copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ like = extern_ops.like
 
 
 def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
-    """The sizes that steps use beside the shapes of values."""
+    """Return the sizes that steps use besides the shapes of values."""
     for step in sequence.walk():
         if isinstance(step, st.Kernels):
             yield from map(sz.symbol, step.part.symbols)
@@ -29,27 +29,28 @@ def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
 
 
 def symbols_of(op: Op) -> set[str]:
-    """The symbols in the attributes of ``op``, but for the sizes of a call's results, which it is not given."""
+    """Return the symbols in the attributes of ``op``, except the sizes of a call's results, which are not passed to
+    it."""
     return sz.symbols_of(op.attrs["sizes"] if op.row.calls else sizes_in(op.row.attr_types, op.attrs))
 
 
-def needs_place(op: Op, given: Collection[Value] = ()) -> bool:
-    """Whether :func:`function` of ``op`` takes, in front of the operands, an array beside which results are made.
-    ``given``: arguments of the program that are no numbers."""
+def needs_like(op: Op, given: Collection[Value] = ()) -> bool:
+    """Whether the function of ``op`` (:func:`function`) takes, before the operands, an array that determines where
+    results are allocated. ``given``: arguments of the program that are not numbers."""
     if op.row.calls:
         return not all(v in given or _is_array(v) for v in op.operands)
     return not op.row.view and op.row.kind != "update"
 
 
 def _is_array(value: Value) -> bool:
-    """Whether a value is certain to be no number: arguments without dimensions and constants may be."""
+    """Whether a value is certainly not a number: arguments without dimensions and constants may be."""
     return bool(value.shape) or (value.op is not None and value.op.row.kind != "create")
 
 
 def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Callable[..., list]:
-    """What computes ``op`` for these sizes: a function of its operands that gives the list of its results. ``given``:
-    as for :func:`needs_place`."""
-    if op.row.calls and not needs_place(op, given) and op.attrs["function"] is not None:
+    """Return a function that computes ``op`` for these sizes: of its operands; it returns the list of its results.
+    ``given``: as for :func:`needs_like`."""
+    if op.row.calls and not needs_like(op, given) and op.attrs["function"] is not None:
         called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
@@ -73,7 +74,7 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
 
 
 def guard_symbols(op: Op) -> set[str]:
-    """The symbols in what a guard states."""
+    """Return the symbols in a guard's assumptions."""
     texts = [n for text in op.attrs["types"] for n in text.partition("[")[2].rstrip("]").split(", ")]
     texts += [n for text in op.attrs.get("strides", ()) if text != "any" for n in text.strip("[]").split(", ")]
     texts += [side for text in op.attrs.get("equal", ()) for side in text.split(" == ")]
@@ -81,7 +82,7 @@ def guard_symbols(op: Op) -> set[str]:
 
 
 def guard(op: Op, env: dict[str, int]) -> Callable[..., bool]:
-    """A function of the tensors that says whether they meet what ``op`` states; looked up by their signature."""
+    """Return a predicate of the tensors: whether they meet the assumptions of ``op``; cached by their signature."""
 
     def miss(leaves):
         problem = failed_assumption(op, list(map(_described, leaves)), env)
@@ -102,7 +103,7 @@ def _described(leaf) -> Described:
 
 
 def packed(x):
-    """``x``, or a row-major copy of it."""
+    """Return ``x``, or a row-major copy of it."""
     if isinstance(x, np.ndarray):
         return x if x.flags.c_contiguous else x.copy(order="C")
     if hasattr(x, "contiguous"):
@@ -115,7 +116,7 @@ def packed(x):
 
 
 def apart(x, *written):
-    """``x``, or a copy of it where it may lie in an array that is written."""
+    """Return ``x``, or a copy of it where it may overlap an array that is written."""
     if isinstance(x, np.ndarray):
         return x.copy() if any(np.may_share_memory(x, target) for target in written) else x
     kind = arrays.framework(x)
@@ -125,8 +126,7 @@ def apart(x, *written):
 
 
 def copy_all(*given) -> None:
-    """Writes the elements of each array of the second half into its own of the first; torch's by a call for each
-    type."""
+    """Copy each array of the second half into the corresponding one of the first; torch's by one call per dtype."""
     pairs = [(a, b) for a, b in zip(given[: len(given) // 2], given[len(given) // 2 :]) if a is not b]
     if len(pairs) < 2 or any(arrays.framework(x) != "torch" for pair in pairs for x in pair):
         for target, value in pairs:
@@ -142,7 +142,7 @@ def copy_all(*given) -> None:
 
 
 def copy_into(target, value) -> None:
-    """Writes the elements of ``value`` into ``target``."""
+    """Copy the elements of ``value`` into ``target``."""
     if target is value:
         return
     if type(target) is np.ndarray and type(value) is np.ndarray:

@@ -1,24 +1,24 @@
-"""The host program: what runs a segmented graph that is more than one program of kernels.
+"""The host program: runs a segmented graph that is more than one kernel program.
 
-A :class:`HostProgram` is made of a graph after ``fusion-segment``, with groups between library ops, calls of a user's
+A :class:`HostProgram` is created from a graph after ``fusion-segment``, with groups between extern ops, calls of user
 functions (``fusion.call``), views, ``scf.if``, ``scf.for`` and ``scf.while`` around any of these, guards with their
 fallbacks, and arguments that are written (``graph.aliases``). It is a list of typed steps
 (:mod:`mlirfuse.lowering.host_steps`):
 
-- Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
-  so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when
-  it first runs with its sizes; on a GPU those of the first sizes are begun before
+- Groups with nothing between them become one kernel program; equal ones share it, whatever the names of their values,
+  so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when it
+  first runs with its sizes; on a GPU those for the first sizes are started earlier
   (:mod:`mlirfuse.runtime.async_compile`).
-- Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
-  ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
-  stated, the program that reads it gets a copy.
-- Sizes that an op's result tells (symbols that no argument declares) are read as the program runs.
+- Every value has a known layout: an argument its own, a result of a kernel or a library is row-major, a result of a
+  call has its ``strides``, a view that of its source. Nothing is copied between steps; where a call returns another
+  layout than stated, the program that reads it gets a copy.
+- Sizes that an op's result determines (symbols that no argument declares) are read as the program runs.
 - A value is freed right after its last reader.
 - Results are written into aliased arguments at the end, in the order of the results: by the last kernels where these
-  compute them and nothing else shows the argument's old elements, else by copies.
+  compute them and nothing else exposes the argument's old elements, else by copies.
 
-The steps are written as one Python function (:attr:`HostProgram.source`); :meth:`HostProgram.function` gives it for
-one set of sizes. A front end keeps that by the signature of a call, or lets a dispatcher do it: :meth:`record`.
+The steps are generated as one Python function (:attr:`HostProgram.source`); :meth:`HostProgram.function` returns it for
+one set of sizes. A front end caches that by the signature of a call, or leaves that to a dispatcher: :meth:`record`.
 
 ::
 
@@ -50,18 +50,18 @@ _KEPT = 4096  # sets of sizes
 
 
 class HostProgram:
-    """``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet.
-    ``failed``: what is told of kernels that do not compile, see :class:`Launches`. ``beside``: an array that results
-    are made beside; None: one of a call's arguments.
+    """Runs ``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet. ``failed``:
+    receives compilation errors of kernels, see :class:`Launches`. ``beside``: an array that determines the framework
+    and device of results; None: one of a call's arguments.
 
-    Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step runs.
+    Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step can run.
     """
 
     def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
         self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
         self.launches: dict[st.FusedRegion, Launches] = {}
-        kernels: load.Known = {}  # programs that are not equal have equal kernels, as a model's layers have
+        kernels: load.Known = {}  # shared: different programs have equal kernels, as a model's layers have
         for step in self.sequence.walk():
             if isinstance(step, st.Kernels):
                 self.launches[step.part] = Launches(step.part, target, failed, kernels)
@@ -69,23 +69,23 @@ class HostProgram:
                 self.launches[step.part] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         self._newest: tuple[int, ...] = ()
-        self._begun = False  # whether kernels are compiled before they run
+        self._begun = False  # whether compilation of kernels was started ahead
         self._watch: Watch | None = None
         config.listen(self)
 
     def switched(self) -> None:
-        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        """A setting of :mod:`mlirfuse.config` has changed: every signature is looked up again."""
         self._functions = {}
         for launches in self.launches.values():
             launches.forget()
 
     @functools.cached_property
     def kernels(self) -> list[st.Kernels]:
-        """The steps that launch kernels, in order, those in loops and branches among them."""
+        """Return the steps that launch kernels, in order, including those in loops and branches."""
         return [step for step in self.sequence.walk() if isinstance(step, st.Kernels)]
 
     def watch(self, watch: Watch | None) -> None:
-        """From now on functions that :meth:`function` gives tell ``watch`` of each step; None: nobody."""
+        """Make functions that :meth:`function` returns from now on report each step to ``watch``; None: no reports."""
         self._watch = watch
         self._functions = {}
         self.__dict__.pop("_written", None)
@@ -96,22 +96,22 @@ class HostProgram:
 
     @property
     def source(self) -> str:
-        """The Python function that runs the steps."""
+        """The source of the Python function that runs the steps."""
         return self._written.source
 
     @property
     def symbols(self) -> list[str]:
-        """The symbols whose values a call's ``env`` has to give."""
+        """The symbols whose values a call's ``env`` must have."""
         return self._written.symbols
 
     @property
     def last_sizes(self) -> dict[str, int]:
-        """The newest sizes that :meth:`function` was asked for; none before."""
+        """The latest sizes that :meth:`function` was called with; empty before."""
         return dict(zip(self.symbols, self._newest))
 
     def function(self, env: dict[str, int]) -> Callable[[list], list]:
-        """What runs calls with these sizes: a function of a list with the graph's arguments, which gives the list of
-        the graph's results. It empties its list, so that arguments that nobody else holds are freed after their last
+        """Return the function for calls with these sizes: it takes a list of the graph's arguments and returns the list
+        of its results. It empties its list, so that arguments without other references are freed after their last
         reader."""
         key = tuple([env[s] for s in self.symbols])
         found = self._functions.get(key)
@@ -126,12 +126,12 @@ class HostProgram:
         return found
 
     def run(self, leaves, env: dict[str, int]) -> list:
-        """The graph's results for ``leaves``, its arguments in order."""
+        """Return the graph's results for ``leaves``, its arguments in order."""
         return self.function(env)(list(leaves))
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result: Callable = list, own=()):
-        """The Record for calls with the signature of ``leaves``, where the graph's arguments are those at
-        ``leaf_of_arg``. ``result`` gets the list of the graph's results and, behind them, the leaves ``own``."""
+        """Return the Record for calls with the signature of ``leaves``, where the graph's arguments are those at
+        ``leaf_of_arg``. ``result`` gets the list of the graph's results and, after them, the leaves ``own``."""
         run, count = self.function(env), len(leaf_of_arg)
 
         def call(given: list):

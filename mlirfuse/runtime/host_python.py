@@ -1,8 +1,8 @@
-"""A host program written as one Python function: each step a statement, values freed where they are read last.
+"""Generates a host program as one Python function: each step a statement, values freed after their last use.
 
-The text is the same for all sizes. What a step calls (a dispatcher of kernels, a library's function with its
-attributes) belongs to the sizes of a call: :class:`HostFunction` binds them anew for each set. What depends on sizes
-that only values tell is looked up as the function runs.
+The source is the same for all sizes. The functions that steps call (a dispatcher of kernels, a library function with
+its attributes) depend on the sizes of a call: :class:`HostFunction` binds them for each set of sizes. Functions that
+depend on sizes known only at run time are looked up as the program runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
 from mlirfuse.runtime.launches import Launches
 
-_LATE = 1024  # sets of sizes known at run time that a step keeps what it calls for
+_LATE = 1024  # sets of run-time sizes whose functions a step caches
 
-Bind = Callable[[dict[str, int]], Any]  # what a step calls, for the values of the symbols
+Bind = Callable[[dict[str, int]], Any]  # the function that a step calls, for the values of the symbols
 
 
 class Watch(Protocol):
-    """What is told of each step of a program as it runs, by its place in the sequence; those of loops and branches are
-    part of theirs."""
+    """Observer of each step of a program as it runs, by its index in the sequence; steps in loops and branches belong
+    to those."""
 
     def before(self, place: int) -> None:
         """The step runs next."""
@@ -38,11 +38,11 @@ class Watch(Protocol):
 
 
 class HostFunction:
-    """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``; it tells ``watch``.
-    ``beside``: an array that results are made beside; None: one of a call's arguments is looked for.
+    """Runs ``sequence``, the steps of ``graph``, by these ``launches``, and reports to ``watch``. ``beside``: an array
+    that determines the framework and device of results; None: one of a call's arguments.
 
-    It takes a list of the arguments, which it empties, so that an argument is freed after its last reader where the
-    caller does not hold it, and gives the list of results.
+    It takes a list of the arguments, which it empties, so that an argument is freed after its last reader if the caller
+    does not keep it, and returns the list of results.
     """
 
     def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[FusedRegion, Launches],
@@ -50,10 +50,10 @@ class HostFunction:
         self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
-        # C code that imports something looks for the builtins in the globals of what called it.
+        # C code that imports a module looks up builtins in the globals of its caller.
         self._fixed: dict[str, Any] = {"__builtins__": builtins}
         self._fixed |= {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_all}
-        self._late: dict[str, str] = {}  # symbol -> its name in the function
+        self._late: dict[str, str] = {}  # symbol -> its variable in the function
         self._like = False
         self._given = {v for k, v in enumerate(graph.args) if k not in graph.scalars}
         for step in sequence.walk():
@@ -79,7 +79,7 @@ class HostFunction:
         self.symbols = sorted(sizes.union(*(sz.symbols(n) for n in calls.sizes_of(sequence))) - set(self._late))
 
     def bound(self, env: dict[str, int]) -> Callable[[list], list]:
-        """The function for these sizes."""
+        """Return the function for these sizes."""
         return types.FunctionType(self._code, self._fixed | {name: bind(env) for name, bind in self._binds.items()})
 
     # ---- names
@@ -91,13 +91,13 @@ class HostFunction:
         return ", ".join(map(self._name, values))
 
     def _bind(self, letter: str, bind: Bind, symbols: Iterable[str]) -> str:
-        """An expression for what ``bind`` gives, which depends on these symbols."""
+        """Return an expression for the result of ``bind``, which depends on these symbols."""
         name = f"{letter}{len(self._binds)}"
         late = [s for s in sorted(symbols) if s in self._late]
         self._binds[name] = (lambda env: _Late(bind, env, late)) if late else bind
         return f"{name}({', '.join(self._late[s] for s in late)})" if late else name
 
-    def _beside_which(self) -> str:
+    def _like_argument(self) -> str:
         self._like = True
         return "like"
 
@@ -122,7 +122,7 @@ class HostFunction:
         call = self._bind("k", self._launches[step.part].at, step.part.symbols)
         given = self._listed(step.reads)
         if len(step.part.graph.scalars) == len(step.reads):
-            given += (", " if given else "") + self._beside_which()
+            given += (", " if given else "") + self._like_argument()
         return [f"{self._listed(step.makes)} = {call}({given})"]
 
     def _foreach(self, step: st.Foreach, indent: str) -> list[str]:
@@ -133,8 +133,8 @@ class HostFunction:
         op = step.op
         call = self._bind("f", lambda env: calls.function(op, env, self._given), calls.symbols_of(op))
         given = self._listed(step.reads)
-        if calls.needs_place(op, self._given):
-            given = self._beside_which() + (", " if given else "") + given
+        if calls.needs_like(op, self._given):
+            given = self._like_argument() + (", " if given else "") + given
         makes = f"{self._listed(step.makes)}, = " if step.makes else ""
         return [f"{makes}{call}({given})"]
 
@@ -169,7 +169,7 @@ class HostFunction:
         return [f"_copy({self._listed(step.reads)})"]
 
     def _free(self, step: st.Free, indent: str) -> list[str]:
-        return [f"{' = '.join(map(self._name, step.reads))} = None"]  # no del: a loop may pass here again
+        return [f"{' = '.join(map(self._name, step.reads))} = None"]  # no del: a loop may execute it again
 
     def _branch(self, step: st.Branch, indent: str) -> list[str]:
         out = [f"if {self._name(step.reads[0])}:", *self._steps(step.then, "    ")]
@@ -188,7 +188,7 @@ class HostFunction:
 
 
 class _Late:
-    """What a step calls, by sizes that are known at run time only."""
+    """Looks up a step's function by sizes that are known at run time only."""
 
     def __init__(self, bind: Bind, env: dict[str, int], names: list[str]):
         self._bind, self._env, self._names = bind, env, names

@@ -1,5 +1,5 @@
-"""What was written of a program's kernels, kept on disk: its schedules, the kernels as MLIR, and where they find their
-arguments. A process that finds it neither chooses nor writes; what is compiled of the text is kept beside it."""
+"""Compile artifacts of a program's kernels on disk: schedules, kernels as MLIR, and argument slots. A process that
+finds one neither chooses schedules nor generates kernels; the code compiled from the MLIR is cached as well."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class KernelArtifact(NamedTuple):
 
 
 def name(part: FusedRegion, target: Target, env: dict[str, int], align: int) -> str | None:
-    """The entry of what is written of ``part`` for these sizes and arguments whose addresses are multiples of ``align``
-    bytes: by all that decides it, the lines that kernels which check positions report too. None where nothing is
-    kept."""
+    """Return the name of the artifact of ``part`` for these sizes and arguments whose addresses are multiples of
+    ``align`` bytes; it covers everything that the artifact depends on, and the lines that kernels with index checks
+    report. None where the cache is off."""
     if not cache.enabled():
         return None
     lines = _sites(part.graph)
@@ -44,7 +44,7 @@ def name(part: FusedRegion, target: Target, env: dict[str, int], align: int) -> 
         if value in used
     ]
     sizes = [(symbol, env[symbol]) for symbol in part.symbols]
-    properties: Any = target.properties  # a GPU's: the CPU's programs are compiled as they run
+    properties: Any = target.properties  # of a GPU: programs for the CPU are compiled at their run
     heuristics = heuristics_of(properties)
     facts = (
         key_of(part.graph),
@@ -61,25 +61,25 @@ def name(part: FusedRegion, target: Target, env: dict[str, int], align: int) -> 
 
 
 def _sites(graph: Graph) -> list[int]:
-    """The numbers of the lines that use positions which kernels of ``graph`` check; errors know them from now on."""
+    """Return the numbers of the sites of index checks in kernels of ``graph``, and register them for errors."""
     checked = [op for op in graph.ops if op.attrs.get("checked")]
     return [site_of(op.loc, op.attrs["axis"], op.attrs["message"]) for op in checked]
 
 
 def load(name: str, graph: Graph) -> KernelArtifact | None:
-    """The entry of that name, of the values and ops of ``graph``."""
+    """Load the artifact of that name, with the values and ops of ``graph``."""
     body = cache.load(name)
     if body is None:
         return None
     _sites(graph)
     reader = pickle.Unpickler(io.BytesIO(body))
-    reader.persistent_load = _things(graph).__getitem__  # type: ignore[method-assign]
+    reader.persistent_load = _objects(graph).__getitem__  # type: ignore[method-assign]
     return KernelArtifact(*reader.load())
 
 
-def store(name: str, graph: Graph, written: KernelArtifact) -> None:
-    """Keeps it, where it says nothing of what is not in ``graph``."""
-    file, numbers = io.BytesIO(), {thing: at for at, thing in enumerate(_things(graph))}
+def store(name: str, graph: Graph, artifact: KernelArtifact) -> None:
+    """Store an artifact, unless it refers to objects outside of ``graph``."""
+    file, numbers = io.BytesIO(), {thing: at for at, thing in enumerate(_objects(graph))}
 
     def number(thing: Any) -> int | None:
         return numbers[thing] if isinstance(thing, Value | Op) else None
@@ -87,15 +87,15 @@ def store(name: str, graph: Graph, written: KernelArtifact) -> None:
     writer = pickle.Pickler(file)
     writer.persistent_id = number  # type: ignore[method-assign]
     try:
-        writer.dump(tuple(written._replace(slots=_of_graph(written.slots))))
+        writer.dump(tuple(artifact._replace(slots=_of_graph(artifact.slots))))
     except (KeyError, AttributeError, TypeError, pickle.PicklingError):
         return
     cache.store(name, file.getvalue())
 
 
 def _of_graph(slots: Slots) -> Slots:
-    """``slots`` where schedulers' own buffers, which they know by ops and reductions that they made, are known by the
-    ops that those are of, and numbers."""
+    """Return ``slots`` with schedulers' own buffers, whose keys are ops and reductions that they created, keyed by the
+    original ops and numbers."""
     names = {
         key: (key[0].results[0].op, at) if isinstance(key, tuple) else key for at, key in enumerate(slots.temporaries)
     }
@@ -107,8 +107,8 @@ def _of_graph(slots: Slots) -> Slots:
     )
 
 
-def _things(graph: Graph) -> list[Value | Op]:
-    """The values and ops of a program, in order."""
+def _objects(graph: Graph) -> list[Value | Op]:
+    """Return the values and ops of a program, in order."""
     out: list[Value | Op] = [*graph.args]
     for op in graph.ops:
         out += [op, *op.results]

@@ -1,4 +1,4 @@
-"""The records of a program's calls: what is the same in all of them, and what one set of sizes adds."""
+"""Records of a program's calls: the launch template common to all of them, and the values for one set of sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlirfuse.runtime.program import CompiledProgram, Program
 
 
 class LaunchTemplate:
-    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function
-    of the sizes."""
+    """The common parts of a program's records, independent of sizes: argument indices, and the outputs as a function of
+    the sizes."""
 
     def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
         self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
@@ -27,7 +27,7 @@ class LaunchTemplate:
         self._scalars: dict[CompiledProgram, list[tuple[int, int, str]]] = {}
 
     def _outputs(self, own):
-        """A function of the sizes that says how each output is made, in the words of
+        """Return a function of the sizes that describes how each output is allocated, in the format of
         :class:`mlirfuse._native.Record`."""
         graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
         mine = {v: k for k, v in enumerate(graph.args)}
@@ -35,9 +35,9 @@ class LaunchTemplate:
         serialized: list[str] = []
         used: set[str] = set()
         dtypes: dict[str, Any] = {}
-        position: dict[Value, int] = {}
+        index: dict[Value, int] = {}
         for value in program.outputs:
-            position[value] = len(serialized)
+            index[value] = len(serialized)
             dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
             if value in mine:
                 serialized.append(f"('arg', {leaf_of_arg[mine[value]]})")
@@ -45,7 +45,7 @@ class LaunchTemplate:
             sizes = [*value.shape]
             if value in program.views:
                 root, strides, offset = program.views[value]
-                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
+                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", index[root])
                 start = f"({offset})*{value.dtype.bytes}"
                 shape = sz.serialized(value.shape)
                 serialized.append(f"('view', {source}, {shape}, {sz.serialized(strides)}, {start}, {dtype})")
@@ -57,7 +57,7 @@ class LaunchTemplate:
         return sz.function(f"[{', '.join(serialized)}]", used, **dtypes)
 
     def scalars(self, compiled_program) -> list[tuple[int, int, str]]:
-        """(leaf, slot, kind) of each argument passed by value."""
+        """Return (leaf, slot, kind) of each argument passed by value."""
         found = self._scalars.get(compiled_program)
         if found is None:
             at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
@@ -68,11 +68,11 @@ class LaunchTemplate:
         return found
 
     def place(self, leaves) -> tuple:
-        """The dispatcher's word for where results are made, and the leaf that they are made like."""
+        """Return the dispatcher's device for results, and the leaf whose framework allocates them."""
         return place_of(leaves, self.first)
 
     def record(self, compiled_program, leaves, env: dict[str, int], result, place=None):
-        """The Record of a call with these sizes; ``place``: as :meth:`place` gives it for such arguments."""
+        """Return the Record of a call with these sizes; ``place``: from :meth:`place` for such arguments."""
         plan = self.program.plan(compiled_program, env)
         device, proto = place or self.place(leaves)
         finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
@@ -87,14 +87,14 @@ class LaunchTemplate:
         )
 
     def _collect(self, result):
-        """Gives the graph's results, in order, to ``result``: outputs are made once each."""
+        """Pass the graph's results, in order, to ``result``; each output is allocated once."""
         where = self.where
         return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
 
 
 def place_of(leaves, proto):
-    """The dispatcher's word for where results are made, and the leaf that they are made like."""
-    if proto is None:  # the kernels read no array: where the call's arrays are
+    """Return the dispatcher's device for results, and the leaf whose framework allocates them."""
+    if proto is None:  # the kernels read no array: use the device of the call's arrays
         proto = max(
             (k for k, leaf in enumerate(leaves) if arrays.framework(leaf)),
             key=lambda k: arrays.device_of(leaves[k]) != ("cpu",),

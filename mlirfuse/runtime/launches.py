@@ -1,4 +1,4 @@
-"""Groups that are launched as one program from a host program: which Record runs them, by sizes and signature."""
+"""Launches of kernel programs from a host program: the Record for each set of sizes and signature."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
 _KEPT = 4096  # sets of sizes
-ALIGNED = 256  # bytes: how tensors of torch lie in a GPU's memory, at least
+ALIGNED = 256  # bytes: the least alignment of torch's tensors in GPU memory
 Failed = Callable[[Graph, Exception], None]
 
 
 class Launches:
-    """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first.
+    """Runs ``part`` on ``target``. Arguments whose layout in a call is not the expected one are copied first.
 
-    ``failed`` is told, at each call, of a program that does not compile, and why; where it returns, the call runs op by
-    op. Without it the error is raised. ``known``: the kernels that it shares with other programs.
+    ``failed`` is called, at each call, with a program that does not compile and the error; if it returns, the call runs
+    op by op. Without it the error is raised. ``known``: the kernels shared with other programs.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Launches:
     ):
         self.part, self.target, self.failed, self._known = part, target, failed, known
         self._problem: Exception | None = None
-        self.before: Callable[[], None] | None = None  # finishes what :meth:`begun` has begun
+        self.before: Callable[[], None] | None = None  # finishes a compilation that :meth:`begun` started
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
@@ -43,15 +43,15 @@ class Launches:
         self._by_sizes: dict[tuple[int, ...], _native.Dispatcher] = {}
 
     def program(self, hint: dict[str, int]) -> Program:
-        """The program, made for these sizes if it is not made yet."""
+        """Return the program, created for these sizes if it does not exist."""
         if self._program is None:
             hint = {s: hint[s] for s in self.part.symbols}
             self._program = Program(self.graph, self.target, hint, self.part.axes, self._known)
         return self._program
 
     def at(self, env: dict[str, int]) -> Callable:
-        """A function of the arguments (and behind them an array beside which results are made, where no argument is
-        one) that gives the results for these sizes: the only one itself, else a list."""
+        """Return a function of the arguments (followed by an array that determines where results are allocated, where
+        no argument is one) that returns the results for these sizes: the only one itself, else a list."""
         key = tuple([env[s] for s in self.part.symbols])
         found = self._by_sizes.get(key)
         if found is None:
@@ -62,8 +62,8 @@ class Launches:
         return found
 
     def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
-        """Begins to compile what runs for the sizes ``env``, where they tell all of its own, and arguments that lie as
-        those that torch makes; see :meth:`Program.begun`."""
+        """Start to compile the program for the sizes ``env``, if they include all of its own, and for arguments with
+        the alignment of torch's; see :meth:`Program.begun`."""
         known = set(self.part.symbols) <= env.keys()
         if not known or any(sz.known(n, env) == 0 for n in self._extents):
             return None
@@ -73,13 +73,13 @@ class Launches:
         return program.begun(env, aligned, elsewhere, name)
 
     def finish_begun(self) -> None:
-        """Loads what was begun and is not loaded yet."""
+        """Load a started compilation that is not loaded yet."""
         before = self.before
         if before is not None:
             before()
 
     def forget(self) -> None:
-        """Every signature is looked up anew, by functions that somebody holds, too."""
+        """Look up every signature again, also in functions that callers keep."""
         for dispatcher in self._by_sizes.values():
             dispatcher.clear()
 
@@ -87,9 +87,9 @@ class Launches:
 
     def _miss(self, env: dict[str, int], leaves):
         self.finish_begun()
-        beside = extern_ops.like(leaves)
+        like = extern_ops.like(leaves)
         fitted = [
-            leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)
+            leaf if k in self.graph.scalars else self._fitted(k, leaf, env, like)
             for k, leaf in enumerate(leaves[: len(self.graph.args)])
         ] + list(leaves[len(self.graph.args) :])
         record = self.record(fitted, env)
@@ -97,17 +97,17 @@ class Launches:
             return record
         return _native.Dispatcher(lambda _: record)(*fitted)
 
-    def _fitted(self, k: int, leaf, env: dict[str, int], beside):
-        """``leaf`` as argument ``k`` has to lie. Raises :class:`ShapeError` where it is another tensor."""
+    def _fitted(self, k: int, leaf, env: dict[str, int], like):
+        """Return ``leaf`` with the layout of argument ``k``. Raises :class:`ShapeError` where it is another tensor."""
         value = self.graph.args[k]
-        if arrays.framework(leaf) is None:  # a number, where a tensor without dimensions was told of
-            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
+        if arrays.framework(leaf) is None:  # a number for a 0-d tensor
+            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), like)
         shape = tuple(sz.known(n, env) for n in value.shape)
         spec = arrays.spec_of(leaf)
         floats = spec.dtype.is_float and value.dtype.is_float
         if shape == spec.shape == () and floats and spec.dtype is not value.dtype and value.op is None:
-            # Dynamo gives Python's random numbers in float64, and tells of float32.
-            leaf = arrays.from_numpy(np.asarray(arrays.to_numpy(leaf), value.dtype.numpy), beside)
+            # Dynamo passes Python's random numbers as float64, and declares float32.
+            leaf = arrays.from_numpy(np.asarray(arrays.to_numpy(leaf), value.dtype.numpy), like)
             spec = arrays.spec_of(leaf)
         if tuple(spec.shape) != shape or spec.dtype is not value.dtype:
             maker = f"{value.op.name} gave" if value.op is not None else "an argument is"
@@ -117,13 +117,13 @@ class Launches:
         layout = self.graph.layouts[k]
         if layout is None or 0 in shape:
             return leaf
-        wanted = [sz.known(n, env) for n in layout.strides]
-        if all(a == b or n == 1 for a, b, n in zip(spec.strides, wanted, shape)):
+        expected = [sz.known(n, env) for n in layout.strides]
+        if all(a == b or n == 1 for a, b, n in zip(spec.strides, expected, shape)):
             return leaf
-        return restrided(leaf, shape, wanted)
+        return restrided(leaf, shape, expected)
 
     def record(self, leaves, env: dict[str, int]):
-        """The Record for these arguments, or the results where it cannot be kept."""
+        """Return the Record for these arguments, or the results where it must not be kept."""
         if any(sz.known(n, env) == 0 for n in self._extents):
             return self._empty(leaves, env)
         try:
@@ -135,7 +135,7 @@ class Launches:
         except Exception as error:
             if self.failed is None:
                 raise
-            self._problem = CompileError(str(error))  # without its traceback, which holds arrays
+            self._problem = CompileError(str(error))  # without its traceback, which references arrays
             self.failed(self.graph, error)
             return self._by_reference(leaves, env)
         if self._launch_template is None:
@@ -144,7 +144,7 @@ class Launches:
         return self._launch_template.record(compiled_program, leaves, env, result)
 
     def _empty(self, leaves, env):
-        """Where some tensor has no elements nothing is launched."""
+        """Return the record for a call in which some tensor has no elements: it launches nothing."""
         graph = self.graph
         shapes = [tuple(sz.known(n, env) for n in v.shape) for v in graph.returns]
         device, proto = place_of(leaves, None)
@@ -155,7 +155,7 @@ class Launches:
         return self._by_reference(leaves, env)
 
     def _by_reference(self, leaves, env: dict[str, int]):
-        """The results of one call, op by op."""
+        """Return the results of one call, op by op."""
         graph, proto = self.graph, place_of(leaves, None)[1]
         given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(leaves, graph.args)]
         with np.errstate(all="ignore"):
@@ -166,9 +166,9 @@ class Launches:
 
 
 def restrided(array, shape: tuple[int, ...], strides: list[int]):
-    """A copy of ``array`` that lies with these strides (in elements), all positive and each element in a place of its
-    own; row-major where they are not."""
-    kind = arrays.framework(array)
+    """Return a copy of ``array`` with these strides (in elements), all positive and without overlaps; row-major where
+    they are not."""
+    library = arrays.framework(array)
     dense = sorted(((s, n) for s, n in zip(strides, shape) if n != 1), key=lambda pair: pair[0])
     running = 1
     for stride, extent in dense:
@@ -177,11 +177,11 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
         running *= extent
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
     back = [order.index(d) for d in range(len(shape))]
-    if kind == "torch":
+    if library == "torch":
         return array.permute(order).contiguous().permute(back)
-    if kind == "numpy":
+    if library == "numpy":
         return np.ascontiguousarray(array.transpose(order)).transpose(back) if array.ndim else array.copy()
-    if kind == "cupy":
+    if library == "cupy":
         import cupy
 
         return cupy.asarray(array.transpose(order), order="C").transpose(back)
@@ -190,18 +190,18 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
 
 
 def _with_gaps(array, shape: tuple[int, ...], strides: list[int]):
-    """As :func:`restrided`, for strides that leave places free. Raises :class:`ShapeError` where elements share one."""
+    """As :func:`restrided`, for strides with gaps. Raises :class:`ShapeError` where elements overlap."""
     reach = 1
     for stride, extent in sorted((s, n) for s, n in zip(strides, shape) if n != 1):
         if stride < reach:
-            raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
+            raise ShapeError(f"a tensor of shape {shape} has other strides than {tuple(strides)}")
         reach += stride * (extent - 1)
     if arrays.framework(array) == "torch":
         created = array.new_empty(reach).as_strided(shape, strides)
         return created.copy_(array)
     if not isinstance(array, np.ndarray):
-        raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
-    places = np.empty(reach, array.dtype)
-    created = np.lib.stride_tricks.as_strided(places, shape, [n * array.itemsize for n in strides])
+        raise ShapeError(f"a tensor of shape {shape} has other strides than {tuple(strides)}")
+    buffer = np.empty(reach, array.dtype)
+    created = np.lib.stride_tricks.as_strided(buffer, shape, [n * array.itemsize for n in strides])
     created[...] = array
     return created

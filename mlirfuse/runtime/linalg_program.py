@@ -1,8 +1,8 @@
-"""Programs that go down by MLIR's own passes: from ``convert-fusion-to-linalg``'s form to code, by a pipeline.
+"""Programs lowered by MLIR's own passes: from the output of ``convert-fusion-to-linalg`` to code, by a pipeline.
 
-:class:`LoweringPath` gives a target that compiles so, for any other one. It is slow: loops over elements, one after
-another on a CPU, an element a thread on a GPU. What it computes is written by other code than the schedulers' kernels,
-down to the loops and addresses of single elements, and so checks them.
+:class:`LoweringPath` returns a target that compiles this way, for any other target. It is slow: loops over elements,
+serial on a CPU, an element per thread on a GPU. Its code is generated independently of the schedulers' kernels, down to
+the loops and addresses of single elements, and so verifies them.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from mlirfuse.schedule.targets import CpuTarget, GpuTarget, Target
 
 @dataclass(frozen=True)
 class LoweringPath:
-    """How segments become code without our schedulers: from linalg on by ``pipeline``, or by ours where that is
-    None."""
+    """How segments become code: from linalg on by ``pipeline``, or by this package's schedulers where that is None."""
 
     pipeline: str | None = None
 
     def target(self, base: Target) -> CpuByLinalg | GpuByLinalg:
-        """The target that compiles so for the machine of ``base``."""
+        """Return the target that compiles this way for the device of ``base``."""
         return CpuByLinalg(base, self.pipeline) if isinstance(base, CpuTarget) else GpuByLinalg(base, self.pipeline)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The values of the size symbols, in the place of a schedule."""
+    """The values of the size symbols, in place of a schedule."""
 
     values: tuple[tuple[str, int], ...]
 
 
 class _ByLinalg:
-    """What both targets share: a variant for each set of sizes, and the segments of the base's schedulers."""
+    """The common code of both targets: a compiled program for each set of sizes, and the segments of the base's
+    schedulers."""
 
     base: Target
     early_launch = one_launch = False
 
     @property
     def properties(self) -> HostProperties | DeviceProperties:
-        """The processor."""
+        """The processor's properties."""
         return self.base.properties
 
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """For each segment what decides its code: the sizes."""
+        """Return for each segment the parameters of its code: the sizes."""
         return (Sizes(tuple(sorted(env.items()))),) * len(program.steps)
 
     def schedules(self, program: SegmentedProgram, params: tuple) -> list[dict]:
-        """None: no segment has one."""
+        """Return None for each segment: there are no schedules."""
         return [{} for _ in program.steps]
 
 
@@ -78,8 +78,9 @@ class CpuByLinalg(_ByLinalg):
     levels_below = "host", "llvm"
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
-        """The functions of ``program`` for these sizes in the LLVM dialect, and one that calls the entry. Raises
-        :class:`UnsupportedError` for what has no linalg form, :class:`CompileError` where the pipeline fails."""
+        """Generate the functions of ``program`` for these sizes in the LLVM dialect, and one that calls the entry.
+        Raises :class:`UnsupportedError` for ops without a conversion to linalg, :class:`CompileError` where the
+        pipeline fails."""
         created = _entry(program, params, slots, on_device=False)
         if created is None:
             return KernelModule((), False)
@@ -107,7 +108,7 @@ class GpuByLinalg(_ByLinalg):
         return self.base.device
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
-        """The kernels of ``program`` for these sizes as PTX, and the function that launches them. Raises as
+        """Generate the kernels of ``program`` for these sizes as PTX, and the function that launches them. Raises like
         :meth:`CpuByLinalg.write`."""
         created = _entry(program, params, slots, on_device=True)
         if created is None:
@@ -118,14 +119,14 @@ class GpuByLinalg(_ByLinalg):
 
 
 def _entry(program: SegmentedProgram, params: tuple[Sizes, ...], slots: Slots, on_device: bool) -> Entry | None:
-    """The program's entry; None where there is nothing to compute."""
+    """Return the program's entry; None where there is nothing to compute."""
     created = entry_of(program.graph, dict(params[0].values), slots, on_device) if params else None
     return created if created is not None and created.writes else None
 
 
 def lowered(created: Entry, pipeline: str):
-    """The module after ``pipeline``. Raises :class:`CompileError` where a pass fails."""
+    """Return the module after ``pipeline``. Raises :class:`CompileError` where a pass fails."""
     try:
         return run_pipeline(fusion.parse(created.text), pipeline).module
     except mlir.MLIRError as error:
-        raise CompileError(f"the way down from linalg failed: {error}") from error
+        raise CompileError(f"lowering from linalg failed: {error}") from error

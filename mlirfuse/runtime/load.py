@@ -1,4 +1,4 @@
-"""Code of kernels, from the disk cache where it is there, and the functions in memory that launch them."""
+"""Loads kernels' code, from the disk cache if it is there, and the functions that launch them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.core.threads import Task, beside
+from mlirfuse.core.threads import Task, start_thread
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, Kernel, KernelModule, nameless
 from mlirfuse.lowering.slots import BAD_INDEX, Slots
@@ -19,26 +19,26 @@ from mlirfuse.schedule.targets import Target
 
 @dataclass(eq=False)
 class LoadedKernel:
-    """A kernel in memory: its address, a driver's handle on a GPU, 0 while it is on its way; and what must live as long
-    as it."""
+    """A loaded kernel: its address, a driver's handle on a GPU, 0 while it is being compiled; and the objects that must
+    live as long as it."""
 
     address: int
     home: Any
 
 
-Known = dict[tuple, LoadedKernel]  # kernels that several programs may have
+Known = dict[tuple, LoadedKernel]  # kernels shared between programs
 Loaded = tuple[int, Any]
-Elsewhere = Callable[[Callable[[], Any]], Task]  # what has a function run in another thread
+Elsewhere = Callable[[Callable[[], Any]], Task]  # runs a function in another thread
 
 
 def _key(kernel: Kernel) -> tuple:
-    """What kernels of the same code have in common."""
+    """Return a key that is equal for kernels with the same code."""
     cluster = kernel.cluster if isinstance(kernel, GpuKernel) else 0
     return cluster, hashlib.sha256(nameless(kernel).encode()).digest()
 
 
 def ptx_of(text: str, chip: str) -> str:
-    """PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
+    """Return the PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
     key = cache.key("ptx", text, chip)
     found = cache.load(key)
     if found is not None:
@@ -49,12 +49,12 @@ def ptx_of(text: str, chip: str) -> str:
 
 
 def code_of(module: KernelModule, chip: str) -> str:
-    """PTX of a GPU's kernels. Raises :class:`CompileError`."""
+    """Return the PTX of a GPU's kernels. Raises :class:`CompileError`."""
     return module.ptx if isinstance(module, AssembledModule) else ptx_of(module.tiled(), chip)
 
 
 def host_code(text: str, plain_loops: bool = False) -> llvm.HostCode:
-    """The loaded functions of the MLIR module ``text``. ``plain_loops``: as :func:`llvm.compile_object` has it. Raises
+    """Load the functions of the MLIR module ``text``. ``plain_loops``: as for :func:`llvm.compile_object`. Raises
     :class:`CompileError`."""
     key = cache.key("object", text, *llvm.processor(), *(["plain loops"] if plain_loops else []))
     code = cache.load(key)
@@ -67,13 +67,13 @@ def host_code(text: str, plain_loops: bool = False) -> llvm.HostCode:
 def begun(
     target: Target, module: KernelModule, slots: Slots, known: Known | None = None, elsewhere: Elsewhere | None = None
 ) -> Callable[[], Loaded]:
-    """A function that loads ``module`` and gives the address of what launches its kernels, 0 where there are none, and
-    what must live as long as it: its code, and each kernel by its name. It writes the addresses that ``slots`` asks
-    for. Kernels that are in ``known`` are not compiled again, new ones are added.
+    """Return a function that loads ``module`` and returns the address of the function that launches its kernels, 0
+    where there are none, and the objects that must live as long as it: its code, and each kernel by its name. It fills
+    in the addresses that ``slots`` needs. Kernels in ``known`` are not compiled again, new ones are added.
 
-    ``elsewhere`` begins to compile the kernels of a GPU at once; several modules may be begun then before they are
-    loaded in the same order. The function raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU that is
-    not there."""
+    ``elsewhere`` starts to compile the kernels of a GPU at once; several modules may be started before they are loaded
+    in the same order. The returned function raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU that
+    is not present."""
     if not module.kernels:
         return lambda: (0, None)
     slots.functions = {
@@ -101,7 +101,7 @@ def begun(
         kernels = shared | created
         for name, kernel in kernels.items():
             if not kernel.address:
-                raise CompileError(f"{name}, which another program has too, did not compile there")
+                raise CompileError(f"{name}, shared with another program, failed to compile there")
             slots.functions[name] = kernel.address
         return host.address("launch"), [host, kernels]
 
@@ -109,18 +109,19 @@ def begun(
 
 
 def _alone(module: KernelModule) -> Loaded:
-    """A program of a CPU whose host function has its kernels in it."""
+    """Load a CPU program whose host function contains its kernels."""
     code = host_code(module.text())
     return code.address("launch"), code
 
 
 def machine_code(module: KernelModule, chip: str) -> bytes | None:
-    """That of a GPU's kernels, or None where the driver is to make it. Raises :class:`CompileError`."""
+    """Return the machine code of a GPU's kernels, or None where the driver compiles them. Raises
+    :class:`CompileError`."""
     return cubin.of(code_of(module, chip), chip)
 
 
 def _load_on_cpu(module: KernelModule, created: dict[str, LoadedKernel]) -> llvm.HostCode:
-    """The host function of ``module``; its kernels go into ``created``."""
+    """Load the host function of ``module``; add its kernels to ``created``."""
     code = host_code(module.text())
     for name, kernel in created.items():
         kernel.address, kernel.home = code.address(name), code
@@ -130,8 +131,8 @@ def _load_on_cpu(module: KernelModule, created: dict[str, LoadedKernel]) -> llvm
 def _load_on_gpu(
     target: Target, module: KernelModule, slots: Slots, created: dict[str, LoadedKernel], code: Task | None
 ) -> llvm.HostCode:
-    """The host function of ``module``; its kernels go into ``created``, on the target's device. ``code``: what compiles
-    them."""
+    """Load the host function of ``module``; add its kernels, on the target's device, to ``created``. ``code``: the task
+    that compiles them."""
     device = _device(target)
     if BAD_INDEX in slots.functions:
         _native.map_bad_index(device)
@@ -142,7 +143,7 @@ def _load_on_gpu(
         host = host_code(module.launching())
     else:
         text = code_of(module, _chip(target))
-        loading = beside(lambda: _by_driver(text, device))
+        loading = start_thread(lambda: _by_driver(text, device))
         try:
             host = host_code(module.launching())  # while the driver compiles the kernels
         finally:
@@ -160,14 +161,17 @@ def _chip(target: Target) -> str:
 
 
 def _device(target: Target) -> int:
-    """Where a GPU's kernels are loaded. Raises :class:`UnsupportedError` for a target that is not there."""
+    """Return the device that a GPU's kernels are loaded on. Raises :class:`UnsupportedError` for a target that is not
+    present."""
     if target.device is None:
-        raise UnsupportedError(f"target {_chip(target)} is no device of this machine: only its code can be looked at")
+        raise UnsupportedError(
+            f"target {_chip(target)} is not a device of this computer: its code can only be inspected"
+        )
     return target.device
 
 
 def _home(code: Task | None, device: int) -> Any:
-    """Machine code in memory; None where there is none, or a driver that is older does not take it."""
+    """Load machine code; None where there is none, or where an older driver does not support it."""
     found = None if code is None else code.result()
     try:
         return None if found is None else _native.Module(found, device)
@@ -176,12 +180,12 @@ def _home(code: Task | None, device: int) -> Any:
 
 
 def _by_driver(text: str, device: int) -> Any:
-    """What the driver makes of PTX."""
+    """Load PTX, compiled by the driver."""
     return _native.Module(text.encode() + b"\0", device)
 
 
 def kernel_begun(target: Target, module: KernelModule, elsewhere: Elsewhere | None = None) -> Callable[[], Loaded]:
-    """As :func:`begun`, of the only kernel of ``module`` without its host function: the address is the kernel's on the
+    """As :func:`begun`, for the only kernel of ``module`` without its host function: the address is the kernel's on the
     CPU, the driver's handle on a GPU."""
     (kernel,) = module.kernels
     code = None

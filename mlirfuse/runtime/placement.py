@@ -1,4 +1,4 @@
-"""Where the arrays of a call lie, and which target that makes."""
+"""The device of a call's arrays, and its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlirfuse.schedule.targets import Target
 
 
 def target_of(leaves: Sequence) -> Target:
-    """The target that the arrays lie on."""
+    """Return the target for the device of the arrays."""
     for leaf in leaves:
         device = arrays.device_of(leaf)
         if device is not None and device[0] == "cuda":
@@ -22,15 +22,15 @@ def target_of(leaves: Sequence) -> Target:
 
 
 def check_placement(target: Target, leaves: Sequence) -> None:
-    """Raises :class:`UnsupportedError` where the arguments do not lie where ``target`` computes."""
-    for position, leaf in enumerate(leaves):
+    """Raise :class:`UnsupportedError` where an argument is not on the device of ``target``."""
+    for index, leaf in enumerate(leaves):
         device = arrays.device_of(leaf)
         if device is None or (device == ("cpu",) and leaf.ndim == 0):
             continue
         where = ":".join(map(str, device))
         if target.name == "cpu" and device[0] != "cpu":
-            raise UnsupportedError(f"the target is the CPU, and argument {position} lies on {where}: pass a host array")
+            raise UnsupportedError(f"the target is the CPU, and argument {index} is on {where}: pass a host array")
         if target.name != "cpu" and target.device is not None and device != ("cuda", target.device):
             raise UnsupportedError(
-                f"the target is CUDA device {target.device}, and argument {position} lies on {where}: move it there"
+                f"the target is CUDA device {target.device}, and argument {index} is on {where}: move it there"
             )

@@ -1,7 +1,8 @@
-"""A segmented graph made executable: what is compiled of it, and the plan of a call.
+"""An executable segmented graph: its compiled programs, and the plan of a call.
 
-One :class:`Program` stands for a kind of call; each :class:`CompiledProgram` of it is one choice of schedules,
-compiled once. The plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
+One :class:`Program` belongs to a specialization; each :class:`CompiledProgram` of it is one choice of schedules,
+compiled once. The plan evaluates the quantities that depend on the sizes of a call: output shapes, grid dimensions, the
+workspace.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 @dataclass
 class Plan:
-    """What one set of sizes needs: ``ints`` for the host function, bytes of workspace."""
+    """The values for one set of sizes: ``ints`` for the host function, bytes of workspace."""
 
     ints: list[int]
     workspace: int
@@ -31,8 +32,8 @@ class Plan:
 
 @dataclass(eq=False)
 class CompiledProgram:
-    """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from
-    ``evaluate(env)``."""
+    """Compiled code for one choice of parameters. ``evaluate(env)`` returns the ``ints`` of a plan and the sizes of its
+    buffers."""
 
     params: tuple
     module: KernelModule
@@ -42,22 +43,22 @@ class CompiledProgram:
     evaluate: Any = None
     offsets: list[tuple[int, int, int, int]] = field(
         default_factory=list
-    )  # (ints slot, size position, first step, last step)
+    )  # (ints slot, size index, first step, last step)
 
     @property
     def kernels(self) -> int:
-        """How many kernels a call launches."""
+        """The number of kernels that a call launches."""
         return len(self.module.kernels)
 
 
 def _key(params: tuple) -> tuple:
-    """What a variant is found by: parameters of two schedulers may be equal as tuples."""
+    """Return the key of a compiled program: parameters of two schedulers may be equal as tuples."""
     return params, tuple(map(type, params))
 
 
 class Program(SegmentedProgram):
-    """A :class:`SegmentedProgram` of whose calls each runs a compiled variant. ``known``: the kernels that it shares
-    with other programs."""
+    """A :class:`SegmentedProgram` with its compiled programs, of which each call runs one. ``known``: the kernels
+    shared with other programs."""
 
     def __init__(
         self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None, known: load.Known | None = None
@@ -65,16 +66,16 @@ class Program(SegmentedProgram):
         super().__init__(graph, target, hint, axes)
         self.known_kernels = known
         self.compiled_programs: dict[tuple, CompiledProgram] = {}  # by _key
-        self.chosen: dict[tuple, tuple] = {}  # by call_key: parameters that an earlier process chose
-        self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
-        self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
+        self.chosen: dict[tuple, tuple] = {}  # by call_key: parameters chosen by an earlier process
+        self.tuned: dict[tuple, tuple | None] = {}  # by call_key: autotuned parameters
+        self.tuned_before: bool | None = None  # whether earlier processes stored any; None: unknown
         self._lock = threads.lock()
 
-    # ---- variants
+    # ---- compiled programs
 
     def compiled_program(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram:
-        """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's
-        address."""
+        """Return the compiled program for these sizes, compiling it if it is new. ``alignments``: bytes, of each
+        argument's address."""
         params = self.parameters(env, alignments)
         key = _key(params)
         found = self.compiled_programs.get(key)
@@ -91,11 +92,11 @@ class Program(SegmentedProgram):
         return found
 
     def known(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram | None:
-        """The variant for these sizes where it is compiled already."""
+        """Return the compiled program for these sizes, None if it is not compiled."""
         return self.compiled_programs.get(_key(self.parameters(env, alignments)))
 
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
+        """Return for each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
         address."""
         if self.tuned or self.tuned_before is not False:
             found = self._tuned(env, alignments)
@@ -105,7 +106,7 @@ class Program(SegmentedProgram):
         return self.target.parameters(self, env, alignments) if chosen is None else chosen
 
     def _tuned(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
-        """What was measured to be best for these sizes, by this process or an earlier one."""
+        """Return the autotuned parameters for these sizes, from this process or an earlier one."""
         if self.tuned_before is None:
             self.tuned_before = self.target.name == "cuda" and tuned.any_kept()
             if not self.tuned and not self.tuned_before:
@@ -119,9 +120,9 @@ class Program(SegmentedProgram):
     def begun(
         self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere, entry: str | None = None
     ) -> Callable[[], None] | None:
-        """As :meth:`compiled_program`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there.
-        ``entry``: where on disk (:mod:`mlirfuse.runtime.kernel_artifacts`) an earlier process may have left what it
-        wrote."""
+        """As :meth:`compiled_program`, in two steps: see :func:`mlirfuse.runtime.load.begun`. None where it is
+        compiled. ``entry``: the artifact on disk (:mod:`mlirfuse.runtime.kernel_artifacts`) that an earlier process may
+        have stored."""
         entry = None if self.tuned or tuned.any_kept() else entry
         found = kernel_artifacts.load(entry, self.graph) if entry is not None else None
         if found is not None:
@@ -171,7 +172,7 @@ class Program(SegmentedProgram):
         return finish
 
     def add_plan(self, compiled_program: CompiledProgram) -> None:
-        """Compiles the expressions of the plan to one Python function of the sizes."""
+        """Compile the expressions of the plan to one Python function of the sizes."""
         slots = compiled_program.slots
         exprs: list[str] = []
         for kind, what in slots.ints:
@@ -194,7 +195,7 @@ class Program(SegmentedProgram):
         ]
 
     def plan(self, compiled_program: CompiledProgram, env: dict[str, int]) -> Plan:
-        """What a call with these sizes needs."""
+        """Return the plan of a call with these sizes."""
         ints, nbytes = compiled_program.evaluate(env)
         workspace = 0
         placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)

@@ -1,4 +1,4 @@
-"""A graph op by op on a call's arrays: what runs where nothing is compiled."""
+"""Runs a graph op by op on a call's arrays: the fallback."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlirfuse.runtime import arrays, extern_ops
 
 
 def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, int]) -> list:
-    """The results through the table's references, in the arguments' framework. Those with an alias are written into
-    that argument; all is computed before anything is written."""
+    """Return the results by the table's references, in the arguments' framework. Those with an alias are written into
+    that argument; everything is computed before anything is written."""
     given = [arrays.to_numpy(leaves[k]) for k in leaf_of_arg]
     given = [
         np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a

@@ -1,8 +1,8 @@
-"""Calls with new sizes: finding again a kind and a variant that are compiled, in a few microseconds.
+"""The shape cache: finds the compiled specialization and program for a call with new sizes, in a few microseconds.
 
-What must be looked at for a call is read in C++ (:func:`mlirfuse._native.describe`), and what is computed from its
-sizes is compiled to one Python function each (:func:`mlirfuse.ir.sizes.function`). Whatever is not plainly known is
-left to the caller's long way.
+The properties of a call are read in C++ (:func:`mlirfuse._native.describe`), and each computation from its sizes is
+compiled to one Python function (:func:`mlirfuse.ir.sizes.function`). Any case that this does not cover is left to the
+caller's slow path.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from mlirfuse.runtime import arrays
 
 
 class ShapeCache:
-    """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers
-    included."""
+    """The specializations that one structure of arguments has run with. ``statics``: leaves whose values are constants,
+    numbers included."""
 
     def __init__(self, statics: tuple[int, ...] = ()):
         self.statics = statics
         self._known: dict[object, list[_Known]] = {}
 
     def clear(self) -> None:
-        """Forgets what has run."""
+        """Empty the cache."""
         self._known = {}
 
     def record(self, leaves: tuple):
-        """The Record for a call of a known kind and variant, else None."""
+        """Return the Record for a call of a known specialization and compiled program, else None."""
         if not (self._known and config.fuse_cpu and config.fuse_gpu):
             return None
         described = _native.describe(leaves, self.statics)
@@ -43,7 +43,7 @@ class ShapeCache:
         return None
 
     def add(self, specialization, leaves: tuple) -> None:
-        """Remembers that ``specialization`` ran a call with these leaves."""
+        """Record that ``specialization`` ran a call with these leaves."""
         described = _native.describe(leaves, self.statics)
         if described is None or specialization.executor is None or specialization.executor.host is not None:
             return
@@ -60,15 +60,15 @@ class _Known:
         starts, at = [], 0
         ranks = [
             len(arrays.spec_of(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves
-        ]  # others may have a shape, but no sizes
+        ]  # others may have a shape, but no symbols
         for rank in ranks:
             starts.append(at)
             at += 2 * rank
-        places = []
+        entries = []
         for name, (argument, what, axis) in assumes.symbols.items():
             leaf = specialization.leaf_of_arg[argument]
-            places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
-        self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
+            entries.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
+        self.env = eval(f"lambda sizes: {{{', '.join(entries)}}}")
         conditions = [f"({g.left}) {g.op} ({g.right})" for g in assumes.size_guards] + [
             f"({a}) == ({b})" for a, b in assumes.equalities
         ]
@@ -76,7 +76,7 @@ class _Known:
             n for pair in assumes.equalities for n in pair
         ]
         self.launch_template = specialization.executor.launch_template(specialization.leaf_of_arg, specialization.own)
-        self.place = self.launch_template.place(leaves)  # the same for all arguments of these types and devices
+        self.place = self.launch_template.place(leaves)  # equal for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
         self.looks_at_values = bool(assumes.values)
         pointers = {f"arg{k}": k for k in specialization.executor.program.pointer_args}
@@ -86,7 +86,7 @@ class _Known:
 
     def record(self, leaves, env, alignments):
         specialization = self.specialization
-        if specialization.executor is None:  # it has failed meanwhile
+        if specialization.executor is None:  # it has failed since
             return None
         compiled_program = specialization.executor.known_program(env, self.alignments(alignments))
         return (

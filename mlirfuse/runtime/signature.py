@@ -1,4 +1,4 @@
-"""What is known of a call's arguments: the specification of each leaf, and the conditions on their sizes."""
+"""The signature of a call: the specification of each leaf, and conditions on sizes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mlirfuse.ir.sizes import Size
 class ArgSpec:
     """An array or number argument. Strides are in elements; ``align`` in bytes.
 
-    ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array beside CUDA arrays). ``weak``: a Python
-    number, by NumPy's promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` makes a new
-    one). ``value`` is the number itself for a scalar or a 0-d host array, read where the function uses it as a
+    ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array along with CUDA arrays). ``weak``: a
+    Python number, in NumPy's promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` creates a
+    new one). ``value``: the number itself for a scalar or a 0-d host array, read where the function uses it as a
     constant.
     """
 
@@ -37,12 +37,12 @@ class ArgSpec:
 
     @staticmethod
     def of(value) -> ArgSpec | Static:
-        """What a NumPy array or a number is to a trace; anything else is :class:`Static`."""
+        """Return the specification of a NumPy array or a number; :class:`Static` for anything else."""
         if isinstance(value, np.ndarray):
             dtype, size = dt.of(value.dtype), value.itemsize
             if any(s % size for s in value.strides):
                 raise UnsupportedError(
-                    f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy"
+                    f"an array whose strides {value.strides} are not multiples of its {size}-byte items: pass a copy"
                 )
             address = value.ctypes.data
             strides = tuple(s // size for s in value.strides)
@@ -64,7 +64,7 @@ class Static:
 
 
 def alignment(address: int) -> int:
-    """The largest power of two, up to 256, that divides an address."""
+    """Return the largest power of two, up to 256, that divides an address."""
     return min(address & -address, 256) if address else 256
 
 
@@ -72,11 +72,11 @@ _WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
 
 
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """What compiled code may assume of strides, for each dimension. Part of the key of a call.
+    """Return the properties of strides that compiled code may assume, for each dimension. Part of the key of a call.
 
     ``k >= 0``: the stride is the product of the extents of the dimensions inside it, ``k`` being the dimension next
-    inside (the rank: it is innermost, stride 1); ``-2 - k``: the same, negated; -1: it can be anything. A dimension of
-    extent 1, and one of stride 0, is 0.
+    inside (the rank: it is innermost, stride 1); ``-2 - k``: the same, negated; -1: unknown. A dimension of extent 1,
+    and one of stride 0, is 0.
     """
     rank = len(shape)
     out = [0] * rank
@@ -96,30 +96,30 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
 
 
 def key_of(spec: ArgSpec | Static) -> tuple:
-    """What of an argument decides the kind of a call."""
+    """Return the properties of an argument that specializations of a call depend on."""
     if isinstance(spec, Static):
         return "static", type(spec.value).__name__, repr(spec.value)
     extents = tuple(n if n in (0, 1) else -1 for n in spec.shape)
     layout = layout_of(spec.shape, spec.strides)
-    python = spec.weak or spec.value.__class__ is bool  # which np.bool_ is not, though both promote alike
+    python = spec.weak or spec.value.__class__ is bool  # unlike np.bool_, though both promote alike
     return spec.dtype.name, extents, layout, spec.scalar, python, spec.device, spec.writable
 
 
 @dataclass(frozen=True)
 class SizeGuard:
-    """What must hold of the sizes of a call for a kind to be right: ``left op right``, op being ==, !=, <, <=, > or
-    >=."""
+    """A condition on the sizes of a call for a specialization to be valid: ``left op right``, op being ==, !=, <, <=, >
+    or >=."""
 
     left: Size
     op: str
     right: Size
 
     def holds(self, values: dict[str, int]) -> bool:
-        """Whether it holds where the symbols have these values."""
+        """Whether it holds for these values of the symbols."""
         return COMPARE[self.op](sz.substitute(self.left, values), sz.substitute(self.right, values))
 
     def __str__(self) -> str:
-        """Python source over the symbols."""
+        """Return Python source over the symbols."""
         return f"{self.left} {self.op} {self.right}"
 
 
@@ -135,7 +135,7 @@ OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def same_value(a, b) -> bool:
-    """Whether two constants are one. 0.0 and -0.0 are two, and a NaN is one."""
+    """Whether two constants are equal as compiled code sees them: 0.0 and -0.0 differ, a NaN equals itself."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -144,5 +144,5 @@ def same_value(a, b) -> bool:
         return np.asarray(a).tobytes() == np.asarray(b).tobytes()
     try:
         return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
-    except Exception:  # whatever the objects' own comparison does
+    except Exception:  # the objects' own comparison may raise anything
         return False

@@ -1,10 +1,10 @@
-"""Specializations of calls, and the way from a signature that the dispatcher does not know to what runs it.
+"""Specializations of a function, and the cache's miss path from an unknown signature to compiled code.
 
-A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows a Record for each signature that has run. For
-a new one it asks :meth:`Specializations.miss`: is there a kind (a graph) that holds for these arguments, and a variant
-that is compiled for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`:
-how a call is described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and
-what runs where nothing is compiled.
+A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which has a Record for each signature that has run. For a
+new one it calls :meth:`Specializations.miss`, which looks for a specialization (a graph) that is valid for these
+arguments, and a compiled program for these sizes, and creates only what is missing. The differences between front ends
+are in their :class:`Source`: the description of a call, the creation of a specialization (a trace, a definition bound
+to its inputs, a captured graph) and the fallback.
 """
 
 from __future__ import annotations
@@ -41,17 +41,16 @@ from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 log = logging.getLogger("mlirfuse")
-_OF_THE_CALL = (TraceError, ShapeError, ScheduleError, CudaError)  # errors of what was asked for, not of compiling it
+_OF_THE_CALL = (TraceError, ShapeError, ScheduleError, CudaError)  # errors of the request, not of compilation
 
 
 @dataclass(eq=False)
 class Call:
-    """A call that the dispatcher does not know, as its front end describes it.
+    """A call that the dispatcher does not know, as described by its front end.
 
-    ``key``: the same for all calls that one kind may serve; kinds of one key are told apart by what they assume.
-    ``device``: "cpu", or the kind of device that an array lies on. ``aliases``: leaves that are the same memory as an
-    earlier one. ``refused``: why no kind could be made.
-    """
+    ``key``: equal for all calls that one specialization may serve; specializations with one key differ in their
+    assumptions. ``device``: "cpu", or the type of device that an array is on. ``aliases``: leaves that are the same
+    memory as an earlier one. ``refused``: why no specialization could be created."""
 
     leaves: list[Any]
     specs: list[ArgSpec | Static]
@@ -63,11 +62,11 @@ class Call:
 
 @dataclass(eq=False)
 class Assumptions:
-    """What a graph takes for granted of a call, beside the call's key.
+    """The assumptions of a graph about a call, besides the call's key.
 
-    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``constants``:
-    leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these ranges,
-    both ends in them.
+    ``symbols``: for each symbol, the (graph argument, "shape" or "stride", axis) that it is read from. ``constants``:
+    leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these closed
+    ranges.
     """
 
     symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)
@@ -79,11 +78,11 @@ class Assumptions:
 
     @property
     def values(self) -> set[int]:
-        """The leaves whose values are looked at."""
+        """The leaves whose values are read."""
         return {leaf for leaf, _ in self.constants} | self.scalar_ranges.keys() | self.index_ranges.keys()
 
     def hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
-        """Whether all holds for a call with these leaves and sizes."""
+        """Whether all assumptions hold for a call with these leaves and sizes."""
         return (
             all(guard.holds(env) for guard in self.size_guards)
             and all(sz.substitute(a, env) == sz.substitute(b, env) for a, b in self.equalities)
@@ -91,7 +90,7 @@ class Assumptions:
         )
 
     def values_hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
-        """Whether the numbers and constants among the leaves are those that are assumed."""
+        """Whether the numbers and constants among the leaves have the assumed values."""
         for leaf, ranges in self.scalar_ranges.items():
             if not all(low <= leaves[leaf] <= high for low, high in ranges):
                 return False
@@ -103,14 +102,13 @@ class Assumptions:
 
 @dataclass(eq=False)
 class Specialization:
-    """A graph, what it assumes of a call, and what runs it.
+    """A graph, its assumptions about a call, and its executor.
 
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
-    leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those
-    of the call that it was made for; ``identical``: of how many leaves the function asks which are one
-    array, and the pairs that are. ``executor`` is None where nothing is compiled, and ``problem`` says why;
-    ``failure``: what is told of a compilation that failed, of the whole or of a part. ``schedules``: what is decided
-    about some segments.
+    leaves that are returned unchanged: :meth:`finisher` gets them after the graph's results. ``aliases``: those of the
+    call that it was created for; ``identical``: the number of leaves whose identity the function tests, and the pairs
+    that are one array. ``executor`` is None where nothing is compiled, and ``problem`` says why; ``failure``: the
+    report of a failed compilation, of all or of a subgraph. ``schedules``: fixed schedules of some segments.
     """
 
     graph: Graph
@@ -120,15 +118,15 @@ class Specialization:
     own: tuple[int, ...] = ()
     aliases: dict[int, int] = field(default_factory=dict)
     identical: tuple[int, frozenset[tuple[int, int]]] | None = None
-    shape_cacheable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
-    max_args: int | None = None  # of a group; None: as the switch says
+    shape_cacheable: ClassVar[bool] = True  # its symbols and conditions are all in its assumptions
+    max_args: int | None = None  # of a group; None: the setting
     executor: Executor | None = None
     problem: str = ""
     failure: str = ""
     schedules: Schedules = None
 
     def env(self, call: Call) -> dict[str, int]:
-        """The values of the graph's symbols in a call."""
+        """Return the values of the graph's symbols in a call."""
         out = {}
         for name, (argument, what, axis) in self.assumes.symbols.items():
             spec = call.specs[self.leaf_of_arg[argument]]
@@ -137,7 +135,7 @@ class Specialization:
         return out
 
     def matches(self, call: Call) -> bool:
-        """Whether the graph is right for a call with the key of its own."""
+        """Whether the graph is valid for a call with the same key."""
         if self.mutated and self.aliases != call.aliases:
             return False
         if self.identical is not None and self.identical[1] != overlap.identical(call.leaves, self.identical[0]):
@@ -145,25 +143,25 @@ class Specialization:
         return not config.guards or self.assumes.hold(call.leaves, self.env(call))
 
     def surroundings(self) -> list[tuple[str, Any]]:
-        """Names and values of the constants that were read from around the function, for people."""
+        """Return names and values of the constants that were read from outside the function, for output."""
         return []
 
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
-        """What makes a call's result of the graph's results and the leaves ``own``; None where the only result is it.
-        It holds on to nothing of one call but the sizes."""
+        """Return a function that computes a call's result from the graph's results and the leaves ``own``; None where
+        the only result is the graph's. It keeps nothing of one call but the sizes."""
         return None
 
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
-        """The arrays and numbers of the graph's arguments in a call."""
+        """Return the arrays and numbers of the graph's arguments in a call."""
         return [leaves[k] for k in self.leaf_of_arg]
 
     def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
-        """What the dispatcher is to keep for a call with these leaves, a Record, or the call's result."""
+        """Return the Record that the dispatcher caches for a call with these leaves, or the call's result."""
         assert self.executor is not None
         return self.executor.record(leaves, self.leaf_of_arg, env, self.finisher(env), self.own)
 
     def build(self, target: Target, env: dict[str, int], failed: Failed | None = None) -> Executor:
-        """Lowers the graph to segments, and gives what runs them; ``failed``: see :class:`HostProgram`."""
+        """Lower the graph to segments, and return its executor; ``failed``: see :class:`HostProgram`."""
         graph = pipelines.lower_to_segments(
             self.graph, target.properties, self._report_pass, self.schedules, self.max_args
         )
@@ -177,64 +175,65 @@ class Specialization:
             events.report(events.Advanced(f"{self.graph.name} after {step.name}"))
 
     def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
-        """The graph's results op by op."""
+        """Return the graph's results op by op."""
         return reference.run(self.graph, leaves, self.leaf_of_arg, env)
 
 
 class Source(abc.ABC):
-    """A front end's part: a function, for one structure of arguments. ``owner`` stands for the function where it has
-    several structures; ``name`` is what messages call it."""
+    """A front end's interface: a function, for one structure of arguments. ``owner``: the function, where it has
+    several structures; ``name``: its name in messages."""
 
     owner: object
     name: str
 
     @abc.abstractmethod
     def describe(self, leaves: Sequence) -> Call | None:
-        """The call with these leaves; None where it has to be made :meth:`again`. Raises :class:`UnsupportedError` for
-        arguments that cannot be compiled for."""
+        """Describe the call with these leaves; None where it has to be made :meth:`again`. Raises
+        :class:`UnsupportedError` for unsupported arguments."""
 
     @abc.abstractmethod
     def make(self, call: Call) -> Specialization | None:
-        """A new kind for ``call``, without its executor; None where the call has to run :meth:`run_eagerly`. What the
-        graph was found to read beside the leaves is added to the call's leaves and specs: the call is then made
-        :meth:`again`."""
+        """Create a specialization for ``call``, without its executor; None where the call has to use
+        :meth:`run_eagerly`. Objects that the graph was found to read besides the leaves are added to the call's leaves
+        and specs: the call is then made :meth:`again`."""
 
     def again(self, leaves: Sequence) -> Any:
-        """The result of the call with these leaves and what it did not bring."""
+        """Return the result of the call with these leaves and the other objects that the graph reads."""
         raise NotImplementedError(f"{self.name} reads nothing but its arguments")
 
     def run_eagerly(self, call: Call) -> Any:
-        """The result of a call that nothing is compiled for; NotImplemented where its graph has to be run op by op."""
+        """Return the result of a call that nothing is compiled for; NotImplemented where its graph has to be run op by
+        op."""
         return NotImplemented
 
     def without_kernels(self, call: Call) -> None:
-        """Hears of a call whose kind has library ops and views alone."""
+        """Called for a call whose specialization has extern ops and views only."""
         return
 
     def overlapping(self, specialization: Specialization, call: Call, first: int, second: int) -> Any:
-        """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the
-        graph is computed before anything is written."""
+        """Return the result of a call where two leaves share memory and one of them is written. NotImplemented: all of
+        the graph is computed before anything is written."""
         return NotImplemented
 
     def target(self, leaves: Sequence) -> Target:
-        """What a call's kernels are made for."""
+        """Return the target of a call's kernels."""
         return placement.target_of(leaves)
 
     def may_fall_back(self) -> bool:
-        """Whether what cannot be compiled runs op by op; else it is an error."""
+        """Whether code that cannot be compiled runs op by op; else it is an error."""
         return config.fallback
 
     def full(self) -> bool:
-        """Whether the function has as many kinds as it may have."""
+        """Whether the function has reached the limit on specializations."""
         return False
 
     def argument_names(self) -> list[str]:
-        """The leaves' names, for people."""
+        """Return the leaves' names, for output."""
         return []
 
 
 class Specializations:
-    """The kinds that a :class:`Source` has run with, and their dispatcher. ``statics``: leaves whose values are always
+    """The specializations of a :class:`Source`, and their dispatcher. ``statics``: leaves whose values are always
     constants, numbers included."""
 
     def __init__(self, source: Source, statics: Iterable[int] = ()):
@@ -247,25 +246,25 @@ class Specializations:
             self.dispatch.set_static(leaf)
         self._lock = threads.lock()
         self._locks: dict[tuple, Any] = {}
-        self._full = False  # it has been said that there are too many
+        self._full = False  # the limit has been reported
         config.listen(self)
 
     def __len__(self) -> int:
         return sum(map(len, self.by_key.values()))
 
     def all(self) -> list[Specialization]:
-        """The kinds, in the order of their keys' first calls."""
+        """Return the specializations, in the order of their keys' first calls."""
         return [specialization for specializations in self.by_key.values() for specialization in specializations]
 
     def switched(self) -> None:
-        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        """A setting of :mod:`mlirfuse.config` has changed: every signature is looked up again."""
         self.dispatch.clear()
         self.shape_cache.clear()
 
     # ---- a signature that the dispatcher does not know
 
     def miss(self, leaves: tuple) -> Any:
-        """What the dispatcher is to keep for the signature of these leaves, a Record, or the call's result."""
+        """Return the Record that the dispatcher caches for the signature of these leaves, or the call's result."""
         record = self.shape_cache.record(leaves)
         if record is not None:
             if events.Found.observers:
@@ -291,7 +290,7 @@ class Specializations:
         return self.source.run_eagerly(call) if specialization is None else self.source.again(leaves)
 
     def find(self, call: Call) -> Specialization | None:
-        """The kind that there is for ``call``."""
+        """Return the existing specialization for ``call``, or None."""
         return next(
             (specialization for specialization in self.by_key.get(call.key, ()) if specialization.matches(call)), None
         )
@@ -309,7 +308,7 @@ class Specializations:
         if specialization.mutated or specialization.identical is not None:
             self.dispatch.set_alias_sensitive(True)
         if full:
-            specialization.problem = "too many kinds"
+            specialization.problem = "too many specializations"
             return specialization
         if enabled:
             self._compile(specialization, call)
@@ -356,10 +355,10 @@ class Specializations:
         )
         if found is None:
             return self._run(specialization, call, env)
-        if found.shared:  # what is read after a write depends on how they overlap
+        if found.shared:  # reads after a write depend on the overlap
             result = self.source.overlapping(specialization, call, found.first, found.second)
             return self._by_reference(specialization, call, env) if result is NotImplemented else result
-        # Not to be kept: the next arrays with this signature may share elements.
+        # Not cached: the next arrays with this signature may share elements.
         return once(self._run(specialization, call, env), call.leaves)
 
     def _run(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
@@ -385,7 +384,7 @@ class Specializations:
         return self._by_reference(specialization, call, env)
 
     def _uncompiled(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
-        """The result of a call whose kind could not be compiled."""
+        """Return the result of a call whose specialization could not be compiled."""
         result = self.source.run_eagerly(call)
         return self._by_reference(specialization, call, env) if result is NotImplemented else result
 
@@ -395,11 +394,12 @@ class Specializations:
         finish = specialization.finisher(env)
         return results[0] if finish is None else finish(results)
 
-    # ---- what cannot be compiled
+    # ---- failures
 
     def _too_many(self) -> None:
-        """The bound on kinds is reached: a warning in the log, once; an error with the fallback off."""
-        limit = f"has been compiled for {config.max_specializations} kinds of arguments, the limit max_specializations"
+        """Report that the limit on specializations is reached: a warning in the log, once; an error with the fallback
+        off."""
+        limit = f"has {config.max_specializations} specializations, the limit max_specializations"
         if not self.source.may_fall_back():
             raise CompileError(f"{self.source.name} {limit}, and the fallback is off")
         if not self._full:
@@ -407,11 +407,12 @@ class Specializations:
             log.warning("%s %s; new ones run op by op", self.source.name, limit)
 
     def _failed(self, specialization: Specialization, error: Exception, to_send: Callable[[], str]) -> None:
-        """With the fallback on, a warning the first time; else an error. ``to_send`` says what belongs in a report."""
+        """Warn the first time with the fallback on; else raise an error. ``to_send`` returns what belongs in a bug
+        report."""
         name, known = self.source.name, specialization.failure
         if not known:
             specialization.failure = failures.about(error)
-            if not isinstance(error, UnsupportedError):  # which says what to do instead
+            if not isinstance(error, UnsupportedError):  # whose message has a remedy
                 specialization.failure += f"\n  {to_send()}"
         if not self.source.may_fall_back():
             if isinstance(error, MlirfuseError):
@@ -423,7 +424,7 @@ class Specializations:
 
 
 class OneSpecialization(Specializations):
-    """Runs one kind, which was made from ``call``, and refuses calls of any other."""
+    """Runs one specialization, created from ``call``, and rejects all other calls."""
 
     def __init__(self, source: Source, specialization: Specialization, call: Call, statics: Iterable[int] = ()):
         super().__init__(source, (*statics, *specialization.assumes.values))
@@ -432,11 +433,11 @@ class OneSpecialization(Specializations):
 
     def _make(self, call: Call) -> Specialization:
         raise TypeError(
-            f"{self.source.name} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and "
+            f"{self.source.name} was compiled for other arguments (dtypes, ranks, layouts, extents of 0 and "
             "1, values taken as constants): call the jitted function itself, which compiles what is new"
         )
 
 
 def once(answer: Any, leaves: Sequence) -> Any:
-    """The result of one call: of a Record, which is not kept, or itself."""
+    """Return the result of one call: of a Record, which is not cached, or itself."""
     return _native.Dispatcher(lambda _: answer)(*leaves) if isinstance(answer, _native.Record) else answer

@@ -1,8 +1,8 @@
-"""Graphs with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts, which
-lie in memory by turns; and floats of a byte, compiled as bytes.
+"""Graphs with tensors that kernels do not support as they are: complex tensors, compiled as two real ones, which are
+interleaved in memory; and float8, compiled as bytes.
 
-What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two
-views of a tensor that is made here. Floats of a byte are seen as bytes.
+The compiled graph takes each complex argument as two real views of its memory, and writes each complex result through
+two views of a tensor allocated here. Float8 tensors are viewed as bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from mlirfuse.runtime import arrays, extern_ops
 from mlirfuse.runtime.executor import Executor
 from mlirfuse.runtime.launch_template import place_of
 
-COMPONENTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
+COMPONENTS = {
+    "c": ("re", "im"),
+    "n": ("bits",),
+}  # of a tensor, by the kind of its type; others have the single one None
 
 
 def is_split(graph: Graph) -> bool:
@@ -37,11 +40,11 @@ def is_split(graph: Graph) -> bool:
 
 
 class StorageViews:
-    """``graph``, changed in place into one of real tensors.
+    """Converts ``graph``, in place, to one of real tensors.
 
-    ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each
-    result of the graph as it was is, ("argument", "made" or "result", index); what is made are the complex tensors
-    ``created``. ``types``: what results of bytes are.
+    ``sources``: the origin of each of its arguments, ("argument" or "created", index, part). ``results``: the origin of
+    each result of the original graph, ("argument", "created" or "result", index); "created" are the complex tensors
+    ``created``, allocated for each call. ``types``: the float8 types of results that are compiled as bytes.
     """
 
     def __init__(self, graph: Graph):
@@ -49,11 +52,11 @@ class StorageViews:
         self.created: list[Value] = []
         self.results: list[tuple[str, int]] = []
         self.sources: list[tuple[str, int, str | None]] = []
-        self.types: dict[int, DType] = {}  # by position among the results of what is compiled
+        self.types: dict[int, DType] = {}  # by index among the results of the compiled graph
         for k, value in enumerate(graph.args):
             parts = COMPONENTS.get(value.dtype.kind, (None,))
             self.sources += [("argument", k, component) for component in parts]
-        position = 0
+        result_index = 0
         kept: list[Value] = []
         aliases: dict[int, int] = {}
         written: list[tuple[int, int]] = []
@@ -66,15 +69,15 @@ class StorageViews:
                 self.results.append(("argument", graph.args.index(value)))
                 continue
             elif len(parts) == 1:
-                self.results.append(("result", position))
+                self.results.append(("result", result_index))
                 if value.dtype.kind == "n":
-                    self.types[position] = value.dtype
+                    self.types[result_index] = value.dtype
             else:
-                self.results.append(("made", len(self.created)))
-                written.append((position, len(self.created)))
+                self.results.append(("created", len(self.created)))
+                written.append((result_index, len(self.created)))
                 self.created.append(value)
             kept.append(value)
-            position += len(parts)
+            result_index += len(parts)
         graph.body.returns, graph.aliases = kept, aliases
         for op in graph.ops:
             if table.TABLE[op.name].calls and any(v.dtype.kind == "n" for v in op.operands):
@@ -88,34 +91,34 @@ class StorageViews:
             if op.row.calls:
                 op.attrs["function"] = functools.partial(_called_on_components, op.attrs["function"], given)
         run_pipeline([graph], pipelines.to_real_tensors())
-        for position, index in written:
+        for result_index, index in written:
             value = self.created[index]
             for n, component in enumerate(("re", "im")):
-                graph.aliases[position + n] = len(graph.args)
+                graph.aliases[result_index + n] = len(graph.args)
                 graph.parts[len(graph.args)] = component
-                self.sources.append(("made", index, component))
+                self.sources.append(("created", index, component))
                 strides = tuple(sz.mul(s, 2) for s in sz.contiguous_strides(value.shape))
                 graph.layouts.append(Layout(strides, value.dtype.real.bytes))
                 graph.body.args.append(Value(value.dtype.real, value.shape))
         builder = Builder(graph.body)
-        for position in graph.aliases:  # what is also given back otherwise is written from a value of its own
-            if graph.returns.count(graph.returns[position]) > 1:
-                graph.returns[position] = builder.op("copy", graph.returns[position])
+        for result_index in graph.aliases:  # a value that is also returned elsewhere needs a copy of its own
+            if graph.returns.count(graph.returns[result_index]) > 1:
+                graph.returns[result_index] = builder.op("copy", graph.returns[result_index])
 
     def make(self, leaves: Sequence, env: dict[str, int]) -> list:
-        """New arrays for what is written through two views."""
+        """Return new arrays for results that are written through two views."""
         like = extern_ops.like(leaves)
         return [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.created]
 
     def arguments(self, leaves: Sequence, created: list) -> list:
-        """The arrays and numbers of the graph's arguments."""
-        whole = {"argument": leaves, "made": created}
-        return [_component(whole[what][k], component) for what, k, component in self.sources]
+        """Return the arrays and numbers of the graph's arguments."""
+        origins = {"argument": leaves, "created": created}
+        return [_component(origins[what][k], component) for what, k, component in self.sources]
 
     def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=(),
                read: Callable[[list], list] = list):  # fmt: skip
-        """The Record of calls with the signature of ``leaves`` and these sizes, which ``executor`` runs. ``finish``
-        gets the results of the graph as it was and, behind them, the leaves ``own``. ``read``: what is done to the
+        """Return the Record of calls with the signature of ``leaves`` and these sizes, which ``executor`` runs.
+        ``finish`` gets the results of the original graph and, after them, the leaves ``own``. ``read``: applied to the
         arrays first."""
         graph, count = self.graph, len(leaf_of_arg)
         where = list(range(len(graph.args)))
@@ -132,24 +135,24 @@ class StorageViews:
         return _native.Record(0, [], [], [], outputs, 0, device, call, (self, executor), proto)
 
     def results_of(self, leaves: Sequence, created: list, results: list) -> list:
-        """The results of the graph as it was, from those of this one."""
+        """Return the results of the original graph, from those of the converted one."""
         typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
-        whole = {"argument": leaves, "made": created, "result": typed}
-        return [whole[what][k] for what, k in self.results]
+        origins = {"argument": leaves, "created": created, "result": typed}
+        return [origins[what][k] for what, k in self.results]
 
 
 def _component(array, component: str | None):
-    """The real numbers of a complex array, or the imaginary ones, as a view; of a number, that part."""
+    """Return the real or the imaginary numbers of a complex array as a view; of a number, that part."""
     if component is None:
         return array
-    kind = arrays.framework(array)
-    if kind is None:
+    library = arrays.framework(array)
+    if library is None:
         return array.imag if component == "im" else array.real
     if component == "bits":
-        return array.view(sys.modules["torch"].uint8 if kind == "torch" else np.uint8)
-    if kind == "torch":
+        return array.view(sys.modules["torch"].uint8 if library == "torch" else np.uint8)
+    if library == "torch":
         return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(component == "im"))
-    if kind == "own":
+    if library == "own":
         raise UnsupportedError(
             "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"
         )
@@ -157,8 +160,8 @@ def _component(array, component: str | None):
 
 
 def _make_call(op: Op) -> None:
-    """Makes a call of a library's op, or of a scan that is not one of each part, which the pass gives two real operands
-    for a complex one."""
+    """Turn an extern op, or a scan that does not apply to each part separately, into a call, to which the pass gives
+    two real operands for a complex one."""
     function = extern_ops.function(Op(op.name, op.operands, op.attrs, op.results), {})
     attrs = {
         "callee": op.name,
@@ -170,23 +173,23 @@ def _make_call(op: Op) -> None:
 
 
 def _called_with_floats(function: Callable[..., list], types: tuple[DType | None, ...], *operands) -> list:
-    """A library's call, where what is compiled has bytes for floats of a byte."""
+    """Call a library function that expects float8, where the compiled graph has bytes."""
     return function(*map(_typed, operands, types))
 
 
 def _called_on_components(function: Callable[..., list], pairs: list[bool], *operands) -> list:
-    """A library's call, where what is compiled has two real tensors for each complex one. ``pairs``: which of the
-    function's operands are complex."""
+    """Call a library function that expects complex tensors, where the compiled graph has two real tensors for each.
+    ``pairs``: which of the function's operands are complex."""
     parts = iter(operands)
     out: list = []
-    for array in function(*(_joined(next(parts), next(parts)) if pair else next(parts) for pair in pairs)):
+    for array in function(*(_combined(next(parts), next(parts)) if pair else next(parts) for pair in pairs)):
         complex_ = array.is_complex() if arrays.framework(array) == "torch" else array.dtype.kind == "c"
         out += [_component(array, component) for component in ("re", "im")] if complex_ else [array]
     return out
 
 
-def _joined(real, imaginary):
-    """The complex array of these parts."""
+def _combined(real, imaginary):
+    """Return the complex array of these parts."""
     if arrays.framework(real) == "torch":
         return sys.modules["torch"].complex(real, imaginary)
     out = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
@@ -195,17 +198,17 @@ def _joined(real, imaginary):
 
 
 def _typed(array, dtype: DType | None):
-    """Bytes as what they are."""
+    """Return bytes as a view of their float8 type."""
     if dtype is None:
         return array
     return array.view(arrays.torch_dtype(dtype) if arrays.framework(array) == "torch" else dtype.numpy)
 
 
 def _empty(shape, dtype, like):
-    kind = arrays.framework(like)
-    if kind == "torch":
+    library = arrays.framework(like)
+    if library == "torch":
         return sys.modules["torch"].empty(shape, dtype=arrays.torch_dtype(dtype), device=like.device)
-    if kind == "cupy":
+    if library == "cupy":
         import cupy
 
         return cupy.empty(shape, dtype.numpy)

@@ -1,5 +1,5 @@
-"""Schedules that were measured to be best, kept in the compile cache's folder for later processes: as they stand on
-segments."""
+"""Autotuned schedules, stored in the compile cache's folder for later processes, in the format of segments'
+schedules."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 
 def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
-    properties: Any = program.target.properties  # a GPU's: only these are tuned
+    properties: Any = program.target.properties  # of a GPU: only GPU schedules are autotuned
     text = json.dumps([program.text, properties.chip, sorted(env.items())])
     return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
-    """Keeps the schedules of a GPU's program for these sizes."""
+    """Store the schedules of a GPU's program for these sizes."""
     serialized = serialize.text(program.target.schedules(program, schedules))
     cache.store(_name(program, env), serialized.encode())
 
 
 @functools.cache
 def any_kept() -> bool:
-    """Whether an earlier process left any results."""
+    """Whether an earlier process stored any results."""
     return cache.enabled() and any(cache.folder().glob("tuned-*"))
 
 
 def load(program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
-    """What an earlier process found best for these sizes, or None: also where it does not hold for these alignments."""
+    """Return the schedules that an earlier process found best for these sizes, or None, also where they do not hold for
+    these alignments."""
     found = cache.load(_name(program, env))
     if found is None:
         return None

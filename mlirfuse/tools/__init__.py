@@ -1,1 +1,2 @@
-"""Programs: mlirfuse-opt, running a function of a file, making a failing graph small, fitting coefficients."""
+"""Command-line programs and developer tools: mlirfuse-opt, running a function of a file, reducing a failing graph,
+fitting coefficients."""

@@ -1,4 +1,4 @@
-"""``python -m mlirfuse clear-cache``: removes what was compiled and kept on disk."""
+"""``python -m mlirfuse clear-cache``: removes the compiled code in the disk cache."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlirfuse.runtime import cache
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mlirfuse clear-cache",
-        description="Removes the compiled code in the cache on disk, and no other file that lies there. Programs that "
-        "run meanwhile compile what they miss.",
+        description="Removes the compiled code in the cache on disk, and no other file there. Programs that "
+        "run meanwhile compile again what they need.",
     )
     parser.parse_args(argv)
     try:

@@ -1,4 +1,4 @@
-"""What all programs on the command line have in common."""
+"""Common code of all command-line programs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 
 def command(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
-    """``main`` of a program, which ends quietly where nobody reads on, as ``… | head`` does. The status is then that of
-    a program that the signal ends: 141."""
+    """Decorate a program's ``main``, so that it ends quietly when its output is closed, as ``… | head`` does. The exit
+    status is then 141, that of a program ended by the signal."""
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def command(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
                 sys.stdout.flush()
         except BrokenPipeError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            for stream in (sys.stdout, sys.stderr):  # which Python writes out as it ends
+            for stream in (sys.stdout, sys.stderr):  # Python flushes them at exit
                 os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
             return 141

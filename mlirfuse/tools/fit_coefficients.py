@@ -1,9 +1,9 @@
-"""Derives ``mlirfuse/lowering/math/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients >
+"""Generates ``mlirfuse/lowering/math/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients >
 mlirfuse/lowering/math/coefficients.py``.
 
-Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60
-digits. The first coefficients are rounded to the working precision one at a time, lowest power first, each time fitting
-the rest again; so what is left of a coefficient's rounding is taken up by the others.
+Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, by the Remez exchange algorithm
+in 60 digits. The first coefficients are rounded to the working precision one at a time, lowest power first, refitting
+the rest each time, so that the others absorb the rounding error.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def round_to(x, bits: int):
 
 
 def remez(f, weight, powers, a, b, rounds=12, grid=24):
-    """Coefficients of ``sum c[k] x**powers[k]`` minimizing max |(f - p) * weight| on [a, b], and that maximum."""
+    """Return the coefficients of ``sum c[k] x**powers[k]`` that minimize max |(f - p) * weight| on [a, b], and that
+    maximum."""
     n = len(powers)
     a, b = mpf(a), mpf(b)
     node = lambda k, m: (a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * k / m)  # noqa: E731
-    # offset so that no point falls on a zero of the weight's denominator in the middle of the interval
+    # offset so that no point is at a zero of the weight's denominator in the middle of the interval
     points = [node(k + mpf("0.01") * (0 < k < n), n) for k in range(n + 1)]
     dense = [node(k + mpf("0.003") * (0 < k < grid * n), grid * n) for k in range(grid * n + 1)]
     if a < 0 < b:
@@ -52,7 +53,7 @@ def remez(f, weight, powers, a, b, rounds=12, grid=24):
         worst = max(abs(v) for v in error)
         if best is None or worst < best[1]:
             best = (c, worst)
-        # one extremum a run of equal sign
+        # one extremum per run of equal sign
         extrema: list[int] = []
         for k, v in enumerate(error):
             if extrema and (v > 0) == (error[extrema[-1]] > 0):
@@ -80,10 +81,10 @@ def poly(c, powers, x):
 
 
 def fit(name, f, weight, degree, a, b, bits):
-    """A polynomial of ``degree`` with coefficients of ``bits``, and the binary logarithm of its error.
+    """Fit a polynomial of ``degree`` with coefficients of ``bits``; return it and the binary logarithm of its error.
 
-    Rounding one by one helps most where few bits are left over, and is not always possible: across 0 the powers without
-    the lowest ones are no Chebyshev system. So several depths are tried and the best is kept.
+    Rounding one by one helps most for the first coefficients, and is not always possible: across 0 the powers without
+    the lowest ones do not form a Chebyshev system. So several depths are tried and the best is kept.
     """
     n = 300
     a, b = mpf(a), mpf(b)
@@ -113,7 +114,7 @@ def fit(name, f, weight, degree, a, b, bits):
 
 
 def over_odd(function, first):
-    """``(function(x) / x - first) / z`` in ``z = x²``, for an odd function, and the weight that makes its error
+    """Return ``(function(x) / x - first) / z`` in ``z = x²``, for an odd function, and the weight that makes its error
     relative."""
 
     def f(z):
@@ -128,7 +129,7 @@ def over_odd(function, first):
 
 
 def inverse_erf_ratio(w):
-    """``y / erf(y)`` with ``-log(1 - erf(y)²) = w``, by Newton's method."""
+    """Return ``y / erf(y)`` with ``-log(1 - erf(y)²) = w``, by Newton's method."""
     if w < mpf("1e-25"):
         return mp.sqrt(mp.pi) / 2
     y = mp.sqrt(w) * mpf("0.886") if w < 2 else mp.sqrt(w - mp.log(w + 1) / 2 - mpf("0.3"))
@@ -160,7 +161,7 @@ def relative(f):
 
 
 def mobius(function, center):
-    """``function`` of x in ``t = (x - center) / (x + center)``, and the map of x to t."""
+    """Return ``function`` of x in ``t = (x - center) / (x + center)``, and the map of x to t."""
     center = mpf(center)
     return (lambda t: function(center * (1 + t) / (1 - t))), (lambda x: (mpf(x) - center) / (mpf(x) + center))
 
@@ -179,7 +180,7 @@ def stirling_rest(q):
 
 
 ZERO = mpf("1e-20")
-SMALL = mp.log(2) / 2 * mpf("1.01")  # half a step of the exponential's reduction, and a little
+SMALL = mp.log(2) / 2 * mpf("1.01")  # half a step of the exponential's range reduction, with a margin
 ANGLE = (mp.pi / 4 * mpf("1.02")) ** 2
 THIRD = mpf(1) / 3
 
@@ -244,7 +245,7 @@ TABLES = [
 
 
 def number(x, bits: int) -> str:
-    """The shortest decimal that gives ``x`` back."""
+    """Return the shortest decimal that parses to ``x``."""
     if bits == 64:
         return repr(float(x))
     for digits in range(1, 10):
@@ -255,7 +256,7 @@ def number(x, bits: int) -> str:
 
 
 def split(x, bits: int, count: int, short: int | None = None) -> list:
-    """``x`` as a sum of ``count`` floats, the first of them of ``short`` bits if given."""
+    """Return ``x`` as a sum of ``count`` floats, the first of them of ``short`` bits if given."""
     parts, x = [], mpf(x)
     for k in range(count):
         if k == 0 and short:
@@ -273,7 +274,7 @@ def pair(x, bits, count, short=None) -> str:
 
 
 def words_of_two_over_pi(zeros: int, width: int, count: int) -> str:
-    """The first words of 2/pi after ``zeros`` zero bits."""
+    """Return the first words of 2/pi after ``zeros`` zero bits."""
     total = width * count
     with mp.workdps(500):
         bits = int(mp.floor(2 / mp.pi * mpf(2) ** (total - zeros)))

@@ -1,4 +1,4 @@
-"""``python -m mlirfuse info``: what a report needs: versions, devices, settings, the cache."""
+"""``python -m mlirfuse info``: prints what a bug report needs: versions, devices, settings, the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlirfuse.runtime import cache
 
 
 def versions() -> str:
-    """One line: this package, and what it compiles with."""
+    """Return one line: this package, and the versions of the compilers that it uses."""
     return f"mlirfuse {__version__}, MLIR of numba-cuda-mlir {mlir.version()}, Python {platform.python_version()}"
 
 
@@ -36,7 +36,7 @@ def _torch() -> str:
 
 
 def _processor() -> str:
-    """The processor's name, as Linux tells it."""
+    """Return the processor's name, from Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -53,9 +53,9 @@ def _devices() -> Iterator[tuple[str, str]]:
         yield "GPU", f"none: {_native.cuda_error()}"
         return
     for index in range(_native.cuda_device_count()):
-        found, machine = _native.cuda_device_attributes(index), devices.device(index)
+        found, properties = _native.cuda_device_attributes(index), devices.device(index)
         driver = f"driver for CUDA {found['driver_version'] // 1000}.{found['driver_version'] % 1000 // 10}"
-        reported = f"{machine.chip}, {machine.sm_count} multiprocessors, {driver}"
+        reported = f"{properties.chip}, {properties.sm_count} multiprocessors, {driver}"
         yield f"GPU {index}", f"{found['name']}: {reported}"
 
 
@@ -71,7 +71,7 @@ def _cache() -> str:
 
 
 def reported() -> list[tuple[str, str]]:
-    """What is to be known of this machine and process, by name."""
+    """Return the properties of this computer and process, by name."""
     rows = [("mlirfuse", f"{__version__}, in {Path(__file__).parent.parent}")]
     rows.append(("Python", f"{platform.python_version()}, {platform.platform()}"))
     rows.append(("MLIR", f"that of numba-cuda-mlir {mlir.version()}"))

@@ -1,5 +1,5 @@
-"""``python -m mlirfuse COMMAND``. A command is a module of this package with a function ``main(arguments)``, and a line
-here."""
+"""``python -m mlirfuse COMMAND``. A command is a module of this package with a function ``main(arguments)``, listed
+below."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mlirfuse.core.errors import nearest
 from mlirfuse.core.version import __version__
 from mlirfuse.tools.command import command
 
-COMMANDS = {  # the module, and what it does
-    "info": ("info", "what a report needs: versions, devices, settings, the cache"),
-    "clear-cache": ("clear_cache", "remove what was compiled and kept on disk"),
+COMMANDS = {  # the module, and its description
+    "info": ("info", "what a bug report needs: versions, devices, settings, the cache"),
+    "clear-cache": ("clear_cache", "remove the compiled code in the disk cache"),
 }
 
 

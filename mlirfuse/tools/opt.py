@@ -1,10 +1,10 @@
-"""mlirfuse-opt: runs a pipeline of our passes and MLIR's own over an ``.mlir`` file and prints the result.
+"""mlirfuse-opt: runs a pipeline of mlirfuse's and MLIR's passes on an ``.mlir`` file and prints the result.
 
     mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},canonicalize)'
 
 Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. The file is read and the passes run in a
-child process, because MLIR and LLVM end the process when they are handed something that they cannot take: that becomes
-an error like any other, with status 128 + signal.
+child process, because MLIR and LLVM abort the process on input that they do not support: that becomes an error like any
+other, with status 128 + signal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mlirfuse.tools.info import versions
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
-_DEEPEST = 500  # brackets within brackets: parsers recurse, and the stack is finite
+_DEEPEST = 500  # nesting of brackets: parsers recurse, and the stack is finite
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A message about a place in the input; line 0 is the file as a whole."""
+    """A message about a location in the input; line 0 is the file as a whole."""
 
     severity: str  # error, warning, remark, note
     message: str
@@ -51,8 +51,8 @@ class Diagnostic:
 
 
 def _diagnostic(severity: str, message: str, location: str | None) -> Diagnostic:
-    place = _LOCATION.search(location or "")
-    return Diagnostic(severity, message, *(map(int, place.groups()[1:]) if place else ()))
+    match = _LOCATION.search(location or "")
+    return Diagnostic(severity, message, *(map(int, match.groups()[1:]) if match else ()))
 
 
 def _from_mlir(diagnostic) -> list[Diagnostic]:
@@ -64,7 +64,7 @@ def _from_mlir(diagnostic) -> list[Diagnostic]:
 
 
 def _from_exception(error: Exception) -> list[Diagnostic]:
-    """What went wrong, for people. What no pass should raise is reported as an internal error."""
+    """Convert an error to diagnostics. An exception that no pass should raise is reported as an internal error."""
     found = [d for e in getattr(error, "error_diagnostics", ()) for d in _from_mlir(e)]
     if found:
         return found
@@ -83,7 +83,7 @@ def _from_exception(error: Exception) -> list[Diagnostic]:
 
 @dataclass
 class Settings:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     pipeline: str = ""
     print_after_all: bool = False
@@ -94,13 +94,13 @@ class Settings:
 
 
 def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnostic]:
-    """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
+    """Run one module through the pipeline and print it to ``out``; return the diagnostics."""
 
-    said: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     times: list[tuple[str, float]] = []
 
-    def heard(diagnostic) -> bool:
-        said.extend(_from_mlir(diagnostic))
+    def collect(diagnostic) -> bool:
+        diagnostics.extend(_from_mlir(diagnostic))
         return True
 
     def after(step, ir, seconds):
@@ -108,7 +108,7 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
         if settings.print_after_all:
             err.write(f"// -----// IR Dump After {step} //----- //\n{ir.as_text(settings.locations)}\n")
 
-    handler = fusion.context().attach_diagnostic_handler(heard)
+    handler = fusion.context().attach_diagnostic_handler(collect)
     try:
         if _depth(text) > _DEEPEST:
             return [Diagnostic("error", f"brackets are nested more than {_DEEPEST} deep")]
@@ -116,13 +116,13 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
         if settings.locations:
             _name_source(result, file)
         base.run_pipeline(result, settings.pipeline, after)
-        said = [d for d in said if d.severity != "error"]  # a pass that succeeded has dealt with what it heard
+        diagnostics = [d for d in diagnostics if d.severity != "error"]  # a pass that succeeded has handled its errors
         out.write(result.as_text(settings.locations))
     except Exception as error:
         if settings.debug:
             traceback.print_exc(file=err)
         found = _from_exception(error)
-        said += [d for d in found if d not in said]
+        diagnostics += [d for d in found if d not in diagnostics]
     finally:
         handler.detach()
     if settings.timing:
@@ -130,12 +130,12 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
         err.write("===- Pass execution timing report -===\n  ----Wall Time----  ----Name----\n")
         for name, seconds in [*times, ("Total", total)]:
             err.write(f"  {seconds:9.4f} ({100 * seconds / total:5.1f}%)  {name}\n")
-    return said
+    return diagnostics
 
 
 def _name_source(ir: base.IR, file: str) -> None:
-    """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it
-    is."""
+    """Give ops the file's name as location: MLIR calls text that it parses "-". A module that is not a fusion program
+    is not changed."""
 
     try:
         graphs = fusion.read(ir.module)
@@ -160,50 +160,49 @@ _EXPECTED = re.compile(
 )
 
 
-def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[Diagnostic]:
-    """What of the ``expected-error {{…}}`` comments did not happen, and what happened without one."""
-    problems, left = [], list(said)
+def check_expected(text: str, diagnostics: list[Diagnostic], whole_file: int) -> list[Diagnostic]:
+    """Return errors for the ``expected-error {{…}}`` comments without a diagnostic, and for unexpected diagnostics."""
+    problems, left = [], list(diagnostics)
     for number, line in enumerate(text.split("\n"), 1):
-        for severity, regex, offset, _, wanted in _EXPECTED.findall(line):
+        for severity, regex, offset, _, expected in _EXPECTED.findall(line):
             at = number + {"": 0, "above": -1, "below": 1}.get(
                 offset, int(offset) if offset.lstrip("+-").isdigit() else 0
             )
-            matches = re.compile(wanted).search if regex else lambda message, wanted=wanted: wanted in message
-            # A message about the file as a whole is expected at the first line of its part.
+            matches = re.compile(expected).search if regex else lambda message, expected=expected: expected in message
+            # A message about the file as a whole is expected at the first line of its section.
             hit = next(
                 (d for d in left if d.severity == severity and (d.line or whole_file) == at and matches(d.message)),
                 None,
             )
             if hit is None:
-                problems.append(Diagnostic("error", f'expected {severity} "{wanted}" was not produced', at, 1))
+                problems.append(Diagnostic("error", f'expected {severity} "{expected}" was not produced', at, 1))
             else:
                 left.remove(hit)
     return problems + [Diagnostic("error", f"unexpected {d.severity}: {d.message}", d.line, d.column) for d in left]
 
 
 def run(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
-    """Runs the whole of ``text``, in parts if ``split``. Gives the exit status; writes the result and the
-    diagnostics."""
+    """Run all of ``text``, by sections if ``split``. Returns the exit status; writes the result and the diagnostics."""
     try:
         base.build(settings.pipeline)
     except MlirfuseError as error:
         err.write(f"mlirfuse-opt: error: {error}\n")
         return 1
     status, line, printed = 0, 1, 0
-    for part in _SPLIT.split(text) if split else [text]:
-        padded = "\n" * (line - 1) + part  # so that diagnostics count the lines of the file
+    for section in _SPLIT.split(text) if split else [text]:
+        padded = "\n" * (line - 1) + section  # so that diagnostics count the lines of the file
         buffer = _Buffer()
-        said = process(padded, settings, file, buffer, err)
+        diagnostics = process(padded, settings, file, buffer, err)
         if settings.verify_diagnostics:
-            said = check_expected(padded, said, line)
-        for diagnostic in said:
+            diagnostics = check_expected(padded, diagnostics, line)
+        for diagnostic in diagnostics:
             err.write(diagnostic.show(file) + "\n")
-        if any(d.severity == "error" for d in said):
+        if any(d.severity == "error" for d in diagnostics):
             status = 1
         if buffer.text:
             out.write(("// -----\n" if printed else "") + buffer.text)
             printed += 1
-        line += part.count("\n")
+        line += section.count("\n")
     return status
 
 
@@ -216,7 +215,7 @@ class _Buffer:
 
 
 def run_in_child(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
-    """As :func:`run`, in a forked process, so that a crash of native code is an error message here."""
+    """As :func:`run`, in a forked process, so that a crash of native code becomes an error message."""
     out.flush(), err.flush()
     with tempfile.TemporaryFile() as child_out, tempfile.TemporaryFile() as child_err:
         child = os.fork()
@@ -244,12 +243,12 @@ def run_in_child(text: str, settings: Settings, file: str, out, err, split: bool
     ]
     name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
     message = f"MLIR ended with {name}" + (f": {cause[-1].strip()}" if cause else "")
-    err.write(f"{file}: error: {message}; --mlir-print-ir-after-all --in-process shows how far it came\n")
+    err.write(f"{file}: error: {message}; --mlir-print-ir-after-all --in-process shows the last pass\n")
     return 128 + number
 
 
 def list_passes(out) -> None:
-    """Names, options and what they are for."""
+    """Print the names, options and descriptions of passes."""
     base.discover()
     for title, items in (("passes", base.PASSES), ("pipelines", base.PIPELINES)):
         out.write(f"{title}:\n" if items else "")
@@ -257,9 +256,9 @@ def list_passes(out) -> None:
             doc = " ".join((items[name].__doc__ or "").strip().split("\n\n")[0].split())
             out.write(f"  {name}\n{textwrap.fill(doc, 110, initial_indent='      ', subsequent_indent='      ')}\n")
             for option in base.options(items[name]):
-                kind = getattr(option.type, "__name__", str(option.type))
-                default = "must be given" if option.default is ... else f"default {base._serialize(option.default)}"
-                out.write(f"      {option.name}: {kind}, {default}\n")
+                type_name = getattr(option.type, "__name__", str(option.type))
+                default = "required" if option.default is ... else f"default {base._serialize(option.default)}"
+                out.write(f"      {option.name}: {type_name}, {default}\n")
     out.write("MLIR's own passes can be named as well: canonicalize, cse, …\n")
 
 
@@ -280,16 +279,16 @@ def main(argv: list[str] | None = None) -> int:
         help="where the result goes; - is standard output (the default)",
     )
     parser.add_argument(
-        "--split-input-file", action="store_true", help="take the parts between lines of '// -----' one by one"
+        "--split-input-file", action="store_true", help="process the sections between lines of '// -----' separately"
     )
     parser.add_argument(
         "--verify-diagnostics", action="store_true", help="check the diagnostics against expected-error {{…}} comments"
     )
     parser.add_argument("--mlir-print-ir-after-all", action="store_true", help="print the IR to stderr after each pass")
     parser.add_argument("--mlir-timing", action="store_true", help="print to stderr how long each pass took")
-    parser.add_argument("--show-locations", action="store_true", help="print each op with the place that it came from")
+    parser.add_argument("--show-locations", action="store_true", help="print each op with its source location")
     parser.add_argument(
-        "--in-process", action="store_true", help="work in this process, which a crash in MLIR or LLVM ends"
+        "--in-process", action="store_true", help="do not fork: a crash in MLIR or LLVM ends the process"
     )
     parser.add_argument("--version", action="version", version=versions())
     parser.add_argument("--list-passes", action="store_true", help="list the passes and their options")

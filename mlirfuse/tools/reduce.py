@@ -1,4 +1,4 @@
-"""Makes a graph that shows a failure as small as it can while it still fails."""
+"""Reduces a graph that reproduces a failure to a small one that still fails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from mlirfuse.passes.dce import DeadCode
 
 
 def reduce(graph: Graph, fails: Callable[[Graph], bool]) -> Graph:
-    """The smallest graph found, by taking results, ops and operands away from ``graph``, for which ``fails`` is still
-    true.
+    """Return the smallest graph found, by removing results, ops and operands from ``graph``, for which ``fails`` is
+    still true.
 
-    ``fails`` gets a copy each time and may change it; what it raises counts as no failure of the kind that is looked
-    for.
+    ``fails`` gets a copy each time and may change it; an exception of it does not count as the failure.
     """
 
     def still(candidate: Graph) -> bool:
@@ -28,12 +27,12 @@ def reduce(graph: Graph, fails: Callable[[Graph], bool]) -> Graph:
         for attempt in _attempts(graph):
             if still(attempt):
                 graph, changed = attempt, True
-                break  # the attempts that were left are about the graph as it was
+                break  # the remaining attempts are for the previous graph
     return graph
 
 
 def _attempts(graph: Graph):
-    """Graphs that are smaller than ``graph``, those that take away most first."""
+    """Iterate over smaller graphs than ``graph``, the smallest first."""
     swept = graph.copy()
     DeadCode().run(swept)
     if len(swept.ops) < len(graph.ops):
@@ -46,7 +45,7 @@ def _attempts(graph: Graph):
             smaller.aliases = {0: graph.aliases[keep]} if keep in graph.aliases else {}
             smaller.windows = {0: graph.windows[keep]} if keep in graph.windows else {}
             yield smaller
-    # Ops go in runs, the longest first; what used their results takes another value of the same type.
+    # Ops are removed in runs, the longest first; users of their results get another value of the same type.
     total = len(graph.ops)
     length = max(total // 2, 1)
     while total and length:
@@ -55,9 +54,9 @@ def _attempts(graph: Graph):
             if without is not None:
                 yield without
         length //= 2
-    for position, op in enumerate(graph.ops):  # from control flow to what is in it
+    for index, op in enumerate(graph.ops):  # replace control flow by the ops in it
         for k in range(len(op.blocks)):
-            yield from _inlined(graph, position, k)
+            yield from _inlined(graph, index, k)
     for k in range(len(graph.args)):
         smaller = graph.copy()
         used = {v for op in walk(smaller.body) for v in uses(op)} | set(smaller.returns)
@@ -76,7 +75,7 @@ def _without(graph: Graph, start: int, end: int) -> Graph | None:
     smaller.body.ops = kept
     for op in gone:
         for value in op.results:
-            # The op's own operand first, then the value that was made last.
+            # The op's own operand first, then the value that was computed last.
             candidates = [
                 v
                 for v in (*op.operands, *reversed(at_hand))
@@ -89,13 +88,13 @@ def _without(graph: Graph, start: int, end: int) -> Graph | None:
     return smaller
 
 
-def _inlined(graph: Graph, position: int, k: int):
+def _inlined(graph: Graph, index: int, k: int):
     smaller = graph.copy()
-    op = smaller.ops[position]
+    op = smaller.ops[index]
     block = op.blocks[k]
     if block.args or len(block.returns) != len(op.results):
         return
-    smaller.body.ops[position : position + 1] = block.ops
+    smaller.body.ops[index : index + 1] = block.ops
     for old, new in zip(op.results, block.returns):
         smaller.body.replace(old, new)
     yield smaller

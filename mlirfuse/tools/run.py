@@ -1,9 +1,13 @@
-"""Runs a function of an ``.mlir`` file on arrays, with its loops, branches, guards and library ops::
+"""Runs a function of an ``.mlir`` file on arrays, with its loops, branches, guards and extern ops.
 
-from mlirfuse.tools.run import load
+For example::
 
-jacobi = load("jacobi.mlir")
-u, = jacobi(u, 100)
+    from mlirfuse.tools.run import load
+
+    jacobi = load("jacobi.mlir")
+    u, = jacobi(u, 100)
+
+:class:`Loaded` is the compiled function.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from mlirfuse.schedule import targets
 
 class Loaded:
     """A function of the fusion dialect, compiled for ``target``. Call it with an array for each tensor and a number for
-    each number; it gives the list of results. Arguments with ``fusion.alias`` are written."""
+    each number; it returns the list of results. Arguments with ``fusion.alias`` are written."""
 
     def __init__(self, graph: Graph, target: str = "cpu", passes: str | None = None):
         created = targets.of(target)
@@ -36,7 +40,7 @@ class Loaded:
         return self.host.run(args, self.sizes(args))
 
     def sizes(self, args) -> dict[str, int]:
-        """What the arrays say that the symbols of the function's arguments are. Raises :class:`ShapeError`."""
+        """Return the values of the symbols in the function's argument shapes. Raises :class:`ShapeError`."""
         env: dict[str, int] = {}
         checked: list[tuple[int, str, tuple, tuple]] = []
         for k, (value, given) in enumerate(zip(self.graph.args, args)):
@@ -62,7 +66,7 @@ class Loaded:
 
 
 def load(file: str, target: str = "cpu", passes: str | None = None) -> Loaded:
-    """The function in ``file``. ``passes``: those that make segments; the default is what ``jit`` runs for the
+    """Load the function in ``file``. ``passes``: those that create segments; the default is what ``jit`` runs for the
     target."""
     with open(file) as source:
         return of_text(source.read(), target, passes)

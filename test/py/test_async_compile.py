@@ -209,7 +209,7 @@ def test_a_kernel_of_many_members_is_begun_too(driver):
     (compiled_program,) = run.program({}).compiled_programs.values()
     assert len(asked) == len(driver) == 1 and compiled_program.launch
     aligned = dict.fromkeys(run.graph.args, 256)
-    assert run.program({}).compiled_program(run._whole(), aligned) is compiled_program
+    assert run.program({}).compiled_program(run._total_sizes(), aligned) is compiled_program
     run.before = functools.partial(next, iter(()))
     with pytest.raises(StopIteration):  # what was begun is finished before all else
         run.at({})(*leaves)

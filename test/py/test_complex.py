@@ -266,7 +266,7 @@ def test_views_of_the_parts():
 def emulated(fn, *inputs) -> list[np.ndarray]:
     """The results of ``fn`` by its kernels for sm_90, complex arguments and results as they lie in memory."""
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
-    target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._kind.split
+    target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._specialization.split
     program = Program(lowered.segmented(), target, env)
     params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
     slots = program.slots()
@@ -276,9 +276,9 @@ def emulated(fn, *inputs) -> list[np.ndarray]:
     program.add_plan(compiled_program)
     plan = program.plan(compiled_program, env)
     created = [np.zeros([sz.substitute(n, env) for n in v.shape], v.dtype.numpy) for v in split.created]
-    whole = {"argument": list(inputs), "made": created}
+    whole = {"argument": list(inputs), "created": created}
     memory = Memory(room_for([a.nbytes for some in whole.values() for a in some] + [1 << 16, plan.workspace]))
-    at = {what: [memory.allocate(a, writable=what == "made") for a in some] for what, some in whole.items()}
+    at = {what: [memory.allocate(a, writable=what == "created") for a in some] for what, some in whole.items()}
     addresses = {}
     for value, (what, k, part) in zip(program.graph.args, split.sources):
         skipped = whole[what][k].real.itemsize if part == "im" else 0
@@ -298,7 +298,7 @@ def emulated(fn, *inputs) -> list[np.ndarray]:
         ]  # fmt: skip
         grid = plan.ints[slots.size(kernel.grid)]
         Launch(code[kernel.name], memory, passed, grid, kernel.threads, kernel.dynamic_shared, kernel.cluster).run()
-    complex_ = [memory.fetch(at["made"][k], a.shape, a.dtype) for k, a in enumerate(created)]
+    complex_ = [memory.fetch(at["created"][k], a.shape, a.dtype) for k, a in enumerate(created)]
     return complex_ + [memory.fetch(*result) for result in results.values()]
 
 

@@ -25,7 +25,7 @@ def test_override_sets_for_a_while():
         assert (config.horizontal, config.max_specializations) == (False, 3)
     assert (config.horizontal, config.max_specializations) == (True, 256)
     with (
-        pytest.raises(TypeError, match="no switch 'fuse_tpu': did you mean 'fuse_gpu'"),
+        pytest.raises(TypeError, match="no setting 'fuse_tpu': did you mean 'fuse_gpu'"),
         config.override(fuse_tpu=True),
     ):
         pass
@@ -107,9 +107,9 @@ def test_switches_refuse_other_values(name, values):
 
 def test_switches_that_there_are_not():
     for way in (lambda: setattr(config, "fuse_cqu", False), lambda: config.fuse_cqu):
-        with pytest.raises(AttributeError, match="no switch 'fuse_cqu': did you mean 'fuse_cpu'"):
+        with pytest.raises(AttributeError, match="no setting 'fuse_cqu': did you mean 'fuse_cpu'"):
             way()
-    with pytest.raises(AttributeError, match="no switch 'listen'"):
+    with pytest.raises(AttributeError, match="no setting 'listen'"):
         config.listen = None
     with pytest.raises(AttributeError, match="cannot be deleted"):
         del config.fuse_cpu
@@ -331,7 +331,7 @@ def test_max_kinds(caplog):
             assert np.array_equal(compiled(x), np.sqrt(x) + 1)
         assert counters.specializations == kinds + 2 and counters.fallbacks == fallbacks + 4
         assert len(caplog.records) == 1 and "the limit max_specializations" in caplog.text
-        with config.override(fallback=False), pytest.raises(CompileError, match="2 kinds of arguments"):
+        with config.override(fallback=False), pytest.raises(CompileError, match="2 specializations"):
             compiled(arrays[-1])
     compiled(arrays[-1])  # now there is room
     assert counters.specializations == kinds + 3

@@ -137,7 +137,7 @@ def test_logs(capfd):
     assert "runs through a library" in text and "not merged" not in text
     assert re.search(r"not      .* \+ .*: reduces other axes than the segment before it", text)
     assert re.search(r"merged   t\d+ = exp \+ t\d+ = sum", text)
-    assert re.search(r"again    t\d+ = exp \+ t\d+ = sum: computed again there", text)
+    assert re.search(r"again    t\d+ = exp \+ t\d+ = sum: recomputed there", text)
     assert "segment 1: reduction, 2 ops; reduces other axes than the segment before it" in text
     assert re.search(r"t\d+ = exp\(x\) +f32\[s0, s1\] +test_dump.py:\d+ +e = np.exp\(x\)", text)
 
@@ -343,7 +343,7 @@ def test_a_dump_that_fails_does_not_stop_the_call(capfd, monkeypatch):
     monkeypatch.setattr(calls, "Watch", broken)
     with config.override(dump="kernel-args"):
         assert np.array_equal(mlirfuse.jit(lambda x: x + 1, fallback=False)(np.ones(3)), [2, 2, 2])
-    assert "cannot be watched: RuntimeError: out of ink" in capfd.readouterr().err
+    assert "cannot be instrumented: RuntimeError: out of ink" in capfd.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------- on a

@@ -67,7 +67,7 @@ def test_library_ops_and_views():
     assert views["expand_dims"] == "other indices inside kernel 0"
     assert "an alias of w" in {o.why for o in explained.views}
     last = explained.kernels[-1]
-    assert last.why == "another group: it reads what matmul gives, which runs through a library"
+    assert last.why == "another group: it reads the result of matmul, which runs through a library"
     text = str(explained)
     for heading in ("outside of kernels:", "views, which cost no kernel:", "why it is a kernel of its own"):
         assert heading in text
@@ -365,7 +365,7 @@ X = np.random.default_rng(0).random(5000)
         (smoothed, (X,), "1 of 1 natively", 1),
         (above_mean, (X,), "subgraphs", 2),
         (prints, (X,), "prints runs op by op: prints cannot be compiled: it uses print", 0),
-        (lambda v: v * 2, (np.ma.masked_less(X, 2),), "is a MaskedArray, an array with rules of its own", 0),
+        (lambda v: v * 2, (np.ma.masked_less(X, 2),), "is a MaskedArray, an array with semantics of its own", 0),
         (lambda v: np.char.upper(v), (np.array(["a"]),), "runs op by op", 0),
         (triangular, (np.eye(60),), "natively", 1),  # a call would not unroll it either
     ],

@@ -43,7 +43,7 @@ def compiled(step: st.Foreach, target, monkeypatch) -> tuple[str, list[int]]:
     monkeypatch.setattr(load, "kernel_begun", lambda target, module, elsewhere: lambda: (1, None))
     run = Foreach(step, target)
     program = run.program({})
-    compiled_program = program.compiled_program(run._whole(), dict.fromkeys(run.graph.args, 16))
+    compiled_program = program.compiled_program(run._total_sizes(), dict.fromkeys(run.graph.args, 16))
     text = load.ptx_of(compiled_program.module.tiled(), target.properties.chip)
     return text, run._ints(program, compiled_program)
 

@@ -308,7 +308,7 @@ def test_random_programs(seed, target):
         x = np.asarray(argument)
         args.append(np.ascontiguousarray(x.astype(value.dtype.numpy)).reshape(x.shape))
     results = run_linalg(text, graph.name, args, [(v.dtype.numpy, v.rank) for v in graph.returns])
-    for k, (out, name) in enumerate(zip(lowered._kind.traced.outs, program.returns)):
+    for k, (out, name) in enumerate(zip(lowered._specialization.traced.outs, program.returns)):
         if out.kind == "result":
             key = f"result {k} ({name})"
             got = results[out.index]

@@ -1,7 +1,7 @@
-"""The fusion dialect: classes and verifiers derived from the op table, and the way between MLIR and :class:`Graph`.
+"""The fusion dialect: classes and verifiers derived from the op table, and conversion between MLIR and :class:`Graph`.
 
-Tensor ops are named as in the table (``fusion.add``). Symbolic sizes are strings over the symbols that the function's
-arguments declare::
+Tensor ops have the names of the op table (``fusion.add``). Symbolic sizes are strings over the symbols that the
+function's arguments declare::
 
     func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"],
                                       fusion.align = 16 : i64},
@@ -9,7 +9,7 @@ arguments declare::
       %0 = "fusion.add"(%x, %w2) : (tensor<?x?xf32>, tensor<1x?xf32>) -> tensor<?x?xf32>
       %1 = "fusion.reshape"(%0) {shape = ["s0*s1"]} : (tensor<?x?xf32>) -> tensor<?xf32>
 
-``fusion.group`` and ``fusion.segment`` hold their ops in a region and capture nothing: all values come in as operands.
+``fusion.group`` and ``fusion.segment`` are isolated from above: all values that their region uses are operands.
 """
 
 from mlirfuse.core.errors import FusionIRError

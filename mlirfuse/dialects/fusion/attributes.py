@@ -1,4 +1,4 @@
-"""Attributes in MLIR's spelling and back: Python values, sizes as strings, element types."""
+"""Conversion of attributes between Python and MLIR's syntax: Python values, sizes as strings, element types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.ir.ops.attributes import ELEMENT
 
 
 class MLIRText(str):
-    """An attribute that is kept as MLIR spells it: what an op of another dialect carries."""
+    """An attribute kept in MLIR's syntax: of an op of another dialect."""
 
     __slots__ = ()
 
@@ -33,8 +33,9 @@ def quoted(text: str) -> str:
 
 
 def attribute(value) -> str:
-    """MLIR's spelling of a Python value: bool, int, float, str, DType, None, or a list, tuple or dict of those."""
-    if value is None:  # in the list of calls' strides: a result that is no tensor
+    """Return the MLIR syntax of a Python value: bool, int, float, str, DType, None, or a list, tuple or dict of
+    those."""
+    if value is None:  # in a call's list of strides: a result that is not a tensor
         return "unit"
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
@@ -73,15 +74,15 @@ def constant_attribute(value, dtype) -> str:
 
 
 def named_attributes(attributes) -> list:
-    """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms
-    that has."""
+    """Return the entries of an attribute dictionary as objects with a name and an attribute, from either of its two
+    Python representations."""
     try:
         if isinstance(attributes, ir.DictAttr):
             return [_Named(a.name, a.attr) for a in (attributes[k] for k in range(len(attributes)))]
         found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
         return [a if hasattr(a, "name") else ir.NamedAttribute(a) for a in found]
     except TypeError as error:  # the bindings have no class for a location as an attribute
-        raise ValueError("an attribute is of a kind that cannot be read, such as a location") from error
+        raise ValueError("an attribute has an unsupported type, such as a location") from error
 
 
 class _Named(typing.NamedTuple):
@@ -90,7 +91,7 @@ class _Named(typing.NamedTuple):
 
 
 def element_of(attr):
-    """A constant's value: of a complex one, MLIR has the text. Raises ValueError."""
+    """Return a constant's value; of a complex one, MLIR has only the text. Raises ValueError."""
     value = python(attr)
     with contextlib.suppress(ValueError):
         value = complex(value) if isinstance(value, str) else value
@@ -100,7 +101,7 @@ def element_of(attr):
 
 
 def of_type(attr, type_: AttrType):
-    """The Python value of an attribute of an op of the table. Raises ValueError where it is not of its type."""
+    """Return the Python value of an op's attribute of type ``type_``. Raises ValueError for another type."""
     try:
         value = python(attr)
     except TypeError:  # the bindings have no class for a location in it
@@ -121,7 +122,7 @@ def _read_sizes(value, depth: int):
 
 
 def attribute_of(text: str):
-    """The Python value of an attribute that :func:`attribute` spells. Raises ValueError."""
+    """Return the Python value of an attribute printed by :func:`attribute`. Raises ValueError."""
     with plain_context():
         try:
             return python(ir.Attribute.parse(text))
@@ -130,13 +131,13 @@ def attribute_of(text: str):
 
 
 def python(attr):
-    """The Python value of an MLIR attribute."""
+    """Return the Python value of an MLIR attribute."""
     if isinstance(attr, ir.ArrayAttr):
         return [python(a) for a in ir.ArrayAttr(attr)]
     if isinstance(attr, ir.TypeAttr):
         text = str(ir.TypeAttr(attr).value)
         if text not in dt.BY_MLIR:
-            raise ValueError(f"{text} is no element type")
+            raise ValueError(f"{text} is not an element type")
         return dt.BY_MLIR[text]
     if isinstance(attr, ir.BoolAttr):
         return bool(ir.BoolAttr(attr).value)

@@ -25,9 +25,9 @@ def _define(row: ops.OpDef) -> typing.Any:
     return type(f"{row.name.title()}Op", (Fusion.Operation,), body, name=row.name)
 
 
-# IRDL, on which Python-defined ops rest, gives all values of a variadic field one type. Ops with a variable number of
-# operands or
-# results are therefore not registered with MLIR; verify() checks them, and the regions, by the same rules.
+# IRDL, on which Python-defined ops are based, gives all values of a variadic field one type. Ops with a variable number
+# of operands or results are therefore not registered with MLIR; verify() checks them, and the regions, by the same
+# rules.
 _CLASSES = [_define(row) for row in ops.TABLE.values() if not row.variadic]
 
 
@@ -38,7 +38,7 @@ class _NoEffects(ir.MemoryEffectsOpInterface):
 
 
 def load(context: ir.Context) -> None:
-    """Registers the dialect in ``context``."""
+    """Register the dialect in ``context``."""
     with context, ir.Location.unknown():
         Fusion.load(reload=True)
         for cls in _CLASSES:
@@ -51,8 +51,7 @@ _local = threading.local()
 
 
 def context() -> ir.Context:
-    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between
-    threads."""
+    """Return this thread's MLIR context with the fusion dialect loaded. Contexts are not shared between threads."""
     found = getattr(_local, "context", None)
     if found is None:
         found = _local.context = ir.Context()
@@ -66,23 +65,23 @@ _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 
 
 def _check_strings(text: str) -> None:
-    """Raises :class:`FusionIRError` for a string whose escaped bytes are no UTF-8: MLIR takes any bytes, and its
-    bindings have no text for them."""
+    """Raise :class:`FusionIRError` for a string whose escaped bytes are not UTF-8: MLIR accepts any bytes, but its
+    bindings cannot convert them to text."""
     for found in _STRING.finditer(text) if "\\" in text else ():
-        held = _ESCAPE.sub(lambda m: bytes.fromhex(m[1].decode()) if len(m[1]) == 2 else m[1], found[0].encode())
+        content = _ESCAPE.sub(lambda m: bytes.fromhex(m[1].decode()) if len(m[1]) == 2 else m[1], found[0].encode())
         try:
-            held.decode()
+            content.decode()
         except UnicodeDecodeError as error:
             before = text[: found.start()]
             line, column = before.count("\n") + 1, found.start() - before.rfind("\n")
-            bad = f"{held[error.start]:#04x}"
+            bad = f"{content[error.start]:#04x}"
             message = f"the string {found[0]} is not UTF-8: it has the byte {bad}"
             raise FusionIRError(message, f'loc("-":{line}:{column})') from error
 
 
 def parse(text: str) -> ir.Module:
-    """The module that ``text`` spells, verified. Raises ``ir.MLIRError`` where it does not parse or verify, and
-    :class:`FusionIRError` for what MLIR's verifier cannot see."""
+    """Parse and verify ``text``. Returns the module. Raises ``ir.MLIRError`` for a syntax or verifier error, and
+    :class:`FusionIRError` for what MLIR's verifier cannot check."""
     _check_strings(text)
     with context():
         module = ir.Module.parse(text)

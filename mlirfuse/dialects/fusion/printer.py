@@ -1,4 +1,4 @@
-"""A :class:`Graph` as MLIR text; labelled ops become nested ``fusion.group`` and ``fusion.segment`` regions."""
+"""Prints a :class:`Graph` as MLIR text; labelled ops become nested ``fusion.group`` and ``fusion.segment`` regions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Printer:
         return self.names[value]
 
     def attributes(self, op: Op) -> str:
-        pieces = []
+        entries = []
         for key, value in op.attrs.items():
             if value is None:
                 continue
@@ -39,8 +39,8 @@ class _Printer:
                 text = size_list(value)
             else:
                 text = attribute(value)
-            pieces.append(f"{key} = {text}")
-        return " {" + ", ".join(pieces) + "}" if pieces else ""
+            entries.append(f"{key} = {text}")
+        return " {" + ", ".join(entries) + "}" if entries else ""
 
     def statement(self, indent, name, operands, results, tail, loc, regions="") -> None:
         left = ", ".join(self.name(v) for v in results)
@@ -57,7 +57,7 @@ class _Printer:
         if not op.blocks:
             self.statement(indent, name, op.operands, op.results, self.attributes(op), op.loc)
             return
-        # The region's text comes between the operands and the types of the statement.
+        # The region's text goes between the operands and the types of the statement.
         outer, self.lines = self.lines, []
         regions = []
         for block in op.blocks:
@@ -82,7 +82,7 @@ class _Printer:
         self.statement(indent, terminator, block.returns, [], "", None)
 
     def nested(self, block_ops, indent, live_out, label, kind) -> None:
-        """Prints ops in order, the ones with one label together inside a region."""
+        """Print ops in order, those with the same label together inside a region."""
         ordered = topological(block_ops, {op: label(op) for op in block_ops if label(op) is not None})
         runs: list[tuple[object, list[Op]]] = []
         for op in ordered:
@@ -132,8 +132,8 @@ class _Printer:
 
 
 def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
-    """``graph`` as a ``func.func``; with ``locations``, each op with the user's line. Groups and segments are nested
-    regions, with their ``numbers``."""
+    """Return ``graph`` as a ``func.func``; with ``locations``, each op with the user's line. Groups and segments are
+    nested regions, with their ``numbers``."""
     printer = _Printer(locations, numbers)
     head = []
     for k, value in enumerate(graph.args):
@@ -173,5 +173,5 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
 
 
 def to_module_text(graphs, locations: bool = False, kept=()) -> str:
-    """A module of ``graphs``, and of ``kept``: the text of what else it holds."""
+    """Return a module of ``graphs`` and of ``kept``, the text of what else the module contains."""
     return "module {\n" + "\n".join([*kept, *(to_text(g, locations) for g in graphs)]) + "\n}\n"

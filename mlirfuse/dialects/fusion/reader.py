@@ -1,4 +1,4 @@
-"""MLIR as :class:`Graph` objects, one a function."""
+"""Reads MLIR into :class:`Graph` objects, one per function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlirfuse.ir.sizes import Size
 
 
 def _given(named: dict, key: str, type_: ops.AttrType, what: str):
-    """The value of the attribute ``key`` of an argument or result. Raises :class:`FusionIRError`."""
+    """Return the value of the attribute ``key`` of an argument or result. Raises :class:`FusionIRError`."""
     try:
         return of_type(named[key], type_)
     except (ValueError, TypeError) as error:
@@ -29,18 +29,18 @@ def _given(named: dict, key: str, type_: ops.AttrType, what: str):
 def _part(named: dict, what: str) -> str:
     name = _given(named, "fusion.part", TEXT, what)
     if name not in ("re", "im", "bits"):
-        raise FusionIRError(f'{what}: fusion.part = "{name}" is none of "re", "im" and "bits"')
+        raise FusionIRError(f'{what}: fusion.part = "{name}" is not "re", "im" or "bits"')
     return name
 
 
 def _element(value, dtype: dt.DType):
-    """A constant's value as one of its element type. Raises ValueError where it is none."""
+    """Return a constant's value, checked for its element type. Raises ValueError where it does not fit."""
     if isinstance(value, complex) and dtype.kind != "c":
-        raise ValueError(f"attribute 'value': {value} is no {dtype.mlir}")
+        raise ValueError(f"attribute 'value': {value} is not of type {dtype.mlir}")
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.numpy)
         if not limits.min <= value <= limits.max or value != int(value):
-            raise ValueError(f"attribute 'value': {value} is no {dtype.mlir}")
+            raise ValueError(f"attribute 'value': {value} is not of type {dtype.mlir}")
         value = int(value)
     with np.errstate(all="ignore"):  # a float of fewer bits
         return np.asarray(value).astype(dtype.numpy)[()]
@@ -48,7 +48,7 @@ def _element(value, dtype: dt.DType):
 
 @functools.lru_cache(maxsize=4096)
 def _dtype_and_extents(text: str) -> tuple[dt.DType, tuple[int | None, ...]]:
-    """A tensor type's, None for what is dynamic. Raises :class:`FusionIRError`."""
+    """Return a tensor type's element type and extents, None for dynamic ones. Raises :class:`FusionIRError`."""
     inside = text[7:-1]
     *extents, element = inside.split("x") if not inside.startswith("complex") else [inside]
     if "complex" in inside:
@@ -60,12 +60,12 @@ def _dtype_and_extents(text: str) -> tuple[dt.DType, tuple[int | None, ...]]:
 
 
 class Reader:
-    """Turns MLIR into a Graph. Types' dynamic extents become fresh symbols unless something names them."""
+    """Converts MLIR to a Graph. Dynamic extents of types become fresh symbols unless an attribute names them."""
 
     def __init__(self):
         self.fresh = 0
         self.taken: set[str] = set()
-        self.declared: set[str] = set()  # symbols that arguments, and results of calls, tell
+        self.declared: set[str] = set()  # symbols defined by arguments and by results of calls
         self.values: dict = {}
         self.count = 0
 
@@ -84,7 +84,8 @@ class Reader:
         return Value(dtype, tuple([self.symbol() if n is None else n for n in extents]), name=name)
 
     def attributes(self, op: ir.Operation, row: ops.OpDef) -> dict:
-        """The attributes of an op of the table. Raises ValueError where one is missing, unknown or not of its type."""
+        """Return the attributes of an op of the table. Raises ValueError for one that is missing, unknown or of the
+        wrong type."""
         out = {}
         given = {a.name: a.attr for a in named_attributes(op.attributes)}
         for key, default in row.attrs.items():
@@ -103,7 +104,7 @@ class Reader:
             out["inplace"] = True
         if "note" in given:  # why a pass left the op as it is
             out["note"] = str(python(given.pop("note")))
-        if "extents" in given:  # the results' sizes, for people; fusion-shapes writes them
+        if "extents" in given:  # the results' sizes, for readers of the IR; written by fusion-shapes
             out["extents"] = python(given.pop("extents"))
         unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
         if unknown:
@@ -164,7 +165,9 @@ class Reader:
                 if "fusion.alias" in named:
                     graph.aliases[k] = _given(named, "fusion.alias", INTEGER, f"result {k}")
                     if graph.aliases[k] not in range(len(entry.arguments)):
-                        raise FusionIRError(f"result {k}: fusion.alias = {graph.aliases[k]} is no argument's position")
+                        raise FusionIRError(
+                            f"result {k}: fusion.alias = {graph.aliases[k]} is not the index of an argument"
+                        )
                 if "fusion.start" in named:
                     graph.windows[k] = self.window(named, k, graph)
                 if "fusion.part" in named:
@@ -181,16 +184,18 @@ class Reader:
 
     @staticmethod
     def window(named: dict, k: int, graph: Graph) -> Window:
-        """The part of an argument that result ``k`` is written into."""
+        """Return the window of an argument that result ``k`` is written into."""
         start = _given(named, "fusion.start", SIZES, f"result {k}")
         step = (
             tuple(_given(named, "fusion.step", SIZES, f"result {k}")) if "fusion.step" in named else (1,) * len(start)
         )
         target = graph.args[graph.aliases[k]].rank if k in graph.aliases else None
         if not len(start) == len(step) == graph.returns[k].rank == target:
-            raise FusionIRError(f"result {k}: fusion.start and fusion.step are for a result of an alias, of its rank")
+            raise FusionIRError(
+                f"result {k}: fusion.start and fusion.step need fusion.alias, and one element per dimension"
+            )
         if any(not isinstance(p, int) or p == 0 for p in step):
-            raise FusionIRError(f"result {k}: fusion.step has other numbers than integers, or 0")
+            raise FusionIRError(f"result {k}: fusion.step has an element that is 0 or not an integer")
         return Window(tuple(start), step)
 
     def single_block(self, op) -> None:
@@ -249,7 +254,7 @@ class Reader:
             created.blocks = [self.member(region, attrs.get("line")) for region in op.regions]
         else:
             created.blocks = [self.blocks_of(region) for region in op.regions]
-        if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
+        if name in ("scf.if", "arith.select"):  # the sizes of the values that they select from
             choices = [b.returns for b in created.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
             for result, *chosen in zip(created.results, *choices):
                 if result.dtype is not None and all(
@@ -261,19 +266,19 @@ class Reader:
         target.ops.append(created)
 
     def declare(self, *reported: Value | Size) -> None:
-        """Symbols in the shapes of values, and in sizes, have values in each call."""
+        """Record that the symbols in the shapes of values, and in sizes, have values in each call."""
         for one in reported:
             for size in one.shape if isinstance(one, Value) else (one,):
                 self.declared |= sz.symbols(size)
 
     def check_declared(self, row: ops.OpDef, attrs: dict) -> None:
-        """Raises ValueError for a size that nothing tells."""
+        """Raise ValueError for a size that nothing declares."""
         unknown = sz.symbols_of(ops.sizes_in(row.attr_types, attrs)) - self.declared
         if unknown:
             raise ValueError(f"has the size '{min(unknown)}', which no argument and no result of a call declares")
 
     def blocks_of(self, region, like: list[Value] | None = None) -> Block:
-        """The block of a region. ``like``: values of whose shapes its last arguments are."""
+        """Return the block of a region. ``like``: values that give its last arguments their shapes."""
         inner = Block()
         if not len(region.blocks):
             return inner
@@ -289,17 +294,17 @@ class Reader:
         return inner
 
     def member(self, region, size: str | None) -> Block:
-        """The block of a ``fusion.foreach``, whose lines have ``size`` elements."""
+        """Return the block of a ``fusion.foreach``, whose rank-1 arguments have ``size`` elements."""
         types = [self.value_of_type(argument.type) for argument in region.blocks[0].arguments]
         if size is None and any(v.rank for v in types):
-            raise ValueError("attribute 'line' is missing: the symbol of its lines' elements")
+            raise ValueError("attribute 'line' is missing: the symbol for the extent of its rank-1 arguments")
         return self.blocks_of(region, [Value(v.dtype, (sz.symbol(str(size)),) * v.rank) for v in types])
 
     def loop(self, op, created: Op) -> None:
-        """The blocks of ``scf.for`` or ``scf.while``: what is carried keeps the sizes that it begins with, unless an
-        iteration gives it others."""
+        """Read the blocks of ``scf.for`` or ``scf.while``: loop-carried values keep their initial sizes, unless an
+        iteration changes them."""
         initial = created.operands[3:] if op.name == "scf.for" else created.operands
-        for like in (initial, None):  # taken to be so, then seen whether it is
+        for like in (initial, None):  # first assume that sizes stay, then check it
             created.blocks, carried = [], like
             for region in op.regions:
                 block = self.blocks_of(region, carried)
@@ -330,13 +335,13 @@ class Reader:
         inner = op.regions[0].blocks[0]
         for argument, value in zip(inner.arguments, op.operands):
             self.values[argument] = self.values[value]
-        held = Block()
-        self.block(inner, held, group, segment)
-        for member in held.ops:
+        nested = Block()
+        self.block(inner, nested, group, segment)
+        for member in nested.ops:
             member.group = group
             member.segment = member.segment or segment
-        target.ops.extend(held.ops)
-        for value, inside in zip(op.results, held.returns):
+        target.ops.extend(nested.ops)
+        for value, inside in zip(op.results, nested.returns):
             self.values[value] = inside
 
 
@@ -349,7 +354,7 @@ def _location(location):
 
 
 def read(module) -> list[Graph]:
-    """The functions of an MLIR module as graphs. Raises :class:`FusionIRError` where one is not a fusion program."""
+    """Return the functions of an MLIR module as graphs. Raises :class:`FusionIRError` for an invalid fusion program."""
     out = []
     for op in module.body.operations:
         if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
@@ -363,7 +368,7 @@ def read(module) -> list[Graph]:
 
 
 def not_read(module) -> list[str]:
-    """The text of what :func:`read` leaves: declarations, globals, nested modules."""
+    """Return the text of what :func:`read` skips: declarations, globals, nested modules."""
     return [
         op.operation.get_asm(use_local_scope=True, assume_verified=True)
         for op in module.body.operations

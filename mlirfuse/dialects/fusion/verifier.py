@@ -1,4 +1,4 @@
-"""What makes a fusion program valid: each op by its row of the table, and regions that capture nothing."""
+"""The verifier of fusion programs: each op by its row of the table, and isolated regions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STRUCTURE = {"fusion.group", "fusion.segment", "fusion.yield", "fusion.guard", "
 
 
 def problem_of(op) -> str | None:
-    """What is wrong with a tensor op by its row of the table, or None."""
+    """Return what is wrong with a tensor op by its row of the table, or None."""
     row = ops.TABLE[op.name.removeprefix("fusion.")]
     read = Reader()
     try:
@@ -42,7 +42,7 @@ def verify_op(op) -> bool:
 
 
 def verify(module) -> None:
-    """Checks what MLIR's own verifier cannot: variadic tensor ops, regions that capture nothing, unknown operations.
+    """Check what MLIR's own verifier cannot: variadic tensor ops, isolated regions, unknown operations.
 
     Raises :class:`FusionIRError` with the location and the rule.
     """
@@ -58,11 +58,11 @@ def verify(module) -> None:
         elif name.startswith("fusion.") and name not in STRUCTURE:
             row = ops.TABLE.get(name.removeprefix("fusion."))
             if row is None:
-                problem = "is no operation of the fusion dialect; see docs/reference/ops.md for the table"
+                problem = "is not an operation of the fusion dialect; docs/reference/ops.md lists them"
             elif row.variadic:
                 problem = problem_of(op)
         elif not name.startswith("fusion.") and not op.context.is_registered_operation(name):
-            problem = "is no operation of a known dialect"
+            problem = "is not an operation of a known dialect"
         if problem:
             raise FusionIRError(f"'{name}' op {problem}", str(op.location))
         for region in op.regions:
@@ -74,7 +74,7 @@ def verify(module) -> None:
 
 
 def _region_problem(op) -> str | None:
-    """Captures nothing; block arguments are the operands, yielded values the results."""
+    """The region is isolated; block arguments are the operands, yielded values the results."""
     found = _only_block(op)
     if isinstance(found, str):
         return found
@@ -87,7 +87,8 @@ def _region_problem(op) -> str | None:
 
 
 def _foreach_problem(op) -> str | None:
-    """Captures nothing; block arguments are one member's operands as lines or scalars, yielded values its results."""
+    """The region is isolated; block arguments are one member's operands with rank 1 or 0, yielded values its
+    results."""
     found = _only_block(op)
     if isinstance(found, str):
         return found
@@ -95,17 +96,17 @@ def _foreach_problem(op) -> str | None:
     members = getattr(op.attributes.get("members"), "value", 0)
     for what, one, all_ in (("operands", block.arguments, op.operands), ("results", yielded, op.results)):
         if members < 1 or len(all_) != members * len(one):
-            return f"must have members times as many {what} as its block has, which has {len(one)}"
+            return f"must have {len(one)} {what} for each member, as its block has"
         read = Reader()
         for k, value in enumerate(all_):
-            line, whole = (read.value_of_type(v.type) for v in (one[k % len(one)], value))
-            if line.dtype is not whole.dtype or line.rank > 1 or (line.rank == 0 and whole.rank):
-                return f"has {whole.type} for the {line.type} of its block among its {what}"
+            line, tensor = (read.value_of_type(v.type) for v in (one[k % len(one)], value))
+            if line.dtype is not tensor.dtype or line.rank > 1 or (line.rank == 0 and tensor.rank):
+                return f"has {tensor.type} among its {what} where its block has {line.type}"
     return None
 
 
 def _only_block(op):
-    """The block of an op, and what it yields; or what is wrong with it."""
+    """Return the block of an op, and the values that it yields; or an error message."""
     block = op.regions[0].blocks[0] if len(op.regions) == 1 and len(op.regions[0].blocks) == 1 else None
     body = list(block.operations) if block is not None else []
     if block is None or not body or body[-1].operation.name != "fusion.yield":
@@ -133,7 +134,7 @@ def _captures(region) -> bool:
 
 
 def written_in_place(module) -> str | None:
-    """The name of an op in ``module`` that writes into its operand, or None."""
+    """Return the name of an op in ``module`` that writes into its operand, or None."""
     found = []
 
     def visit(op):

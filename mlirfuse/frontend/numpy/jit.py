@@ -586,7 +586,7 @@ class LoweredFunction(Lowered):
     def compile(self) -> CompiledFunction:
         """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
         kernels = self.load()
-        return CompiledFunction(self._entry, self._kind, self._call, kernels)
+        return CompiledFunction(self._entry, self._specialization, self._call, kernels)
 
 
 class CompiledFunction:

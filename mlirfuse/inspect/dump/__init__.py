@@ -1,28 +1,27 @@
-"""What the compiler does, printed while it does it: ``MLIRFUSE_DUMP=segmented,ptx``, or ``mlirfuse.config.dump =
-"segmented,ptx"``.
+"""Dumps of the compiler's work: ``MLIRFUSE_DUMP=segmented,ptx``, or ``mlirfuse.config.dump = "segmented,ptx"``.
 
-- ``fusion`` … ``llvm``: the levels of :mod:`mlirfuse.inspect.lowered`; those below ``linalg`` a segment at a time
-- ``guarded``: the level ``grouped`` with each group behind a guard, beside the fallback
+- ``fusion`` … ``llvm``: the levels of :mod:`mlirfuse.inspect.lowered`; those below ``linalg`` one segment at a time
+- ``guarded``: the level ``grouped`` with each group behind a guard, along with the fallback
 - ``math``: the ops of each segment, without its schedule
-- ``groups``: each group as a Python program that runs by itself
-- ``group-log``: ops left out of groups, and merges that were refused, with the reasons
+- ``groups``: each group as an executable Python program
+- ``group-log``: ops left out of groups, and rejected merges, with the reasons
 - ``segmenter-log``: which segments were merged and which were not, with the reasons
-- ``guards``: what a compiled kind assumes of a call, and which condition a new call did not meet, with its values
-- ``cache``: which kinds, variants and entries of the disk cache were found or made
+- ``guards``: the assumptions of a specialization about a call, and which of them a new call violates, with its values
+- ``cache``: which specializations, compiled programs and entries of the disk cache were found or created
 - ``launch-params``: each segment's parameters, blocks and threads, or tasks
-- ``occupancy``: registers, shared memory and blocks a multiprocessor (GPU); tasks a thread (CPU)
-- ``sass``: the machine code of each segment's kernels (GPU, where ``ptxas`` and ``nvdisasm`` or ``cuobjdump`` are
-  there)
-- ``kernel-args``: at each call: what each kernel gets
-- ``effective-bandwidth``: at each call: each segment's time, and the bytes that it reads and writes over it
+- ``occupancy``: registers, shared memory and blocks per multiprocessor (GPU); tasks per thread (CPU)
+- ``sass``: the machine code of each segment's kernels (GPU, if ``ptxas`` and ``nvdisasm`` or ``cuobjdump`` are
+  installed)
+- ``kernel-args``: at each call: the arguments of each kernel
+- ``effective-bandwidth``: at each call: each segment's time, and its bytes read and written per second
 
-A dump that the target has not, such as ``ptx`` of a CPU's code, says so in a line. A dump has a header that names the
-function, its kind and, where it is about one, the segment. With ``MLIRFUSE_DUMP_DIR``, or ``config.dump_dir``, each
-goes to a file of its own, else to stderr. Only what is new is dumped: a call whose variant is compiled prints nothing.
-The two that print at each call make calls slower while they are on: kernels are launched one by one, and timed.
+A dump that the target does not have, such as ``ptx`` for CPU code, prints one line that says so. A dump has a header
+with the function, its specialization and, if it is about one, the segment. With ``MLIRFUSE_DUMP_DIR``, or
+``config.dump_dir``, each goes to a separate file, else to stderr. Only new code is dumped: a call of a compiled program
+prints nothing. The two dumps at each call make calls slower: kernels are launched one by one, and timed.
 
-Dumps are observers of :mod:`mlirfuse.runtime.events`. Importing this package makes them follow ``config.dump``: those
-that it names listen, and nothing else does.
+Dumps are observers of :mod:`mlirfuse.runtime.events`. Importing this package registers the observers of the dumps in
+``config.dump``, and follows its changes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mlirfuse.core import config
 from mlirfuse.inspect.dump import cache, calls, code, guards, labels, tensors
 from mlirfuse.runtime import events
 
-# By channel. Labels come first: the others print under them.
+# By dump name. Labels come first: the others print under them.
 OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], None]]], ...] = (
     (frozenset(config.DUMPS), {events.Traced: labels.number_specialization, events.Segmented: labels.name_programs}),
     (
@@ -72,25 +71,25 @@ OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], 
 
 
 class _Follower:
-    """Keeps those observers registered that ``config.dump`` asks for."""
+    """Keeps the observers of the dumps in ``config.dump`` registered."""
 
     def __init__(self) -> None:
         self._stop: list[Callable[[], None]] = []
-        self._wanted: frozenset[str] = frozenset()
+        self._names: frozenset[str] = frozenset()
         config.listen(self)
         self.switched()
 
     def switched(self) -> None:
-        """A switch of :mod:`mlirfuse.config` has changed."""
-        if config.dump == self._wanted:
+        """A setting of :mod:`mlirfuse.config` has changed."""
+        if config.dump == self._names:
             return
         for stop in self._stop:
             stop()
-        self._wanted = config.dump
+        self._names = config.dump
         self._stop = [
             events.observe(event, observer)
             for names, observers in OBSERVERS
-            if names & self._wanted
+            if names & self._names
             for event, observer in observers.items()
         ]
 

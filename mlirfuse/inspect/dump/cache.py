@@ -1,4 +1,4 @@
-"""``cache``: which kinds, variants and entries of the disk cache were found or made."""
+"""``cache``: which specializations, compiled programs and entries of the disk cache were found or created."""
 
 from __future__ import annotations
 

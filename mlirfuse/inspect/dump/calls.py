@@ -1,4 +1,4 @@
-"""``kernel-args``, ``effective-bandwidth``: what each call's kernels get, and how long they take."""
+"""``kernel-args``, ``effective-bandwidth``: the arguments and the times of each call's kernels."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from mlirfuse.runtime import events
 from mlirfuse.runtime.program import CompiledProgram, Program
 
 NAMES = frozenset({"kernel-args", "effective-bandwidth"})
-# By variant and sizes; a Watch holds on to its variant, and not to the program.
+# By compiled program and sizes; a Watch references its compiled program, but not the program.
 _watches: weakref.WeakKeyDictionary[Program, dict[tuple, Watch]] = weakref.WeakKeyDictionary()
 
 
 def launching(event: events.Launching) -> None:
-    """Puts a :class:`Watch` in the place of the variant's host function."""
+    """Replace the compiled program's host function by a :class:`Watch`."""
     known = _watches.setdefault(event.program, {})
     key = event.compiled_program, event.program.sizes_key(event.env)
     try:
         watch = known.get(key) or known.setdefault(key, Watch(event.program, event.compiled_program, event.env))
-    except Exception as error:  # the call itself can go on
+    except Exception as error:  # the call itself can continue
         where = labels.of_program(event.program)
-        sys.stderr.write(f"mlirfuse dump: {where} cannot be watched: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"mlirfuse dump: {where} cannot be instrumented: {type(error).__name__}: {error}\n")
         return
     event.launch, event.keep = watch.address, watch
 
 
 class Watch(OneByOne):
-    """Prints what the kernels of calls with the sizes ``env`` get, and how long they take."""
+    """Prints the arguments and the times of kernels, for calls with the sizes ``env``."""
 
     def __init__(self, program: Program, compiled_program: CompiledProgram, env: dict[str, int]):
         super().__init__(program, compiled_program, env)
@@ -62,16 +62,16 @@ class Watch(OneByOne):
         peak = peak_bandwidth(self.target)
         for (segment, kernels), step in zip(self.segments, self.steps):
             if launch_of(step, self.kernels):
-                continue  # told of where it is launched
+                continue  # reported with the launch that includes it
             done = [step, *(other for other in self.steps if launch_of(other, kernels))]
             ms, nbytes = sum(taken[k.name] for k in kernels), sum(n for s in done for n in traffic.of_step(s, self.env))
-            parts = f" ({' + '.join(f'{k.name} {taken[k.name]:.4f}' for k in kernels)})" if len(kernels) > 1 else ""
+            details = f" ({' + '.join(f'{k.name} {taken[k.name]:.4f}' for k in kernels)})" if len(kernels) > 1 else ""
             rate = nbytes / ms / 1e6 if ms else 0.0
             share = f", {rate / peak:.0%} of {peak:.0f} GB/s" if peak else ""
             log(
                 "effective-bandwidth",
                 segment,
-                f"{listing.bytes_text(nbytes)} in {ms:.4f} ms{parts}: {rate:.1f} GB/s{share}",
+                f"{listing.bytes_text(nbytes)} in {ms:.4f} ms{details}: {rate:.1f} GB/s{share}",
             )
 
     def arguments(self, at: int, kernels, pointers, ints, stream) -> str:
@@ -89,9 +89,9 @@ class Watch(OneByOne):
                 strides = ", ".join(str(size(s)) for s in analysis.strides[value])
                 rows.append((what, self.names.of(value), self.names.type(value), f"strides ({strides})", address))
         for value in analysis.scalars:
-            place = slots.ints.get(("scalar", value))
-            if place is not None:
-                bits = ctypes.c_int64(ints[place])
+            scalar_slot = slots.ints.get(("scalar", value))
+            if scalar_slot is not None:
+                bits = ctypes.c_int64(ints[scalar_slot])
                 number = (
                     ctypes.cast(ctypes.byref(bits), ctypes.POINTER(ctypes.c_double)).contents.value
                     if value.dtype.is_float

@@ -1,4 +1,4 @@
-"""The levels from ``tiled`` down, ``launch-params``, ``occupancy`` and ``sass``: what is made of a new variant."""
+"""The levels from ``tiled`` down, ``launch-params``, ``occupancy`` and ``sass``: the code of a new compiled program."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ NAMES = _WRITTEN | {"occupancy"}
 
 
 def scheduled(event: events.Scheduled) -> None:
-    """A variant is compiled next."""
-    wanted = config.dump
-    if not wanted & _WRITTEN:
+    """A program is compiled next."""
+    dumps = config.dump
+    if not dumps & _WRITTEN:
         return
     program = event.program
     where = labels.of_program(program)
     if not program.compiled_programs:
         on_gpu = isinstance(program.target.properties, DeviceProperties)
-        for level in sorted(wanted & (_ONLY_CPU if on_gpu else _ONLY_GPU)):
+        for level in sorted(dumps & (_ONLY_CPU if on_gpu else _ONLY_GPU)):
             log(level, where, f"code for {'a GPU' if on_gpu else 'the CPU'} has no such level")
     where = replace(where, program=len(program.compiled_programs))
     module = module_of(program, event.params)
     segments = list(labels.by_segment(program, list(module.kernels), where))
-    if "launch-params" in wanted:
+    if "launch-params" in dumps:
         for (segment, created), schedule in zip(segments, program.target.schedules(program, event.params)):
             write("launch-params", segment, launch_params(created, serialize.flat(schedule), event.env))
     for segment, created in segments:
         if created:
             _write_levels(segment, module.only(created).tiled(), program.target.properties)
-    if "host" in wanted and module.kernels:
+    if "host" in dumps and module.kernels:
         write("host", where, f"module {{\n{module.host}\n}}")
 
 
@@ -66,7 +66,7 @@ def _write_levels(where: Where, tiled: str, properties: Any) -> None:
 
 
 def compiled(event: events.Compiled) -> None:
-    """A variant is compiled."""
+    """A program is compiled."""
     if "occupancy" in config.dump:
         program, compiled_program = event.program, event.compiled_program
         where = replace(labels.of_program(program), program=len(program.compiled_programs))
@@ -75,12 +75,12 @@ def compiled(event: events.Compiled) -> None:
 
 
 def module_of(program: Program, params: tuple) -> KernelModule:
-    """The kernels of a variant and their host function."""
+    """Return the kernels of a compiled program and their host function."""
     return program.target.write(program, params, program.slots())
 
 
 def launch_params(kernels: list[Kernel], params: dict[str, Any], env: dict[str, int]) -> str:
-    """How a segment's kernels are launched."""
+    """Format the launches of a segment's kernels."""
     out = []
     for k in kernels:
         shared = k.static_shared + k.dynamic_shared if isinstance(k, GpuKernel) else 0
@@ -90,7 +90,7 @@ def launch_params(kernels: list[Kernel], params: dict[str, Any], env: dict[str, 
 
 
 def occupancy(program: Program, compiled_program: CompiledProgram, kernels: list[Kernel], env: dict[str, int]) -> str:
-    """What of the machine a segment's kernels can use."""
+    """Format the device resources that a segment's kernels use."""
     properties = program.target.properties
     if not isinstance(properties, DeviceProperties):
         return "\n".join(_threads_busy(k, env) for k in kernels if isinstance(k, CpuKernel))

@@ -1,4 +1,5 @@
-"""``guards``: what a new kind assumes of a call, and what keeps the call from the kinds that there were."""
+"""``guards``: the assumptions of a new specialization about a call, and the assumptions of earlier ones that the call
+violates."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ Sizes = dict[str, int]
 
 @dataclass
 class _Condition:
-    """Something that a kind assumes. ``holds`` and ``found`` take a call's leaves and sizes: whether it is so, and the
-    values that it is about."""
+    """An assumption of a specialization. ``holds`` and ``found`` take a call's leaves and sizes: whether it holds, and
+    the values that it concerns."""
 
     text: str
     holds: Callable[[Sequence, Sizes], bool]
@@ -31,14 +32,14 @@ class _Condition:
 
 
 def traced(event: events.Traced) -> None:
-    """A front end has made a kind."""
+    """A front end has created a specialization."""
     names = event.source.argument_names()
     text = _arguments(event.specialization.graph) + _holds_where(event.specialization, names)
     known = [
         (key, specialization) for key, specializations in event.known.items() for specialization in specializations
     ]
     if known:
-        text += "the kinds before it are for other calls:\n"
+        text += "the earlier specializations are for other calls:\n"
         for at, (key, specialization) in enumerate(known):
             text += (
                 f"  specialization {at}: {_difference(key, specialization, event.call, event.specialization, names)}\n"
@@ -47,15 +48,15 @@ def traced(event: events.Traced) -> None:
 
 
 def lowered(event: events.GraphLowered) -> None:
-    """torch has handed a graph: it decides which calls run it."""
+    """torch has passed a graph: torch decides which calls run it."""
     text = _arguments(event.graph) + "torch's guards decide which calls run this graph: TORCH_LOGS=guards,recompiles\n"
     write("guards", labels.of_graph(event.graph), text)
 
 
 def guard_failed(event: events.GuardFailed) -> None:
     """A group's fallback runs."""
-    place = f" at {listing.place(event.op.loc)}" if event.op.loc else ""
-    log("guards", labels.Where(f"fusion.guard{place}"), f"{event.problem}: the fallback runs")
+    location = f" at {listing.place(event.op.loc)}" if event.op.loc else ""
+    log("guards", labels.Where(f"fusion.guard{location}"), f"{event.problem}: the fallback runs")
 
 
 def _arguments(graph: Graph) -> str:
@@ -117,19 +118,19 @@ def _values(env: Sizes, sizes: tuple[Size, ...]) -> str:
     return ", ".join(f"{s} is {env[s]}" for s in sorted(sz.symbols_of(sizes)))
 
 
-_PARTS = ("dtype", "extents of 0 and 1", "layout", "by value", "a Python number", "device", "writable")
+_PROPERTIES = ("dtype", "extents of 0 and 1", "layout", "by value", "a Python number", "device", "writable")
 
 
 def _difference(key: tuple, specialization: Specialization, call: Call, new: Specialization, names: list[str]) -> str:
-    """What keeps ``call``, for which ``new`` was made, from ``specialization``."""
+    """Return why ``call``, for which ``new`` was created, does not match ``specialization``."""
     out = _unmet(specialization, call, names) if key == call.key else []
     for leaf, (a, b) in enumerate(zip(key[:-1], call.key[:-1])):
-        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_PARTS):
-            out += [f"{_leaf(names, leaf)}: {what} {x}, now {y}" for what, x, y in zip(_PARTS, a, b) if x != y]
+        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_PROPERTIES):
+            out += [f"{_leaf(names, leaf)}: {what} {x}, now {y}" for what, x, y in zip(_PROPERTIES, a, b) if x != y]
         elif isinstance(a, tuple) and isinstance(b, tuple) and a != b:
             out.append(f"{_leaf(names, leaf)}: {a[-1]}, now {b[-1]}")
     if key[-1] != call.key[-1]:
-        out.append("the switches were others")
+        out.append("the settings were different")
     return (
         "; ".join(out or _of_graphs(specialization.graph, new.graph))
         or "what it captures or which arguments share memory"
@@ -137,7 +138,7 @@ def _difference(key: tuple, specialization: Specialization, call: Call, new: Spe
 
 
 def _unmet(specialization: Specialization, call: Call, names: list[str]) -> list[str]:
-    """The conditions of a kind that do not hold for a call with its key, with what there is instead."""
+    """Return the assumptions of a specialization that a call with its key violates, with the call's values."""
     leaves, env = call.leaves, specialization.env(call)
     if specialization.mutated and specialization.aliases != call.aliases:
         return ["other arguments share memory, and one is written"]
@@ -145,7 +146,8 @@ def _unmet(specialization: Specialization, call: Call, names: list[str]) -> list
 
 
 def _of_graphs(old: Graph, new: Graph) -> list[str]:
-    """How two graphs' arguments differ: where a kind is chosen by them, as for definitions."""
+    """Return how two graphs' arguments differ: for front ends that choose a specialization by them, as definitions
+    do."""
     names = Names(new)
     pairs = [(names.of(b), Names(old).type(a), names.type(b)) for a, b in zip(old.args, new.args)]
     return [f"{name}: {a}, now {b}" for name, a, b in pairs if a != b]

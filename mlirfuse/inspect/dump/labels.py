@@ -1,4 +1,4 @@
-"""What dumps are about: functions, kinds and programs get labels as they are reported."""
+"""Labels of dumps: functions, specializations and programs get labels as they are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlirfuse.runtime.specializations import Source, Specialization
 
 @dataclass(frozen=True)
 class Where:
-    """What a dump is about. ``region`` counts the programs between library ops, None where there is one."""
+    """The subject of a dump. ``region`` counts the programs between extern ops, None where there is one."""
 
     function: str
     specialization: int | None = None
@@ -50,17 +50,17 @@ class Where:
 
 
 _lock = threads.lock()
-_owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: which function of that name it is
+_owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: the functions of that name, numbered
 _numbers: dict[str, Iterator[int]] = {}
-_counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a function's kinds so far
+_counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # the number of a function's specializations
 _specializations: weakref.WeakKeyDictionary[Specialization, Where] = weakref.WeakKeyDictionary()
-_graphs: weakref.WeakKeyDictionary[Graph, Where] = weakref.WeakKeyDictionary()  # of those without a kind
-# A program's label, and the graph that it is a part of.
+_graphs: weakref.WeakKeyDictionary[Graph, Where] = weakref.WeakKeyDictionary()  # of graphs without a specialization
+# A program's label, and the graph that it is from.
 _programs: weakref.WeakKeyDictionary[Program, tuple[Where, Graph]] = weakref.WeakKeyDictionary()
 
 
 def of_function(source: Source) -> Where:
-    """The label of a function: its name, with a number if there are several of that name."""
+    """Return the label of a function: its name, with a number if several have that name."""
     with _lock:
         known = _owners.setdefault(source.name, weakref.WeakKeyDictionary())
         if source.owner not in known:
@@ -70,7 +70,7 @@ def of_function(source: Source) -> Where:
 
 
 def number_specialization(event: events.Traced) -> None:
-    """Gives a new kind its number."""
+    """Number a new specialization."""
     owner = event.source.owner
     with _lock:
         number = _counts[owner] = _counts.get(owner, -1) + 1
@@ -78,7 +78,7 @@ def number_specialization(event: events.Traced) -> None:
 
 
 def name_programs(event: events.Segmented) -> None:
-    """Gives the programs of a kind their labels."""
+    """Assign labels to the programs of a specialization."""
     executor = event.specialization.executor
     assert executor is not None
     for at, (program, _) in enumerate(executor.programs(event.env)):
@@ -89,12 +89,12 @@ def name_programs(event: events.Segmented) -> None:
 
 
 def of_specialization(specialization: Specialization) -> Where:
-    """The label of a kind; of one that was made before any dump was on, its graph's name."""
+    """Return the label of a specialization; its graph's name, if it was created before any dump was on."""
     return _specializations.get(specialization) or Where(specialization.graph.name)
 
 
 def of_graph(graph: Graph) -> Where:
-    """The label of a graph without a kind: its name, with a number if there are several of that name."""
+    """Return the label of a graph without a specialization: its name, with a number if several have that name."""
     with _lock:
         if graph not in _graphs:
             number = next(_numbers.setdefault(graph.name, itertools.count(1)))
@@ -103,16 +103,16 @@ def of_graph(graph: Graph) -> Where:
 
 
 def of_program(program: Program) -> Where:
-    """The label of a program."""
+    """Return the label of a program."""
     return _programs[program][0] if program in _programs else Where(program.graph.name)
 
 
 def graph_of(program: Program) -> Graph:
-    """The graph that a program is a part of."""
+    """Return the graph that a program is from."""
     return _programs[program][1] if program in _programs else program.graph
 
 
 def by_segment(program: Program, kernels: list, where: Where) -> Iterator[tuple[Where, list]]:
-    """The label and the kernels of each of a program's segments that launch."""
+    """Iterate over the label and the kernels of each of a program's segments that launch."""
     for step in program.steps:
         yield replace(where, segment=step.segment.number, scheduler=step.segment.scheduler), kernels_of(step, kernels)

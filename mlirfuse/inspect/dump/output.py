@@ -1,4 +1,4 @@
-"""Where dumps go: under a header to stderr, or a file each in ``config.dump_dir``."""
+"""Output of dumps: under a header to stderr, or in separate files in ``config.dump_dir``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _opened: set[str] = set()
 
 
 def write(what: str, where: Where, text: str, append: bool = False) -> None:
-    """Gives out one dump, under its header or in its file; with ``append``, behind what this process has written
-    there."""
+    """Write one dump, under its header or to its file; with ``append``, after what this process has written there."""
     with _lock:
         if not config.dump_dir:
             sys.stderr.write(f"{_comment(what)}===---- mlirfuse {what}: {where} ----===\n{text.rstrip()}\n\n")
@@ -28,7 +27,7 @@ def write(what: str, where: Where, text: str, append: bool = False) -> None:
 
 
 def log(what: str, where: Where, line: str) -> None:
-    """Gives out a line of a log. In a folder, the lines about one function go to one file."""
+    """Write a line of a log. In a folder, the lines about one function go to one file."""
     with _lock:
         if not config.dump_dir:
             sys.stderr.write(f"mlirfuse {what}: {where}: {line}\n")
@@ -37,7 +36,7 @@ def log(what: str, where: Where, line: str) -> None:
 
 
 def attempt(make: Callable[[], str]) -> str:
-    """A text, or why there is none."""
+    """Return a text, or the error that prevents it."""
     try:
         return make()
     except Exception as error:

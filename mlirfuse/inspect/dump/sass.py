@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def sass(text: str, chip: str) -> str:
-    """Machine code for a chip, from PTX. Says which of CUDA's tools is missing, where one is."""
+    """Return the machine code for a chip, from PTX, or a comment that names the missing CUDA tool."""
     assembler = _tool("ptxas")
     disassembler = _tool("nvdisasm") or _tool("cuobjdump")
     if assembler is None or disassembler is None:

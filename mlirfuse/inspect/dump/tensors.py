@@ -1,5 +1,5 @@
-"""The levels from ``fusion`` to ``linalg``, ``math``, ``groups`` and the passes' logs: what becomes of a new kind's
-graph."""
+"""The levels from ``fusion`` to ``linalg``, ``math``, ``groups`` and the passes' logs: the transformations of a new
+specialization's graph."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NAMES = frozenset(
 
 
 def traced(event: events.Traced) -> None:
-    """A front end has made the graph."""
+    """A front end has created the graph."""
     _traced(labels.of_specialization(event.specialization), event.specialization.graph)
 
 
 def lowered(event: events.GraphLowered) -> None:
-    """As :func:`traced`, for a graph without a kind."""
+    """As :func:`traced`, for a graph without a specialization."""
     _traced(labels.of_graph(event.graph), event.graph)
 
 
@@ -42,26 +42,26 @@ def after(event: events.PassRan) -> None:
 
 
 def after_of_graph(event: events.GraphPassRan) -> None:
-    """As :func:`after`, for a graph without a kind."""
+    """As :func:`after`, for a graph without a specialization."""
     _after(labels.of_graph(event.graph), event.graph, event.step)
 
 
 def _after(where: labels.Where, graph: Graph, step: Any) -> None:
-    wanted = config.dump
-    if step.name == "fusion-group" and "grouped" in wanted:
+    dumps = config.dump
+    if step.name == "fusion-group" and "grouped" in dumps:
         write("grouped", where, _text(graph))
-    if step.name == "fusion-group" and "guarded" in wanted:
+    if step.name == "fusion-group" and "guarded" in dumps:
         guarded = graph.copy()
-        guarded.device = guarded.device or "of the call"  # a definition's, which has one graph for all
+        guarded.device = guarded.device or "of the call"  # of a definition, which has one graph for all devices
         write("guarded", where, run_pipeline(guarded, "fusion-guard").as_text(locations=True))
-    if step.name == "fusion-group" and "group-log" in wanted:
+    if step.name == "fusion-group" and "group-log" in dumps:
         write("group-log", where, texts.group_log(graph))
-    if step.name == "fusion-segment" and "segmenter-log" in wanted:
+    if step.name == "fusion-segment" and "segmenter-log" in dumps:
         write("segmenter-log", where, texts.segmenter_log(step.log, graph))
 
 
 def segmented(event: events.Segmented) -> None:
-    """The graph is cut into segments."""
+    """The graph is segmented."""
     executor = event.specialization.executor
     assert executor is not None
     where = labels.of_specialization(event.specialization)
@@ -71,7 +71,8 @@ def segmented(event: events.Segmented) -> None:
 
 
 def segmented_graph(event: events.GraphSegmented) -> None:
-    """As :func:`segmented`, for a graph without a kind: its schedules are chosen as its parts first run."""
+    """As :func:`segmented`, for a graph without a specialization: its schedules are chosen as its programs first
+    run."""
     where = labels.of_graph(event.graph)
     if "segmented" in config.dump:
         write("segmented", where, _text(event.graph))
@@ -79,12 +80,12 @@ def segmented_graph(event: events.GraphSegmented) -> None:
 
 
 def _segmented(where: labels.Where, graph: Graph, env: dict[str, int]) -> None:
-    wanted = config.dump
-    if "linalg" in wanted:
+    dumps = config.dump
+    if "linalg" in dumps:
         write("linalg", where, attempt(lambda: run_pipeline([graph], "convert-fusion-to-linalg").as_text()))
-    if "math" in wanted:
+    if "math" in dumps:
         write("math", where, texts.math(graph))
-    if "groups" in wanted:
+    if "groups" in dumps:
         for at, text in groups(graph, env).items():
             write("groups", replace(where, group=at), text)
 
@@ -94,7 +95,7 @@ def _text(graph: Graph) -> str:
 
 
 def _with_choices(event: events.Segmented) -> str:
-    """The segmented graph, with the schedules for the first call."""
+    """Return the segmented graph, with the schedules for the first call."""
     executor, env = event.specialization.executor, event.env
     assert executor is not None
 

@@ -1,4 +1,4 @@
-"""``math``, ``group-log``, ``segmenter-log``: a graph and what the passes decided about it, in lines."""
+"""``math``, ``group-log``, ``segmenter-log``: a graph and the passes' decisions about it, as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlirfuse.passes.segmentation.copies import COPIED
 
 
 def group_log(graph: Graph) -> str:
-    """What grouping left out, and why."""
+    """Format the ops that grouping left out, and why."""
     names = Names(graph)
     groups: dict[Any, list[Op]] = {}
     for op in graph.ops:
@@ -31,7 +31,7 @@ def group_log(graph: Graph) -> str:
 
 
 def segmenter_log(decisions, graph: Graph) -> str:
-    """What was merged, what was not and what is computed again, in the order in which it was decided."""
+    """Format what was merged, what was not and what is recomputed, in the order of the decisions."""
     names, out, reported = Names(graph), [], set()
     for a, count_a, b, count_b, why in decisions:
         verdict = "merged  " if why is None else "again   " if why == COPIED else "not     "
@@ -56,7 +56,7 @@ def _of(op: Op, count: int, names: Names) -> str:
 
 
 def math(graph: Graph) -> str:
-    """The ops of each segment, without its schedule."""
+    """Format the ops of each segment, without its schedule."""
     names = Names(graph)
     runs: list[tuple[Any, list[Op]]] = []
     for op in graph.ops:

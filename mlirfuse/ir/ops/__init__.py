@@ -1,11 +1,10 @@
-"""THE table of operations: each op of the fusion dialect is declared here, once, as a row.
+"""The table of operations: each op of the fusion dialect is declared here, once, as a row.
 
-From a row derive the dialect's class and verifier, shape and type inference, the NumPy and nvFuser front ends' names,
-the reference interpreter (which is also the fallback), the documentation and the op-by-op tests. What a kernel emits
-for it stands above, in :mod:`mlirfuse.lowering`; how its axes relate to its operands', in
-:mod:`mlirfuse.analysis.axes`.
+Derived from a row: the dialect's class and verifier, shape and type inference, the names in the NumPy and nvFuser front
+ends, the reference interpreter (which is also the fallback), the documentation and the op-by-op tests. Code generation
+for it is in :mod:`mlirfuse.lowering`; the relation of its axes to its operands' axes in :mod:`mlirfuse.analysis.axes`.
 
-:mod:`registry` says what a row is; the other files hold the rows, by kind, and enter them as they are imported.
+:mod:`registry` defines what a row is; the other files contain the rows and register them at import.
 """
 
 from mlirfuse.ir.ops import (  # noqa: I001  (the order of the rows is the order of the reference)

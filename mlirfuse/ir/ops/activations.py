@@ -52,8 +52,8 @@ def _gelu(b, x, approximate):
 
 
 def _share(m, v, square):
-    """``(1 + tanh(u)) / 2``, ``u = sqrt(2/pi) (v + 0.044715 v³)``, as ``sigmoid(2 u)``: no digits cancel where ``u`` is
-    negative, and it takes fewer instructions."""
+    """``(1 + tanh(u)) / 2``, ``u = sqrt(2/pi) (v + 0.044715 v³)``, as ``sigmoid(2 u)``: no cancellation for negative
+    ``u``, and fewer instructions."""
     return m.sigmoid(m.mul(v, m.add(2 * _INNER, m.mul(2 * _INNER * _CUBIC, square))))
 
 

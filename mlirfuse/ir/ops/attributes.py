@@ -1,7 +1,6 @@
-"""The types of the attributes that ops have: what the dialect's reader makes of MLIR's attributes, and what it checks.
+"""Types of op attributes: how the dialect's reader converts MLIR's attributes, and what it checks.
 
-An attribute's name says its type, in all rows alike; a row may give another one where its name means something else
-(``OpDef.types``).
+An attribute's name determines its type, in all rows alike; a row may override that (``OpDef.types``).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from mlirfuse.ir.sizes import Size
 
 @dataclass(frozen=True)
 class AttrType:
-    """``takes`` names the type in messages. ``holds(value)``: whether a Python value is of the type. ``sizes``: how
-    deep its sizes are nested in tuples (0: it is one size; None: it holds none). ``tuples``: how deep it is nested in
-    tuples of other things. ``printed``: stands in the text of the IR."""
+    """``takes``: the type's name in messages. ``holds(value)``: whether a Python value has the type. ``sizes``: the
+    nesting depth of its sizes in tuples (0: it is a size; None: it contains none). ``tuples``: the nesting depth of
+    other elements in tuples. ``printed``: whether the text of the IR has it."""
 
     takes: str
     holds: Callable[[Any], bool]
@@ -59,22 +58,22 @@ def _is_dtype(value: Any) -> bool:
     return isinstance(value, DType)
 
 
-def _each(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _tuple_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, (tuple, list)) and all(map(holds, value))
 
 
 INTEGER = AttrType("an integer", _is_integer)
-INTEGERS = AttrType("a list of integers", _each(_is_integer), tuples=1)
+INTEGERS = AttrType("a list of integers", _tuple_of(_is_integer), tuples=1)
 NUMBER = AttrType("a number", _is_number)
 ELEMENT = AttrType("a number or a bool", lambda value: _is_number(value) or _is_bool(value))
 BOOL = AttrType("true or false", _is_bool)
 TEXT = AttrType("a string", _is_text)
-TEXTS = AttrType("a list of strings", _each(_is_text), tuples=1)
+TEXTS = AttrType("a list of strings", _tuple_of(_is_text), tuples=1)
 DTYPE = AttrType("an element type", _is_dtype)
-DTYPES = AttrType("a list of element types", _each(_is_dtype), tuples=1)
+DTYPES = AttrType("a list of element types", _tuple_of(_is_dtype), tuples=1)
 SIZE = AttrType("a size", _is_size, sizes=0)
-SIZES = AttrType("a list of sizes", _each(_is_size), sizes=1)
-SIZE_LISTS = AttrType("a list of lists of sizes", _each(_each(_is_size)), sizes=2)
+SIZES = AttrType("a list of sizes", _tuple_of(_is_size), sizes=1)
+SIZE_LISTS = AttrType("a list of lists of sizes", _tuple_of(_tuple_of(_is_size)), sizes=2)
 FUNCTION = AttrType("a Python callable", callable, printed=False)
 
 BY_NAME: dict[str, AttrType] = {
@@ -130,7 +129,7 @@ BY_NAME: dict[str, AttrType] = {
 
 
 def map_sizes(types: Mapping[str, AttrType], attrs: Mapping[str, Any], function: Callable[[Size], Any]) -> dict:
-    """``attrs`` with ``function`` applied to every size in them."""
+    """Return ``attrs`` with ``function`` applied to every size in them."""
     return {key: _mapped(types.get(key), value, function) for key, value in attrs.items()}
 
 
@@ -145,7 +144,7 @@ def _mapped(type_: AttrType | None, value: Any, function: Callable[[Size], Any])
 
 
 def sizes_in(types: Mapping[str, AttrType], attrs: Mapping[str, Any]) -> list[Size]:
-    """Every size in ``attrs``, in order."""
+    """Return every size in ``attrs``, in order."""
     found: list[Size] = []
     map_sizes(types, attrs, lambda size: found.append(size))
     return found

@@ -1,11 +1,11 @@
-"""What composite rows are written with: ops that are spelled in others, by ``expand``, which `fusion-decompose` and the
-interpreter apply.
+"""Helpers for composite rows: ops defined by others, through ``expand``, which `fusion-decompose` and the interpreter
+apply.
 
-An ``expand(b, *values, **attrs)`` builds through a :class:`mlirfuse.ir.builder.Builder` and gives the result, or the
-list of them for an op with several; None leaves the op as it is. Half types are computed in float32 and rounded once,
-at the end.
+An ``expand(b, *values, **attrs)`` builds through a :class:`mlirfuse.ir.builder.Builder` and returns the result, or a
+list for an op with several; None leaves the op as it is. 16-bit floats are computed in float32 and rounded once, at the
+end.
 
-The optional operands of the norms are named by ``has``; without it they are taken in the order weight, bias.
+The attribute ``has`` names the optional operands of the norms; without it they are taken in the order weight, bias.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _first(dtypes, attrs):
 
 
 def check_given_axes(shape, attrs):
-    """Raises :class:`ShapeError` where the attributes name an axis that ``shape`` does not have."""
+    """Raise :class:`ShapeError` where the attributes name an axis that ``shape`` does not have."""
     given = (attrs["axis"],) if "axis" in attrs else attrs.get("axes")
     check_axes(given, len(shape))
 
@@ -55,21 +55,21 @@ def reduced_shape(shape, axes):
 
 
 class Math:
-    """A builder with operators' names, in one compute type."""
+    """A builder whose methods are ops, in one compute type."""
 
     def __init__(self, b, dtype):
         self.b = b
         self.dtype = dtype
 
     def __call__(self, x):
-        """``x`` in the compute type."""
+        """Return ``x`` in the compute type."""
         return self.b.cast(x, self.dtype)
 
     def const(self, value):
         return self.b.constant(value, self.dtype)
 
     def number(self, size):
-        """A size as a number to compute with."""
+        """Return a size as a value to compute with."""
         return self.const(size) if isinstance(size, int) else self.b.cast(self.b.size(size), self.dtype)
 
     def __getattr__(self, name):
@@ -86,7 +86,7 @@ class Math:
         return self.b.op("mean", x, axes=tuple(axes), keepdims=keepdims) if axes else x
 
     def channels(self, x, rank):
-        """A vector over the channels, as [1, C, 1, …]."""
+        """Return a vector over the channels as [1, C, 1, …]."""
         return self.b.reshape(x, (1, *x.shape, *(1,) * (rank - 2)))
 
 
@@ -95,7 +95,7 @@ def mathematics(b, *values):
 
 
 def optional_operands(given, has, names=("weight", "bias")):
-    """The optional operands by name."""
+    """Return the optional operands by name."""
     has = names[: len(given)] if has is None else has
     if len(has) != len(given) or not set(has) <= set(names):
         raise TypeError(

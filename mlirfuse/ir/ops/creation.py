@@ -1,4 +1,4 @@
-"""Rows of ops that make tensors of nothing, and of what a program may ask of a tensor."""
+"""Rows of ops that create tensors, and of queries of a tensor's properties."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ row(
     "iota",
     "create",
     "",
-    "the position along axis",
+    "the index along axis",
     result="dtype",
     takes=NUMBER,
     attrs={"shape": ..., "axis": 0, "dtype": ...},
@@ -86,7 +86,7 @@ row(
     "dtype_of",
     "query",
     "x",
-    "the element type as a 0-d i64, its place in dtypes.ALL; the elements are not read",
+    "the element type as a 0-d i64, its index in dtypes.ALL; the elements are not read",
     result="i64",
     takes=ALL_TYPES,
     infer=lambda s, a: [()],

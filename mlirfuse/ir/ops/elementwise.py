@@ -1,4 +1,4 @@
-"""Rows of ops that compute each element from the elements at its place."""
+"""Rows of elementwise ops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def _floats(name, ref, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT, torc
 
 
 def _via_f64(function):
-    """A scalar function of :mod:`math` over arrays, at float64, rounded to the operand's type: for what NumPy lacks."""
+    """Return a reference that applies a scalar function of :mod:`math` in float64, rounded to the operand's type: for
+    functions that NumPy lacks."""
     vector = np.vectorize(function, otypes=[np.float64])
 
     def ref(*arrays):
@@ -244,7 +245,7 @@ _binary("hypot", "sqrt(a*a + b*b) without overflow", quietly(np.hypot), FLOAT, c
 _binary("copysign", "a with b's sign", np.copysign, FLOAT, nvfuser="")
 _binary(
     "nextafter",
-    "the next number after a toward b, b where they are equal",  # also of half precision, as NumPy from 2.5 on
+    "the next number after a toward b, b where they are equal",  # float16 too, as NumPy from 2.5 on
     lambda a, b: np.where(a == b, b, np.nextafter(a, b)),
     FLOAT,
     cost=8,
@@ -350,7 +351,7 @@ row(
     "copy",
     "elementwise",
     "x",
-    "the same values in memory of their own",
+    "a copy in separate memory",
     identity=True,
     ref=np.copy,
     takes=ANY + COMPLEX + NARROW,
@@ -361,7 +362,7 @@ row(
     "segment_set",
     "elementwise",
     "x",
-    "the same values; its operand and its users go into different kernels",
+    "the same values; a barrier: its operand and its users go into different kernels",
     identity=True,
     barrier=True,
     ref=np.copy,
@@ -384,7 +385,7 @@ for _dtype in dt.NARROW_FORMATS:
         f"encode_{_dtype.name[2:]}",
         "elementwise",
         "x",
-        f"the bits of the nearest {_dtype}; what is larger than all, infinities too, as the largest",
+        f"the bits of the nearest {_dtype}; larger values, infinities too, become the largest",
         takes=FLOAT,
         result="to",
         attrs={"to": dt.u8},

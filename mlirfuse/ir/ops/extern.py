@@ -1,5 +1,5 @@
-"""Rows of ops that are no kernels of ours: products, convolutions, sorting, scattering, and calls of functions that are
-not of this table. They run through the arrays' own framework, and groups form around them."""
+"""Rows of extern ops, for which no kernels are generated: products, convolutions, sorting, scattering, and calls of
+functions that are not in this table. They run through the arrays' own framework, and groups form around them."""
 
 from __future__ import annotations
 
@@ -102,21 +102,21 @@ row(
 )
 
 
-_SORTED = 512  # elements along an axis below which NumPy sorts all as quickly as it finds a few
+_SORTED = 512  # elements along an axis below which NumPy's full sort is as fast as its partition
 
 
-def _kind(stable: bool):
-    """NumPy's name: its other sort is the faster one."""
+def _sort_name(stable: bool):
+    """Return NumPy's name of a sort: the one that is not stable is faster."""
     return "stable" if stable else None
 
 
 def _argsort_ref(x, axis, descending, stable):
     """NaN counts as the largest."""
     if not descending:
-        return np.argsort(x, axis=axis, kind=_kind(stable)).astype(np.int64, copy=False)
+        return np.argsort(x, axis=axis, kind=_sort_name(stable)).astype(np.int64, copy=False)
     flipped = np.flip(x, axis)
     last = x.shape[axis] - 1
-    return np.flip(last - np.argsort(flipped, axis=axis, kind=_kind(stable)), axis).astype(np.int64)
+    return np.flip(last - np.argsort(flipped, axis=axis, kind=_sort_name(stable)), axis).astype(np.int64)
 
 
 def _top(shapes, attrs):
@@ -151,7 +151,7 @@ row(
     "argsort",
     "library",
     "x",
-    "the positions that sort along axis; NaN counts as the largest; without stable equal elements are in NumPy's order",
+    "the indices that sort along axis; NaN counts as the largest; without stable equal elements are in NumPy's order",
     takes=ANY + COMPLEX,
     result="i64",
     attrs={"axis": ..., "descending": False, "stable": True},
@@ -167,14 +167,14 @@ row(
     takes=ANY + COMPLEX,
     attrs={"axis": ..., "stable": True},
     infer=_along_axis,
-    ref=lambda x, axis, stable: np.sort(x, axis=axis, kind=_kind(stable)),
+    ref=lambda x, axis, stable: np.sort(x, axis=axis, kind=_sort_name(stable)),
     numpy="sort",
 )
 row(
     "partition",
     "library",
     "x",
-    "the elements along axis in such an order that those at the positions at are where a sort would have them, with "
+    "the elements along axis in such an order that those at the indices at are where a sort would have them, with "
     "none larger before them and none smaller behind; NaN is the largest",
     takes=ANY,
     attrs={"axis": ..., "at": ...},
@@ -240,11 +240,11 @@ def _conv_ref(x, w, *bias, stride, padding, dilation, groups):
         (slice(None),) * 2 + tuple(slice(None, None, s) for s in stride) + tuple(slice(None, None, d) for d in dilation)
     ]
     taps = (1, *range(2 + rank, 2 + 2 * rank))
-    pieces = [
+    outputs = [
         np.tensordot(part, kernel, axes=(taps, tuple(range(1, 2 + rank))))
         for part, kernel in zip(np.split(windows, groups, 1), np.split(w, groups, 0))
     ]
-    out = np.moveaxis(np.concatenate(pieces, -1), -1, 1).astype(x.dtype)
+    out = np.moveaxis(np.concatenate(outputs, -1), -1, 1).astype(x.dtype)
     return out + bias[0].reshape(1, -1, *(1,) * rank) if bias else out
 
 
@@ -288,13 +288,12 @@ row(
     "call",
     "library",
     "x*",
-    "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list "
+    "the results of a function that is not in this table, callee by name: function(*operands, *sizes) returns the list "
     "of them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps "
-    "its place among others and is never left out. A collective, in which so many ranks take part, is a start, or the "
-    "wait for the start that gave its operand: starts keep their order, each runs once, and all else may move across. "
-    "One that consumes writes into its first operand, which nothing else reads, and gives it back, and is never left "
-    "out. shares: the place of the operand in whose memory each result lies, -1 for memory of its own; without it that "
-    "is not known",
+    "its order and is never removed. A collective, among that many ranks, is a start, or the wait for the start that "
+    "its operand is from: starts keep their order, each runs once, and all else may move across. One that consumes "
+    "writes into its first operand, which nothing else reads, and returns it, and is never removed. shares: the index "
+    "of the operand in whose memory each result is, -1 for its own memory; without it that is unknown",
     takes=ALL_TYPES,
     attrs={
         "callee": ...,

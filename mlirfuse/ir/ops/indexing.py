@@ -1,4 +1,4 @@
-"""Rows of ops whose operand is read at indices that another operand gives."""
+"""Rows of ops that read or write at indices given by another operand."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _take(shapes, attrs):
     return [shape[:axis] + indices + shape[axis + 1 :]]
 
 
-def _position_dtypes(dtypes, attrs):
-    return None if dtypes[0] in (dt.i32, dt.i64) else f"the positions are {dtypes[0]}, not i32 or i64"
+def _index_dtypes(dtypes, attrs):
+    return None if dtypes[0] in (dt.i32, dt.i64) else f"the indices are {dtypes[0]}, not i32 or i64"
 
 
-def _position(x, extent, axis, checked, wraps, message):
+def _index(x, extent, axis, checked, wraps, message):
     inside = (x >= (-extent if wraps else 0)) & (x < extent)
     if checked and not inside.all():
         if message:
@@ -50,11 +50,11 @@ row(
     "elementwise",
     "x",
     "x counted from the first element of an axis with this extent, where negative ones count from the end if it wraps, "
-    "and held inside it; checked: an IndexError of the call where it is not inside, a RuntimeError with a message",
+    "and clamped to it; checked: the call raises IndexError where it is out of range, RuntimeError with a message",
     attrs={"extent": ..., "axis": 0, "checked": False, "wraps": True, "message": ""},
     types={"extent": SIZE, "checked": BOOL, "wraps": BOOL, "message": TEXT},
-    ref=_position,
-    operand_dtypes=_position_dtypes,
+    ref=_index,
+    operand_dtypes=_index_dtypes,
     cost=2,
 )
 
@@ -101,7 +101,7 @@ row(
 
 
 def added_at(operands: Sequence[T]) -> list[tuple[T, T]]:
-    """The indices and values of an ``index_put_accumulate``, pair by pair."""
+    """Return the pairs of indices and values of an ``index_put_accumulate``."""
     return list(zip(operands[1::2], operands[2::2]))
 
 
@@ -114,7 +114,9 @@ def _accumulated(shapes, attrs):
                 "indices have rank 1, and the values the operand's rank"
             )
         if indices != first and not sz.symbols(indices[0]) and not sz.symbols(first[0]):
-            raise ShapeError(f"index_put_accumulate: indices {show(first)} and {show(indices)}: all are as many")
+            raise ShapeError(
+                f"index_put_accumulate: indices {show(first)} and {show(indices)}: all must have the same length"
+            )
     return [shape]
 
 
@@ -126,8 +128,8 @@ def _accumulated_dtypes(dtypes, attrs):
 
 
 def _accumulated_ref(x, *added):
-    halves = x.dtype.itemsize == 2 and dt.of(x.dtype).is_float
-    out = x.astype(np.float32) if halves else x.copy()
+    is_16bit = x.dtype.itemsize == 2 and dt.of(x.dtype).is_float
+    out = x.astype(np.float32) if is_16bit else x.copy()
     for indices, values in added_at((x, *added)):
         np.add.at(out, indices, values.astype(out.dtype))
     return out.astype(x.dtype)
@@ -137,7 +139,7 @@ row(
     "index_put_accumulate",
     "accumulate",
     "x indices values more*",
-    "x with values[k] added to row indices[k]; half types in float32; of more indices and values, too",
+    "x with values[k] added to row indices[k], for each pair of indices and values; 16-bit floats in float32",
     takes=NUMBER + COMPLEX,
     infer=_accumulated,
     ref=quietly(_accumulated_ref),

@@ -30,7 +30,7 @@ def _dropout_dtypes(dtypes, attrs):
 composite(
     "dropout",
     "x seed offset",
-    "zeroes elements with probability p, the others over 1 - p; also gives which were kept",
+    "zeroes elements with probability p and divides the others by 1 - p; also returns the mask of the kept ones",
     _dropout,
     {"p": 0.5},
     infer=lambda shapes, attrs: [shapes[0], shapes[0]],
@@ -49,7 +49,7 @@ _ENTROPY = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
 
 
 def _losses(b, m, logits, target, ignore_index):
-    """log softmax over the classes (axis 1, or 0 of a single sample), which targets count, and how many do."""
+    """Return log softmax over the classes (axis 1, or 0 of a single sample), which targets count, and how many do."""
     axis = 1 if logits.rank > 1 else 0
     shifted, _, total = softmax_parts(m, m(logits), axis)
     counted = b.op("ne", target, b.constant(ignore_index, target.dtype))

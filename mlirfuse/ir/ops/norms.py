@@ -42,8 +42,8 @@ def _rms_norm(b, x, *given, axes, eps, has, stats):
 
 
 def _norm_gradient(m, g, normal, rstd, axes, centred=True):
-    """The gradient of ``normal``, which is x (less its mean if ``centred``) times rstd, given that of the norm before
-    its weight."""
+    """Return the gradient of ``normal``, which is x (less its mean if ``centred``) times rstd, given that of the norm
+    before its weight."""
     inner = m.sub(g, m.mul(normal, m.mean(m.mul(g, normal), axes)))
     if centred:
         inner = m.sub(inner, m.mean(g, axes))
@@ -75,7 +75,7 @@ def _rms_norm_backward(b, dy, x, rstd, *weight, axes):
 
 
 def _with_stats(count):
-    """Rules for a norm that also gives ``count`` statistics, in the compute type, when asked for them."""
+    """Return the inference rules of a norm with ``count`` optional statistics, in the compute type."""
 
     def infer(shapes, attrs):
         check_given_axes(shapes[0], attrs)
@@ -88,8 +88,8 @@ def _with_stats(count):
 
 
 def _gradients(first, count):
-    """Rules for a backward op: the gradient of operand 1 and, where a weight is operand ``first``, ``count`` more of
-    its shape."""
+    """Return the inference rules of a backward op: the gradient of operand 1 and, where a weight is operand ``first``,
+    ``count`` more of its shape."""
 
     def infer(shapes, attrs):
         check_given_axes(shapes[1], attrs)
@@ -138,7 +138,7 @@ composite(
 
 
 def _grouped(x, groups):
-    """[N, C, …] as [N, groups, C / groups, …]."""
+    """Reshape [N, C, …] to [N, groups, C / groups, …]."""
     return (x.shape[0], groups, sz.floordiv(x.shape[1], groups), *x.shape[2:])
 
 
@@ -179,13 +179,14 @@ def _group_norm_backward(b, dy, x, *weight, groups, eps):
 
 
 def _channel_gradients(m, g, normal, weight):
-    """Those of weight and bias."""
+    """Return the gradients of weight and bias."""
     axes = tuple(k for k in range(g.rank) if k != 1)
     return [m.b.cast(m.sum(t, axes, False), weight[0].dtype) for t in (m.mul(g, normal), g)] if weight else []
 
 
 def _running_norm(per_instance):
-    """batch_norm (statistics over all but the channels), instance_norm (over all but batch and channels)."""
+    """Return the expansion of batch_norm (statistics over all but the channels) or instance_norm (over all but batch
+    and channels)."""
 
     def expand(b, x, *given, training, momentum, eps, has):
         m = mathematics(b, x)

@@ -1,5 +1,5 @@
-"""Rows of random numbers: Philox's, counted by an element's position, the same for a seed and an offset on every
-target."""
+"""Rows of random numbers: Philox with an element's linear index as counter, so that a seed and an offset give the same
+numbers on every target."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def philox(counter: np.ndarray, key: int) -> np.ndarray:
 
 
 def random_words(seed, offset, numel: int, count: int) -> np.ndarray:
-    """[numel, count] words (count 1, 2 or 4). A Philox block serves 4 / count elements in turn; block b has counter (b
-    low, b high, offset low, offset high) and key seed."""
+    """Return [numel, count] words (count 1, 2 or 4). A Philox block serves 4 / count consecutive elements; block b has
+    counter (b low, b high, offset low, offset high) and key seed."""
     share = 4 // count
     b = np.arange(-(-numel // share), dtype=np.uint64)
     offset = int(offset) & 0xFFFFFFFFFFFFFFFF
@@ -43,14 +43,14 @@ def random_words(seed, offset, numel: int, count: int) -> np.ndarray:
     return philox(counter, int(seed) & 0xFFFFFFFFFFFFFFFF).reshape(-1, count)[:numel]
 
 
-def _join(low, high):
+def _combine(low, high):
     return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
 
 
 def _uniform_ref(seed, offset, shape, dtype):
     words = random_words(seed, offset, pymath.prod(shape), 2 if dtype is dt.f64 else 1)
     if dtype is dt.f64:
-        value = (_join(words[:, 0], words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        value = (_combine(words[:, 0], words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     else:
         value = (words[:, 0] >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return value.reshape(shape).astype(dtype.numpy)
@@ -59,11 +59,11 @@ def _uniform_ref(seed, offset, shape, dtype):
 def _normal_ref(seed, offset, shape, dtype):
     words = random_words(seed, offset, pymath.prod(shape), 4 if dtype is dt.f64 else 2)
     if dtype is dt.f64:
-        a, b, unit = _join(words[:, 0], words[:, 1]), _join(words[:, 2], words[:, 3]), 2.0**-64
+        a, b, unit = _combine(words[:, 0], words[:, 1]), _combine(words[:, 2], words[:, 3]), 2.0**-64
     else:
         a, b, unit = words[:, 0], words[:, 1], 2.0**-32
-    u, turns = (a.astype(np.float64) + 0.5) * unit, b.astype(np.float64) * unit
-    return (np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * turns)).reshape(shape).astype(dtype.numpy)
+    u, angle = (a.astype(np.float64) + 0.5) * unit, b.astype(np.float64) * unit
+    return (np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * angle)).reshape(shape).astype(dtype.numpy)
 
 
 def _random_dtypes(dtypes, attrs):

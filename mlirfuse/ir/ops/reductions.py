@@ -1,4 +1,4 @@
-"""Rows of reductions: over axes, whole or in parts; half types accumulate in float32."""
+"""Rows of reductions over axes, complete or partial; 16-bit floats accumulate in float32."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _mean(b, x, axes, keepdims):
 
 
 def _variance(b, x, axes, keepdims, correction):
-    """In two passes over the data: exact where the mean is large against the deviation."""
+    """In two passes over the data: accurate even where the mean is large relative to the deviation."""
     m = mathematics(b, x)
     v = m(x)
     total = b.op("sum", v, axes=axes, keepdims=True)
@@ -103,7 +103,7 @@ _reduction("any", "is any nonzero", np.any, ANY, "bool", nvfuser="", accumulator
 _reduction("all", "are all nonzero", np.all, ANY, "bool", nvfuser="", accumulator="truth")
 _reduction(
     "argmax",
-    "position in row-major order along the axes, of the first largest; of the first NaN if there is one",
+    "index in row-major order along the axes, of the first largest; of the first NaN if there is one",
     _arg(np.argmax),
     ANY,
     "i64",
@@ -112,7 +112,7 @@ _reduction(
 )
 _reduction(
     "argmin",
-    "position in row-major order along the axes, of the first smallest; of the first NaN if there is one",
+    "index in row-major order along the axes, of the first smallest; of the first NaN if there is one",
     _arg(np.argmin),
     ANY,
     "i64",
@@ -151,7 +151,7 @@ def _partial(shapes, attrs):
     (shape,) = shapes
     check_axes(attrs["axes"], len(shape))
     if attrs["parts"] < 1:
-        raise ShapeError(f"partial_sum: {attrs['parts']} parts; there must be at least 1")
+        raise ShapeError(f"partial_sum: {attrs['parts']} partials; there must be at least 1")
     return [(attrs["parts"], *tuple(n for k, n in enumerate(shape) if k not in attrs["axes"]))]
 
 
@@ -166,7 +166,7 @@ row(
     "partial_sum",
     "partial",
     "x",
-    "sums over axes in parts: part p has every parts-th row from row p on; a further sum over the parts is the sum",
+    "partial sums over axes: partial p sums every parts-th row from row p on; the sum of the partials is the total",
     takes=NUMBER,
     attrs={"axes": ..., "parts": ...},
     infer=_partial,

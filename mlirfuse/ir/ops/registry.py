@@ -1,8 +1,7 @@
-"""What a row of the op table is, the table, and what follows from a row: the element types and shapes of results.
+"""The definition of a row of the op table, the table, and inference from rows: element types and shapes of results.
 
-All operands of an op have one element type (front ends insert the casts), except where ``operand_dtypes`` says
-otherwise. Elementwise operands have the result's rank, or rank 0; extents of 1 broadcast. Half types compute in
-float32.
+All operands of an op have one element type (front ends insert the casts), except where ``operand_dtypes`` overrides
+that. Elementwise operands have the result's rank, or rank 0; extents of 1 broadcast. 16-bit floats compute in float32.
 """
 
 from __future__ import annotations
@@ -49,26 +48,26 @@ class OpDef:
     """A row of the table.
 
     ``takes``: the dtype kinds of its operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or
-    "complex" (of the operand), "to" or "dtype" (the attribute) or a function of (dtypes, attrs) that gives the type of
-    each result. ``operands``: names; a trailing ``*`` marks a variable number. ``attrs``: name to default (``...``:
-    required); ``types``: their types where the name does not say them (:data:`attributes.BY_NAME`). ``infer(shapes,
-    attrs)`` gives the results' shapes. ``operand_dtypes(dtypes, attrs)``: an error text or None, where "one element
-    type" is not the rule. ``ref`` computes it on NumPy arrays. ``numpy`` and ``nvfuser``: the names front ends know it
-    by; ``torch``: the ATen ops that are this op on elements, in all their overloads. ``expand(b, *values, **attrs)``
-    rewrites it into other ops through a :class:`mlirfuse.ir.builder.Builder`.
-    ``cost``: roughly how many instructions an element takes.
+    "complex" (of the operand), "to" or "dtype" (the attribute) or a function of (dtypes, attrs) that returns the type
+    of each result. ``operands``: names; a trailing ``*`` marks a variable number. ``attrs``: name to default (``...``:
+    required); ``types``: their types where the name does not determine them (:data:`attributes.BY_NAME`).
+    ``infer(shapes, attrs)`` returns the results' shapes. ``operand_dtypes(dtypes, attrs)``: an error text or None,
+    where "one element type" is not the rule. ``ref`` computes it on NumPy arrays. ``numpy`` and ``nvfuser``: its names
+    in the front ends; ``torch``: the ATen ops that compute the same for each element, in all their overloads.
+    ``expand(b, *values, **attrs)`` rewrites it into other ops through a :class:`mlirfuse.ir.builder.Builder`. ``cost``:
+    roughly the number of instructions per element.
 
-    What passes, analyses and schedulers ask of an op:
+    Properties for passes, analyses and schedulers:
 
-    ``view``: the results are other indices into the operand, and lie in its memory: "all" of its elements, each once;
-    all of them, "repeated"; or "some". ``in_order``: the result has all elements of the operand in their row-major
-    order, repetitions aside. ``indexed``: the result's index along a dimension is computed with, so that it needs one.
-    ``cuts``: its attributes that say where along a dimension another part of the operand begins, which no vector
-    crosses.
-    ``accumulator``: what a reduction carries beside values: "position" of the chosen element, "moments" (count, mean,
-    squared deviations), "truth" of the elements. ``barrier``: its operand and its users go into different kernels.
-    ``calls``: runs code that the table does not know, whose results may lie in its operands' memory. ``identity``: the
-    result's elements are the operand's, at their places. ``chooses``: each is one of an operand's, whatever these are.
+    ``view``: the results are views of the operand: of "all" of its elements, each once; of all of them, "repeated"; or
+    of "some". ``in_order``: the result has all elements of the operand in their row-major order, repetitions aside.
+    ``indexed``: the kernel computes with the result's index along a dimension, which therefore must exist. ``cuts``:
+    its attributes with the indices along a dimension at which another part of the operand begins; no vector crosses
+    them. ``accumulator``: what a reduction carries besides values: "position" of the chosen element, "moments" (count,
+    mean, squared deviations), "truth" of the elements. ``barrier``: its operand and its users go into different
+    kernels. ``calls``: runs code that the table does not know, whose results may alias its operands. ``identity``: the
+    result's elements are the operand's, at the same indices. ``chooses``: each element is one of an operand's, bit for
+    bit.
     """
 
     name: str
@@ -99,44 +98,44 @@ class OpDef:
 
     @property
     def several(self) -> bool:
-        """May have more than one result."""
+        """Whether it may have more than one result."""
         return "sizes" in self.attrs or callable(self.result)
 
     @property
     def variadic(self) -> bool:
-        """Has a variable number of operands or results."""
+        """Whether it has a variable number of operands or results."""
         return self.several or any(name.endswith("*") for name in self.operands)
 
     @property
     def keeps_all(self) -> bool:
-        """A view of all elements of the operand."""
+        """Whether it is a view of all elements of the operand."""
         return self.view in ("all", "repeated")
 
     @property
     def only_moves(self) -> bool:
-        """Its results' elements are elements of its operands, bit for bit."""
+        """Whether its results' elements are elements of its operands, bit for bit."""
         return self.kind in ("shape", "index") or self.identity or self.chooses
 
     @property
     def literal(self) -> bool:
-        """A constant or a size: known without arguments, 0-d."""
+        """Whether it is a constant or a size: known without arguments, 0-d."""
         return self.kind == "create" and not self.operands and "shape" not in self.attrs
 
     @property
     def may_be_copied(self) -> bool:
-        """`fusion-segment` may give several segments a copy of it: it costs little and reads no more memory than its
+        """Whether `fusion-segment` may duplicate it in several segments: it is cheap and reads no more memory than its
         result has."""
         return self.kind in ("create", "elementwise") or self.in_order or self.view == "all"
 
     @property
     def recomputable(self) -> bool:
-        """`fusion-segment` may compute it in each segment that reads it, where that costs less than storing it: no
-        element of the result depends on many."""
+        """Whether `fusion-segment` may recompute it in each segment that reads it, where that costs less than storing
+        it: no element of the result depends on many."""
         return self.may_be_copied or self.kind in ("index", "shape")
 
     @property
     def statistic(self) -> bool:
-        """A reduction that is spelled in others, which a scheduler may take whole: mean, var, std."""
+        """Whether it is a composite reduction that a scheduler may compile as one: mean, var, std."""
         return self.kind == "reduce" and self.expand is not None
 
     @cached_property
@@ -146,24 +145,24 @@ class OpDef:
 
 
 TABLE: dict[str, OpDef] = {}
-FOREIGN = OpDef("", "foreign", (), "an op of another dialect, of which the table knows nothing")
+FOREIGN = OpDef("", "foreign", (), "an op of another dialect, which is not in the table")
 
 
 def row(name: str, kind: Kind, operands: str, doc: str, numpy: str = "", nvfuser: str = "", torch: str = "",
         **fields: Any) -> None:  # fmt: skip
-    """Enters a row; operands and front ends' names with spaces between them."""
+    """Add a row; operands and front ends' names are separated by spaces."""
     known = {"numpy": numpy, "nvfuser": nvfuser, "torch": torch}
     fields.update({front_end: tuple(names.split()) for front_end, names in known.items()})
     TABLE[name] = OpDef(name, kind, tuple(operands.split()), doc, **fields)
 
 
 def lookup(name: str) -> OpDef:
-    """The row of the op ``name``, :data:`FOREIGN` for what the table does not have."""
+    """Return the row of the op ``name``, :data:`FOREIGN` for an op that is not in the table."""
     return TABLE.get(name, FOREIGN)
 
 
 # ----------------------------------------------------------------------------------------------------------------
-# what follows from a row
+# inference
 
 _KINDS = {
     "f": "floats",
@@ -171,12 +170,12 @@ _KINDS = {
     "u": "unsigned integers",
     "b": "bools",
     "c": "complex",
-    "n": "floats of a byte",
+    "n": "float8",
 }
 
 
 def result_dtypes(row: OpDef, operand_dtypes: list[DType], attrs: dict[str, Any]) -> list[DType]:
-    """The element types of the results. Raises TypeError, naming operand and rule, where operands do not fit."""
+    """Return the element types of the results. Raises TypeError, with operand and rule, where operands do not fit."""
     if row.operand_dtypes:
         problem = row.operand_dtypes(operand_dtypes, attrs)
         if problem:
@@ -196,7 +195,7 @@ def result_dtypes(row: OpDef, operand_dtypes: list[DType], attrs: dict[str, Any]
 
 def _result_dtype(row: OpDef, dtypes: list[DType], attrs: dict[str, Any]) -> DType:
     match row.result:
-        case "same":  # of operands of several types, the rows that have them name the one whose elements these are
+        case "same":  # where operands differ in type, that of the values rather than of the indices or conditions
             return dtypes[-1] if row.kind == "elementwise" else dtypes[0]
         case "bool":
             return dt.bool_
@@ -206,12 +205,12 @@ def _result_dtype(row: OpDef, dtypes: list[DType], attrs: dict[str, Any]) -> DTy
             return dtypes[0].real
         case "complex":
             return dtypes[0].complex
-    assert isinstance(row.result, str)  # callers ask functions themselves
+    assert isinstance(row.result, str)  # callers handle functions
     return attrs[row.result]
 
 
 def result_shapes(row: OpDef, shapes, attrs: dict[str, Any]) -> list[tuple]:
-    """The symbolic shapes of the results. Raises :class:`ShapeError`."""
+    """Return the symbolic shapes of the results. Raises :class:`ShapeError`."""
     return (row.infer or _elementwise)(list(shapes), attrs)
 
 
@@ -220,8 +219,8 @@ def _elementwise(shapes, attrs):
 
 
 def broadcast_shapes(shapes) -> tuple:
-    """The common shape of shapes of one rank (or rank 0) where extents of 1 broadcast. Unequal symbols are taken to be
-    equal; the plan of a call checks it."""
+    """Return the common shape of shapes of one rank (or rank 0) where extents of 1 broadcast. Unequal symbols are
+    assumed to be equal; each call checks that."""
     shapes = [s for s in shapes if s] or [()]
     ranks = {len(s) for s in shapes}
     if len(ranks) > 1:
@@ -240,64 +239,65 @@ def broadcast_shapes(shapes) -> tuple:
 
 
 def show(shape) -> str:
-    """A shape in a message."""
+    """Format a shape for a message."""
     return "(" + ", ".join(map(str, shape)) + ")"
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """``axis`` counted from the front. Raises :class:`ShapeError` where an operand of this rank has no such axis."""
+    """Return ``axis`` as a non-negative index. Raises :class:`ShapeError` where an operand of this rank has no such
+    axis."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is out of range for an operand of rank {rank}")
     return axis % rank
 
 
 def front_axis(axis: int, rank: int) -> int:
-    """``axis``, which has to be counted from the front. Raises :class:`ShapeError` otherwise."""
+    """Return ``axis``, which must not be negative. Raises :class:`ShapeError` otherwise."""
     if not 0 <= axis < rank:
         raise ShapeError(f"axis {axis} is out of range for an operand of rank {rank}")
     return axis
 
 
 def check_axes(axes: tuple[int, ...] | None, rank: int) -> None:
-    """Raises :class:`ShapeError` where an operand of this rank does not have each of ``axes``, or has one twice."""
+    """Raise :class:`ShapeError` for axes that are out of range or repeated."""
     if axes is not None and len({axis_of(axis, rank) for axis in axes}) != len(axes):
         raise ShapeError(f"axes {list(axes)} name an axis of an operand of rank {rank} twice")
 
 
 def axes_of(attrs: dict[str, Any], rank: int) -> tuple[int, ...]:
-    """The axes that a reduction of an operand of this rank is over, in the order of its dimensions."""
+    """Return the axes that a reduction of an operand of this rank is over, in the order of its dimensions."""
     axes = attrs["axes"]
     return tuple(range(rank)) if axes is None else tuple(sorted(a % rank for a in axes))
 
 
 # ----------------------------------------------------------------------------------------------------------------
-# rules that rows of several kinds have
+# rules shared by rows
 
 
 def same_shape(shapes, attrs):
-    """The first operand's."""
+    """Return the shape of the first operand."""
     return [shapes[0]]
 
 
 def given_shape(shapes, attrs):
-    """The attribute ``shape``."""
+    """Return the attribute ``shape``."""
     return [tuple(attrs["shape"])]
 
 
 def index_dtypes(dtypes: list[DType], attrs: dict[str, Any]) -> str | None:
-    """The rule for (operand, indices)."""
+    """Check the types of (operand, indices)."""
     return None if dtypes[1] in (dt.i32, dt.i64) else f"the indices are {dtypes[1]}, not i32 or i64"
 
 
 def scattered_dtypes(dtypes: list[DType], attrs: dict[str, Any]) -> str | None:
-    """The rule for (operand, indices, values)."""
+    """Check the types of (operand, indices, values)."""
     if dtypes[1] not in (dt.i32, dt.i64):
         return f"the indices are {dtypes[1]}, not i32 or i64"
     return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
 
 
 def quietly(function: Callable) -> Callable:
-    """``function`` without NumPy's warnings: a kernel does not warn either."""
+    """Return ``function`` without NumPy's warnings: kernels do not warn either."""
 
     def ref(*args, **kwargs):
         with np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
-"""Rows of scans: element i along an axis from those up to i, or with ``reverse`` from those from i on. Half types
-accumulate in float32."""
+"""Rows of scans: element i along an axis from elements up to i, or with ``reverse`` from i on. 16-bit floats accumulate
+in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.ops.registry import ANY, COMPLEX, FLOAT, NUMBER, axis_of, broadcast_shapes, quietly, row
 
-COST = 16  # instructions of an element: five steps across lanes, and what is carried
+COST = 16  # instructions per element: five shuffle steps across lanes, and the carry
 
 
 def _scanned(shapes, attrs):
@@ -22,14 +22,14 @@ def _scanned(shapes, attrs):
 
 def _scan(name: str, operands: str, doc: str, function: Callable[..., Any], takes: str, numpy: str = "",
           nvfuser: str = "", cost: int = COST) -> None:  # fmt: skip
-    """``function(*arrays, axis)`` scans forward; half types come to it in float32."""
+    """Register a scan. ``function(*arrays, axis)`` scans forward; it gets 16-bit floats in float32."""
 
     def ref(*arrays: np.ndarray, axis: int, reverse: bool = False) -> np.ndarray:
         stored = arrays[-1].dtype
-        halves = stored.itemsize == 2 and dt.of(stored).is_float
-        wide = np.broadcast_arrays(*[x.astype(np.float32) if halves else x for x in arrays])
-        turned = [np.flip(x, axis) for x in wide] if reverse else wide
-        found = function(*turned, axis).astype(stored)
+        is_16bit = stored.itemsize == 2 and dt.of(stored).is_float
+        wide = np.broadcast_arrays(*[x.astype(np.float32) if is_16bit else x for x in arrays])
+        flipped = [np.flip(x, axis) for x in wide] if reverse else wide
+        found = function(*flipped, axis).astype(stored)
         return np.flip(found, axis) if reverse else found
 
     row(

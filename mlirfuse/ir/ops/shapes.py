@@ -1,4 +1,4 @@
-"""Rows of ops that only place elements anew: views, and what joins and pads tensors."""
+"""Rows of ops that only rearrange elements: views, concatenation and padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _broadcast_in_dim(shapes, attrs):
     (shape,), out, dims = shapes, tuple(attrs["shape"]), attrs["dims"]
     if len(dims) != len(shape) or len(set(dims)) != len(dims) or any(not 0 <= d < len(out) for d in dims):
         raise ShapeError(
-            f"broadcast_in_dim: dims {list(dims)} do not place a rank-{len(shape)} operand in rank {len(out)}"
+            f"broadcast_in_dim: dims {list(dims)} do not map a rank-{len(shape)} operand to rank {len(out)}"
         )
     for d, n in zip(dims, shape):
         if n != 1 and isinstance(n, int) and isinstance(out[d], int) and n != out[d]:
@@ -49,7 +49,7 @@ def _expand_dims(shapes, attrs):
     (shape,), axes = shapes, attrs["axes"]
     out = list(shape)
     if len(set(axes)) < len(axes) or not all(0 <= a < len(shape) + len(axes) for a in axes):
-        raise ShapeError(f"axes {list(axes)} are no places of new axes in a result of rank {len(shape) + len(axes)}")
+        raise ShapeError(f"axes {list(axes)} are not indices of new axes in a result of rank {len(shape) + len(axes)}")
     for a in sorted(axes):
         out.insert(a, 1)
     return [tuple(out)]
@@ -57,7 +57,7 @@ def _expand_dims(shapes, attrs):
 
 def _slice(shapes, attrs):
     if not len(shapes[0]) == len(attrs["start"]) == len(attrs["size"]) == len(attrs["step"]):
-        raise ShapeError(f"start, size and step must have {len(shapes[0])} elements, as the operand has dimensions")
+        raise ShapeError(f"start, size and step must have {len(shapes[0])} elements, one per dimension of the operand")
     if 0 in attrs["step"]:
         raise ShapeError("a step is 0")
     return [tuple(attrs["size"])]
@@ -76,7 +76,7 @@ def _concatenate(shapes, attrs):
 
 def _pad(shapes, attrs):
     if not len(shapes[0]) == len(attrs["low"]) == len(attrs["high"]):
-        raise ShapeError(f"low and high must have {len(shapes[0])} elements, as the operand has dimensions")
+        raise ShapeError(f"low and high must have {len(shapes[0])} elements, one per dimension of the operand")
     return [tuple(lo + n + hi for lo, n, hi in zip(attrs["low"], shapes[0], attrs["high"]))]
 
 
@@ -86,7 +86,7 @@ def _split(shapes, attrs):
 
 
 def _slice_ref(x, start, size, step):
-    """A view, which matters where it is written into."""
+    """Return a view, which matters where it is written into."""
     stops = [s + n * p for s, n, p in zip(start, size, step)]
     return x[tuple(slice(s, stop if stop >= 0 else None, p) for s, stop, p in zip(start, stops, step))]
 
@@ -164,7 +164,7 @@ row(
     "squeeze",
     "shape",
     "x",
-    "without the axes, which have extent 1",
+    "removes the axes, which have extent 1",
     takes=ALL_TYPES,
     attrs={"axes": ...},
     infer=_squeeze,
@@ -178,7 +178,7 @@ row(
     "expand_dims",
     "shape",
     "x",
-    "with new axes of extent 1 at these places of the result",
+    "adds axes of extent 1 at these indices of the result",
     takes=ALL_TYPES,
     attrs={"axes": ...},
     infer=_expand_dims,
@@ -205,7 +205,7 @@ row(
     "concatenate",
     "shape",
     "x*",
-    "operands joined along axis",
+    "operands concatenated along axis",
     takes=ALL_TYPES,
     attrs={"axis": ...},
     infer=_concatenate,
@@ -234,7 +234,7 @@ def _roll(shapes, attrs):
     (shape,), shift = shapes, attrs["shift"]
     extent = shape[front_axis(attrs["axis"], len(shape))]
     if isinstance(shift, int) and not (shift >= 0 and (not isinstance(extent, int) or shift < max(extent, 1))):
-        raise ShapeError(f"roll: shift {shift} is not one of 0 … {extent} - 1, the places along axis {attrs['axis']}")
+        raise ShapeError(f"roll: shift {shift} is not one of 0 … {extent} - 1, for axis {attrs['axis']}")
     return [shape]
 
 
@@ -242,7 +242,7 @@ row(
     "roll",
     "shape",
     "x",
-    "element i along axis is operand element i - shift, what is before the first from the end; 0 <= shift < the extent",
+    "element i along axis is operand element i - shift, wrapping around; 0 <= shift < the extent",
     takes=ALL_TYPES,
     attrs={"axis": ..., "shift": ...},
     infer=_roll,
@@ -255,7 +255,7 @@ row(
     "split",
     "shape",
     "x",
-    "consecutive pieces of these sizes along axis",
+    "consecutive slices of these sizes along axis",
     takes=ALL_TYPES,
     attrs={"axis": ..., "sizes": ...},
     infer=_split,

@@ -1,4 +1,4 @@
-"""Rows of slices that are written: into a copy, or in place."""
+"""Rows of slice assignments: into a copy, or in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mlirfuse.ir.ops.registry import ALL_TYPES, row
 
 
 def _window(shape, start, size, step):
-    """The slices of a window, as NumPy takes them."""
+    """Return the slices of a window, as NumPy takes them."""
     stops = [s + n * p for s, n, p in zip(start, size, step)]
     return tuple(slice(s, stop if stop >= 0 else None, p) for s, stop, p in zip(start, stops, step))
 
@@ -25,7 +25,7 @@ def _update_ref(dest, value, start, size, step):
 
 
 def _set_slice(b, x, value, start, size, step):
-    """Where the position is inside the window, the value's element that belongs there; else x."""
+    """Select the value's element inside the window, else x."""
     value = b.broadcast_to(value, size)
     inside = None
     for axis, (first, count, stride) in enumerate(zip(start, size, step)):
@@ -43,7 +43,7 @@ def _set_slice(b, x, value, start, size, step):
         for condition in conditions:
             inside = condition if inside is None else b.op("logical_and", inside, condition)
         if stride == 1:
-            value = _place(b, value, axis, first, extent)
+            value = _pad_to(b, value, axis, first, extent)
         elif count != 0:
             rows = b.reshape(b.op("maximum", index, b.constant(0, dt.i64)), (extent,))
             value = b.op("take", value, rows, axis=axis)
@@ -54,8 +54,8 @@ def _set_slice(b, x, value, start, size, step):
     return b.op("where", inside, value, x)
 
 
-def _place(b, value, axis, first, extent):
-    """``value`` with zeros around it, so that its element 0 is at ``first`` of ``extent``."""
+def _pad_to(b, value, axis, first, extent):
+    """Pad ``value`` with zeros, so that its element 0 is at ``first`` of ``extent``."""
     low, high = [0] * value.rank, [0] * value.rank
     low[axis], high[axis] = first, extent - first - value.shape[axis]
     return b.op("pad", value, b.constant(0, value.dtype), low=tuple(low), high=tuple(high))
@@ -64,7 +64,7 @@ def _place(b, value, axis, first, extent):
 def _window_shape(shapes, attrs):
     x, value = shapes
     if not len(x) == len(attrs["start"]) == len(attrs["size"]) == len(attrs["step"]):
-        raise ShapeError(f"start, size and step must have {len(x)} elements, as the first operand has dimensions")
+        raise ShapeError(f"start, size and step must have {len(x)} elements, one per dimension of the first operand")
     if 0 in attrs["step"]:
         raise ShapeError("a step is 0")
     if len(value) > len(x):
@@ -91,7 +91,7 @@ row(
     "update",
     "update",
     "dest value",
-    "writes value into the elements start + i * step of dest, in place; gives dest",
+    "writes value into the elements start + i * step of dest, in place; returns dest",
     takes=ALL_TYPES,
     attrs=_WINDOW,
     infer=_window_shape,

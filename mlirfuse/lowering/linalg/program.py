@@ -194,7 +194,7 @@ def _check(op: Op) -> None:
     row = op.row
     if row.kind == "foreign":
         if op.name not in KNOWN:
-            raise UnsupportedError(f"'{op.name}' is no tensor op, and none of scf that is lowered", op.loc)
+            raise UnsupportedError(f"'{op.name}' is not a tensor op, and none of scf that is lowered", op.loc)
         return
     if writes_in_place(op):
         raise UnsupportedError(f"{op.name} writes into its first operand: run fusion-remove-inplace first", op.loc)

@@ -1,4 +1,4 @@
-"""fusion-guard: a compiled group is entered only under the assumptions it was compiled with."""
+"""fusion-guard: check a compiled group's assumptions before it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mlirfuse.passes.base import Pass, blocks, register
 @register
 class Guard(Pass):
     """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The
-    guard names what the group takes for granted about its inputs: ``types`` and ranks with the extents that are
-    constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are taken
-    to be ``equal``, and ``constants``: axes, view sizes and other attributes that were values once. A group of a
-    function whose device is not known gets the fallback alone.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    guard states the group's assumptions about its inputs: ``types`` and ranks with the extents that are constant (1 for
+    a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are assumed to be ``equal``,
+    and ``constants``: axes, view sizes and other attributes that were values in the source program. A group of a
+    function whose device is unknown is replaced by the fallback.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::
 
@@ -67,7 +67,7 @@ def _guard(block: Block, layouts) -> None:
 
 
 def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[Op]:
-    """The guard and the branch that take the place of a group."""
+    """Return the guard and the branch that replace a group."""
     inside = set(members)
     created = {v for op in members for v in op.results}
     inputs = list(dict.fromkeys(v for op in members for v in uses(op) if v not in created and v.dtype is not None))
@@ -93,7 +93,7 @@ def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[
     results = [Value(v.dtype, v.shape, name=v.name) for v in outputs]
     fallback.returns = [copies[v] for v in outputs]
     branch = Op("scf.if", [condition], {}, results, [Block((), members, outputs), fallback], loc=members[0].loc)
-    # Who uses the group's results now uses those of the branch.
+    # Users of the group's results now use those of the branch.
     new = dict(zip(outputs, results))
     for op in {u: None for v in outputs for u in users.get(v, ()) if u not in inside}:
         op.operands = [new.get(v, v) for v in op.operands]

@@ -1,4 +1,4 @@
-"""fusion-move-chunks: splits move above the ops that make what they split."""
+"""fusion-move-chunks: move splits above the producers of their operands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class MoveChunks(Pass):
-    """Moves a split that stands between an elementwise producer and its one consumer above the producer, so that
-    producer and consumer stand next to each other and whoever cannot take a split can still fuse them. It does so if
-    all pieces go to that consumer (an op, or a group) and the producer is otherwise used only for its size, which is
-    then taken from the size expressions. The producer's inputs are broadcast explicitly first, so that every input can
-    be split; the last piece may be of another size. Splits move over several producers in a row. An input that is split
-    so already is not split again: the pieces that there are serve.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    """Moves a split between an elementwise producer and its only consumer above the producer, so that producer and
+    consumer are adjacent and a fuser that does not support splits can still fuse them. It requires that all results of
+    the split go to that consumer (an op, or a group) and that the producer is otherwise used only for its size, which
+    is then taken from the size expressions. The producer's inputs are broadcast explicitly first, so that every input
+    can be split; the last slice may have another size. Splits move over several producers in a row. An input with an
+    equal split is not split again: the existing results are used.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::
 
@@ -46,23 +46,21 @@ class _Mover:
         self.block = block
         self.users = block.users()
         self.returned = set(block.returns)
-        self.belongs: dict[
-            Op, object
-        ] = {}  # pieces of a producer belong to the consumer of the split that they came from
+        self.belongs: dict[Op, object] = {}  # slices of a producer belong to the consumer of the original split
         self.new: dict[Value, Value] = {}
         self.gone: set[Op] = set()
-        self.before: dict[Op, list[Op]] = {}  # what takes the place of a split
+        self.before: dict[Op, list[Op]] = {}  # the replacement of a split
         self.created: set[Op] = set()  # splits and broadcasts that were added
 
     def run(self) -> None:
-        pending = [op for op in self.block.ops if op.name == "split"]
-        while pending:
-            pending += self.move(pending.pop())
+        worklist = [op for op in self.block.ops if op.name == "split"]
+        while worklist:
+            worklist += self.move(worklist.pop())
         self.block.ops = list(self.placed(self.block.ops))
         self.share()
 
     def share(self) -> None:
-        """One split, and one broadcast for it, serves all that ask for the same of one tensor."""
+        """Merge equal splits of one tensor, and their broadcasts."""
         first: dict[tuple, Op] = {}
         gone: set[Op] = set()
         for op in self.block.ops:
@@ -87,14 +85,15 @@ class _Mover:
                 yield op
 
     def consumer(self, split: Op) -> object | None:
-        """The op or group that all pieces go to, or None if there are several or a piece is a result."""
+        """Return the op or group that uses all results of the split, or None if there are several or one is
+        returned."""
         found = {self.belongs.get(u) or u.group or u for v in split.results for u in self.users.get(v, ())}
         return found.pop() if len(found) == 1 and not self.returned & set(split.results) else None
 
     def move(self, split: Op) -> list[Op]:
-        """Moves ``split`` over its producer if that may be; gives the new splits, which may move on."""
-        whole = split.operands[0]
-        producer, consumer = whole.op, self.consumer(split)
+        """Move ``split`` over its producer if that is legal; return the new splits, which may move further."""
+        operand = split.operands[0]
+        producer, consumer = operand.op, self.consumer(split)
         row = table.TABLE.get(producer.name) if producer is not None else None
         if (
             consumer is None
@@ -105,41 +104,41 @@ class _Mover:
             or producer in self.gone
         ):
             return []
-        others = [u for u in self.users[whole] if u is not split]
+        others = [u for u in self.users[operand] if u is not split]
         if (
-            whole in self.returned
+            operand in self.returned
             or any(u.name != "extent" for u in others)
             or not all(_fusible(u) for v in split.results for u in self.users.get(v, ()))
         ):
             return []
-        created, splits, pieces = [], [], {}
+        created, splits, slices = [], [], {}
         for value in dict.fromkeys(producer.operands):
             if value.shape == ():
-                pieces[value] = [value] * len(split.results)
+                slices[value] = [value] * len(split.results)
                 continue
             source = value
-            if value.shape != whole.shape:
-                attrs = {"shape": whole.shape, "dims": tuple(range(whole.rank))}
+            if value.shape != operand.shape:
+                attrs = {"shape": operand.shape, "dims": tuple(range(operand.rank))}
                 created.append(
-                    Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, whole.shape)], loc=producer.loc)
+                    Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, operand.shape)], loc=producer.loc)
                 )
                 source = created[-1].result
             splits.append(
                 Op("split", [source], split.attrs, [Value(value.dtype, r.shape) for r in split.results], loc=split.loc)
             )
-            pieces[value] = splits[-1].results
+            slices[value] = splits[-1].results
             created.append(splits[-1])
         clones = []
-        for k, piece in enumerate(split.results):
+        for k, slice_ in enumerate(split.results):
             clone = Op(
                 producer.name,
-                [pieces[v][k] for v in producer.operands],
+                [slices[v][k] for v in producer.operands],
                 producer.attrs,
-                [Value(piece.dtype, piece.shape)],
+                [Value(slice_.dtype, slice_.shape)],
                 loc=producer.loc,
             )
-            self.new[piece] = clone.result
-            self.users[clone.result] = self.users.get(piece, [])
+            self.new[slice_] = clone.result
+            self.users[clone.result] = self.users.get(slice_, [])
             self.belongs[clone] = consumer
             clones.append(clone)
         self.before[split] = created + clones
@@ -152,7 +151,7 @@ class _Mover:
             self.users[value] = [u for u in self.users[value] if u is not producer]
         self.gone |= {split, producer}
         for query in others:  # the producer's size, from the size expression
-            extent = whole.shape[query.attrs["axis"]]
+            extent = operand.shape[query.attrs["axis"]]
             query.name, query.operands, query.attrs = "size", [], {"value": extent}
         return splits
 

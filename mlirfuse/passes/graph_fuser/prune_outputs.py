@@ -1,4 +1,4 @@
-"""fusion-prune-outputs: what is only asked for its size or its type is not computed."""
+"""fusion-prune-outputs: do not compute values that are only used for their size or type."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mlirfuse.passes.graph_fuser.shapes import Shapes
 @register
 class PruneOutputs(Pass):
     """Removes outputs of groups that are used only for their size or their element type. Sizes are taken from size
-    expressions, as by fusion-shapes. The type of what comes out of a guarded group is a constant on the guarded path,
-    and asked of the value on the fallback path, where it is at hand; what then has no use is removed.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    expressions, as in fusion-shapes. The type of a guarded group's output is a constant on the guarded path, and is
+    read from the value on the fallback path, where the value exists; unused ops are then removed.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::
 
@@ -67,7 +67,7 @@ def _prune_guarded(block: Block, branch: Op, users: dict[Value, list[Op]]) -> No
             keep.append(k)
             continue
         if not asking:
-            continue  # nobody wants it at all
+            continue  # it is unused
         keep.append(k)
         fused, fallback = branch.blocks
         constant = Op("constant", [], _number(value.dtype), [Value(dt.i64)], loc=branch.loc)

@@ -1,4 +1,4 @@
-"""fusion-separate-views: a view of a view reads the first source."""
+"""fusion-separate-views: make a view of a view read the first source."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _RESHAPES = ("reshape", "squeeze", "expand_dims")
 
 @register
 class SeparateViews(Pass):
-    """Makes a view of a view a view of the first source, and removes the one in between if nothing else uses it. Views
-    that cancel out go entirely. Reshapes, squeezes and expand_dims combine with each other, permutes with permutes,
-    slices with slices, broadcasts with broadcasts.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    """Makes a view of a view a view of the first source, and removes the intermediate view if nothing else uses it.
+    Views that cancel out are removed. Reshapes, squeezes and expand_dims combine with each other, permutes with
+    permutes, slices with slices, broadcasts with broadcasts.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::
 
@@ -29,7 +29,7 @@ class SeparateViews(Pass):
     name = "fusion-separate-views"
 
     def run(self, graph: Graph) -> None:
-        new: dict[Value, Value] = {}  # views that show all of their source as it is -> the source
+        new: dict[Value, Value] = {}  # identity views -> their sources
         bypassed: set[Op] = set()
         for block in blocks(graph):
             for op in block.ops:
@@ -38,7 +38,7 @@ class SeparateViews(Pass):
             block.returns = [new.get(v, v) for v in block.returns]
         bypassed |= {value.op for value in new if value.op is not None}
         used = {v for block in blocks(graph) for v in block.returns}
-        for block in reversed(list(blocks(graph))):  # users come before what they use
+        for block in reversed(list(blocks(graph))):  # users before producers
             kept = []
             for op in reversed(block.ops):
                 if op not in bypassed or any(v in used for v in op.results):
@@ -69,10 +69,10 @@ def _read_first_source(op: Op, new: dict[Value, Value], bypassed: set[Op]) -> No
     if view is not None:
         op.operands = [view.operands[0]]
         bypassed.add(view)
-    whole = op.name != "permute" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank))
-    whole = whole and (op.name != "slice" or (not any(op.attrs["start"]) and set(op.attrs["step"]) <= {1}))
-    whole = whole and (op.name != "broadcast_in_dim" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank)))
-    if whole and op.operands[0].shape == op.result.shape:
+    identity = op.name != "permute" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank))
+    identity = identity and (op.name != "slice" or (not any(op.attrs["start"]) and set(op.attrs["step"]) <= {1}))
+    identity = identity and (op.name != "broadcast_in_dim" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank)))
+    if identity and op.operands[0].shape == op.result.shape:
         new[op.result] = op.operands[0]
 
 

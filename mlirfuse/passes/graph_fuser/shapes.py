@@ -1,4 +1,4 @@
-"""fusion-shapes: where every size comes from."""
+"""fusion-shapes: size expressions over the arguments' sizes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class Shapes(Pass):
-    """Gives every result a size expression over the sizes of the arguments, and queries of a size (``fusion.extent``)
-    that expression's value instead of the tensor. Sizes that are broadcast against each other are the same size from
-    then on: a symbol that stands for another one, or for a constant, is replaced by it everywhere, the arguments'
-    declarations included, so that a call checks it. A size that the arguments do not determine is asked of the first
-    tensor that has it and is stored anyway.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    """Gives every result a size expression over the sizes of the arguments, and replaces queries of a size
+    (``fusion.extent``) by that expression. Sizes that are broadcast against each other become the same size: a symbol
+    that equals another one, or a constant, is replaced by it everywhere, the arguments' declarations included, so that
+    a call checks it. A size that the arguments do not determine is read from the first tensor that has it and is stored
+    anyway.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
     ``annotate`` writes the expressions on the ops, as ``extents``.
 
@@ -72,7 +72,7 @@ def _answer(op: Op, known: set[str], stored: dict[Size, tuple[Value, int]]) -> N
 
 
 def _equalities(graph: Graph) -> dict[str, Size]:
-    """Symbols that must be equal to another symbol, or to a constant, because they are broadcast against it."""
+    """Return the symbols that must equal another symbol, or a constant, because they are broadcast against it."""
     same: dict[str, Size] = {}
 
     def settled(size: Size) -> Size:
@@ -94,11 +94,11 @@ def _equalities(graph: Graph) -> dict[str, Size]:
                 continue
             symbols = [n for n in sizes if isinstance(n, sz.Expr) and n.is_symbol]
             constants = [n for n in sizes if isinstance(n, int)]
-            if constants:  # only an argument can be compiled for a constant
+            if constants:  # only an argument's size can become a constant
                 symbols = [n for n in symbols if str(n) in rank]
             if len(sizes) < 2 or not symbols:
                 continue
-            # The first symbol that the arguments declare stands for all.
+            # The first symbol that the arguments declare replaces all.
             chosen = constants[0] if constants else min(symbols, key=lambda n: rank.get(str(n), len(rank)))
             for symbol in symbols:
                 if symbol != chosen:
@@ -107,13 +107,13 @@ def _equalities(graph: Graph) -> dict[str, Size]:
 
 
 def _stand_for(a: Size, b: Size, declared: dict[str, int], same: dict[str, Size]) -> bool:
-    """Has a symbol that an argument declares stand for an expression of others that they declare, where ``a`` and ``b``
-    are these."""
+    """Replace a symbol that an argument declares by an expression of other declared symbols, where ``a`` and ``b`` are
+    these."""
     for name, size in ((a, b), (b, a)):
         if not (isinstance(name, sz.Expr) and name.is_symbol and isinstance(size, sz.Expr) and not size.is_symbol):
             continue
         size, used = _closed(size, same), sz.symbols(_closed(size, same))
-        needed = {s for other in same.values() for s in sz.symbols(other)}  # what stands for others stays
+        needed = {s for other in same.values() for s in sz.symbols(other)}  # symbols in replacements stay
         if str(name) in declared and str(name) not in used | needed and used <= declared.keys():
             same[str(name)] = size
             return True
@@ -121,7 +121,7 @@ def _stand_for(a: Size, b: Size, declared: dict[str, int], same: dict[str, Size]
 
 
 def _closed(size: Size, same: dict[str, Size]) -> Size:
-    """``size`` with all that stands for other sizes replaced."""
+    """Return ``size`` with all replacements applied."""
     while isinstance(size, sz.Expr) and not sz.symbols(size).isdisjoint(same):
         size = sz.substitute(size, same)
     return size

@@ -1,4 +1,4 @@
-"""fusion-strip-views: views at the edges of a group leave it."""
+"""fusion-strip-views: move views at the edges of a group out of it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 
-_ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata whatever the strides are
+_ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata for all strides
 
 
 @register
 class StripViews(Pass):
-    """Takes views at the edges of a group out of it: a view of an input is made before the group, a view that is only
-    an output after it. Outside they are metadata, and the group's kernels need not know of them.
-    `jit` leaves it out: fusion-graph-fuser says why.
+    """Moves views at the edges of a group out of it: a view of an input before the group, a view that is only an output
+    after it. Outside they are metadata, and the group's kernels need not handle them.
+    `jit` does not run this pass: fusion-graph-fuser says why.
 
-    A reshape leaves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice
-    leaves at the inputs, and at the outputs where its source is an output anyway.
+    A reshape moves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice
+    moves at the inputs, and at the outputs where its source is an output anyway.
 
     Before::
 
@@ -50,8 +50,8 @@ class StripViews(Pass):
 
 
 def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
-    """``contiguous`` says of values outside groups whether they are known to be; results of ops other than views
-    are."""
+    """``contiguous`` maps values outside groups to whether they are known to be contiguous; results of ops other than
+    views are."""
 
     def is_contiguous(value: Value) -> bool:
         if value not in contiguous:
@@ -71,7 +71,7 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
     def leave(op: Op) -> None:
         op.group = op.segment = None
 
-    for op in block.ops:  # at the inputs, in order: a view of a view that left can leave, too
+    for op in block.ops:  # at the inputs, in order: a view of a moved view can move, too
         if op.group is None or not op.operands:
             continue
         source = op.operands[0]
@@ -94,6 +94,6 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
                 and source.op is not None
                 and source.op.name in ("permute", "slice", "broadcast_in_dim", "split")
             ):
-                stays.add(source.op)  # what is reshaped outside has to be stored contiguously
+                stays.add(source.op)  # the source of a reshape outside has to be stored contiguously
             leave(op)
     block.ops = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})

@@ -1,1 +1,1 @@
-"""How the ops of a group become segments: what ``fusion-segment`` runs."""
+"""Segmentation of a group's ops, for ``fusion-segment``."""

@@ -1,38 +1,38 @@
-"""What is computed again rather than stored."""
+"""Recomputation of values in several segments instead of storing them."""
 
 from __future__ import annotations
 
 import heapq
 import math
 
-from mlirfuse.analysis.memory_order import turned
+from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import LARGEST
 from mlirfuse.passes.segmentation.work import cost_of, moves
 
-COPIED = "computed again there, which moves fewer bytes than storing it"
-_FEW = 8  # ops that are computed again rather than stored
+COPIED = "recomputed there, which moves fewer bytes than storing it"
+_FEW = 8  # the most ops that are recomputed rather than stored
 # Instructions that take as long as the transfer of a byte: float32 instructions a second over bytes a second of memory
-# are 10 on an H100 and some 5 on a core of a CPU; other instructions, addresses among them, take their part of it.
+# are 10 on an H100 and some 5 on a core of a CPU; other instructions, addresses among them, take a share of that.
 _PER_BYTE = 4
 _SOURCE, _SINK = "source", "sink"
-_COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
+_COPIES = 1 << 20  # more than a group has: a copy's position is the original's plus a fraction
 
 
 class Copies:
-    """Copies of ops that segments got, to compute what they would else read."""
+    """Copies of ops in segments that recompute their inputs."""
 
     def __init__(self, drafts: SegmentDrafts):
         self.drafts = drafts
-        self.original: dict[Op, Op] = {}  # of a copy
-        # Pairs of segments whose boundary was compared, with what they had then.
+        self.original: dict[Op, Op] = {}  # copy -> original
+        # Pairs of segments whose boundary was optimized, with their state at that time.
         self.compared: dict[tuple[SegmentDraft, SegmentDraft], tuple[int, ...]] = {}
 
     def compute_again(self) -> bool:
-        """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of
-        those ops if that moves fewer bytes."""
+        """Where a segment reads a value that few cheap ops compute from values in memory, copy those ops into it if
+        that moves fewer bytes."""
         changed = False
         for draft in self.drafts.all:
             if draft.into is None:
@@ -41,9 +41,9 @@ class Copies:
         return changed
 
     def move_boundaries(self) -> bool:
-        """Where a segment reads several values of another, and fewer bytes lie between the two if it computes these
-        itself from what they follow from, it does: a gradient is stored rather than each product of it, and indices
-        that are computed are not stored."""
+        """Where a segment reads several values of another, and fewer bytes cross between the two if it recomputes them
+        from their inputs, move the boundary: a gradient is stored rather than each product of it, and computed indices
+        are not stored."""
         changed = False
         for draft in self.drafts.alive():
             for reader in dict.fromkeys(
@@ -51,7 +51,7 @@ class Copies:
             ):
                 if reader is None or reader is draft or reader.into is not None:
                     continue
-                if not (draft.moving or reader.moving):  # else the order of memory decides, which has no price here
+                if not (draft.moving or reader.moving):  # else the memory order matters, which has no cost in the cut
                     continue
                 state = len(draft.ops), len(reader.ops), len(draft.outs), len(reader.ins)
                 if self.compared.get((draft, reader)) == state:
@@ -67,25 +67,25 @@ class Copies:
         return changed
 
     def _cheaper_boundary(self, draft: SegmentDraft, reader: SegmentDraft) -> tuple[list[Op], list[Value]] | None:
-        """The ops of ``draft`` that ``reader`` had better compute too, in order, and those of its inputs that they
-        give; None if what it reads is best stored. By a cheapest cut: a value on it is stored and read, an op behind it
-        is computed again."""
+        """Return the ops of ``draft`` that ``reader`` should recompute, in order, and those of its inputs that they
+        compute; None if its inputs are best stored. By a minimum cut: a value on it is stored and read, an op on the
+        sink's side is recomputed."""
         read = [v for v in reader.ins if v in draft.outs]
         work = self.drafts.work(reader) if reader.moving else None
         if reader.moving and work is None:
             return None
         often = max(work.counts.get(v, 0) / self.drafts.elements(v) for v in read) if work else 1
         edges: list[Edge] = []
-        # What is behind more instructions than this is not computed again.
+        # Ops that more instructions than this depend on are not recomputed.
         most = sum(self._boundary_price(v, draft, reader, read) for v in read)
-        price_to = {v.op: 0.0 for v in read}  # of the ops between it and what is read, on the cheapest way
-        # How often an op is computed in the reader, whose threads have no results of each other: once for each element.
+        price_to = {v.op: 0.0 for v in read}  # the cost of the ops from it to a read value, on the cheapest path
+        # How often the reader executes an op, with no results shared between threads: once for each element.
         times = {v.op: self.drafts.elements(v) * often for v in read}
-        pending = [-self.drafts.order[op] for op in price_to]
-        heapq.heapify(pending)
+        worklist = [-self.drafts.order[op] for op in price_to]
+        heapq.heapify(worklist)
         seen: set[Op] = set()
-        while pending:  # in reverse order, so that all that read an op have been seen
-            op = self.drafts.members[-heapq.heappop(pending)]
+        while worklist:  # in reverse order, so that all users of an op have been visited
+            op = self.drafts.members[-heapq.heappop(worklist)]
             if op in seen:
                 continue
             seen.add(op)
@@ -99,25 +99,27 @@ class Copies:
                 if self.drafts.draft_of(v.op) is draft:
                     price_to[v.op] = min(price_to[op] + price, price_to.get(v.op, math.inf))
                     times[v.op] = max(times[op], times.get(v.op, 0))
-                    heapq.heappush(pending, -self.drafts.order[v.op])
+                    heapq.heappush(worklist, -self.drafts.order[v.op])
                 else:
                     given = math.inf if v in self.drafts.written else self._boundary_price(v, draft, reader, read)
                     edges.append((_SOURCE, v, given))
         edges += [(v, _SINK, math.inf) for v in read]
-        behind = sink_side(edges, _SOURCE, _SINK)
-        if behind is None:
+        sink = sink_side(edges, _SOURCE, _SINK)
+        if sink is None:
             return None
-        cone = sorted((op for op in seen if op in behind), key=self.drafts.order.__getitem__)
-        values = [v for v in read if v.op in behind]
-        sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v.op not in behind]
+        cone = sorted((op for op in seen if op in sink), key=self.drafts.order.__getitem__)
+        values = [v for v in read if v.op in sink]
+        sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v.op not in sink]
         if not cone or reader.cost + sum(op.row.cost for op in cone) > LARGEST:
             return None
-        if any(self._turned(v, sources, reader) for v in values) or not self._stays_one(draft, reader, values, sources):
+        if any(self._strided(v, sources, reader) for v in values) or not self._stays_one(
+            draft, reader, values, sources
+        ):
             return None
         return cone, values
 
     def _stays_one(self, draft: SegmentDraft, reader: SegmentDraft, values: list[Value], sources: list[Value]) -> bool:
-        """Whether one loop nest gives what ``draft`` has to give once ``reader`` reads ``sources`` instead of
+        """Whether one loop nest computes the outputs of ``draft`` once ``reader`` reads ``sources`` instead of
         ``values``."""
         if draft.reduced or draft.rows:
             return True
@@ -127,8 +129,8 @@ class Copies:
         return not any(mask & ~widest for mask in masks)
 
     def _boundary_price(self, value: Value, draft: SegmentDraft, reader: SegmentDraft, read: list[Value]) -> float:
-        """Instructions that take as long as to write ``value``, unless others need it anyway, and to read it; infinite
-        where ``draft`` cannot give it."""
+        """Return the cost, in instructions, of writing ``value``, unless others need it anyway, and of reading it;
+        infinite where ``draft`` cannot output it."""
         if value in self.drafts.unread:
             return 0
         mine = self.drafts.draft_of(value.op) is draft
@@ -142,8 +144,8 @@ class Copies:
         return times * self._bytes(value) * _PER_BYTE
 
     def keep_order(self) -> None:
-        """Where the permuted view of a copy would be stored for other segments, the copy is, in the order of memory for
-        which it was made, and those segments have the view."""
+        """Where the permuted view of a copy would be stored for other segments, store the copy instead, in its own
+        memory order, and give those segments the view."""
         for draft in self.drafts.alive():
             for value in list(draft.outs):
                 if value.op.name != "permute" or value in self.drafts.returned:
@@ -171,8 +173,8 @@ class Copies:
             p: sum(self._bytes(v) for v in sources if v not in self.drafts.unread and v not in p.ins) for p in others
         }
         if value in self.drafts.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
-            others = [p for p in others if costs[p] < stored]  # it is stored in any case, for some of its readers
-        others = [p for p in others if not self._too_often(cone, value, p) and not self._turned(value, sources, p)]
+            others = [p for p in others if costs[p] < stored]  # it is stored anyway, for some of its readers
+        others = [p for p in others if not self._too_often(cone, value, p) and not self._strided(value, sources, p)]
         for reader in others:
             first, count = self.drafts.members[reader.first], len(reader.ops)
             self._copy(cone, [value], reader)
@@ -180,12 +182,12 @@ class Copies:
         return bool(others)
 
     def _cheap_ops(self, value: Value, draft: SegmentDraft) -> list[Op] | None:
-        """The ops of ``draft`` that compute ``value`` from what is in memory, in order; None if they are not few and
-        cheap."""
+        """Return the ops of ``draft`` that compute ``value`` from values in memory, in order; None if they are too many
+        or too expensive."""
         found: set[Op] = set()
-        pending = [value.op]
-        while pending:
-            op = pending.pop()
+        worklist = [value.op]
+        while worklist:
+            op = worklist.pop()
             if op in found:
                 continue
             if not op.row.may_be_copied or op.row.barrier or len(found) == _FEW:
@@ -193,13 +195,13 @@ class Copies:
             found.add(op)
             for v in op.operands:
                 if self.drafts.draft_of(v.op) is draft and v not in draft.outs:
-                    pending.append(v.op)
+                    worklist.append(v.op)
                 elif v in self.drafts.written:
                     return None
         return sorted(found, key=self.drafts.order.__getitem__)
 
     def _too_often(self, cone: list[Op], value: Value, reader: SegmentDraft) -> bool:
-        """Whether ``reader`` reads ``value`` at so many positions that it is better stored."""
+        """Whether ``reader`` reads ``value`` at so many indices that it is better stored."""
         if not reader.moving:
             return False
         both = self.drafts.work_with(reader, cone)
@@ -208,15 +210,15 @@ class Copies:
         more = sum(cost_of(op) * both.counts.get(op, 0) for op in cone)
         return more > (self.drafts.repeated + sum(map(cost_of, cone))) * self.drafts.elements(value)
 
-    def _turned(self, value: Value, sources: list[Value], reader: SegmentDraft) -> bool:
-        """Whether ``reader`` would go over memory in strides, which it does not with ``value`` stored."""
+    def _strided(self, value: Value, sources: list[Value], reader: SegmentDraft) -> bool:
+        """Whether ``reader`` would access memory with strides, which it does not with ``value`` stored."""
         along = self.drafts.axes.flat(value)
         others = [v for v in reader.ins if v is not value and v not in self.drafts.unread]
         given = self.drafts.axes, self.drafts.layouts, self._bytes
-        return bool(along) and turned(along[-1], sources, others, *given)
+        return bool(along) and against_memory_order(along[-1], sources, others, *given)
 
     def _holds_together(self, value: Value, draft: SegmentDraft) -> bool:
-        """Whether ``draft``'s other results run over axes of one domain only as ``value``'s has them all."""
+        """Whether ``draft``'s other results share one domain only because ``value``'s axes contain all of theirs."""
         if draft.reduced or draft.rows:
             return False
         mine = self.drafts.axis_mask(value)
@@ -225,7 +227,7 @@ class Copies:
         return any(mask & ~widest for mask in others)
 
     def _copy(self, cone: list[Op], values: list[Value], reader: SegmentDraft) -> None:
-        """Gives ``reader`` its own ``values``, which ``cone`` computes."""
+        """Copy ``cone``, which computes ``values``, into ``reader``."""
         created: dict[Value, Value] = {}
         for op in cone:
             copy = Op(
@@ -263,7 +265,7 @@ class Copies:
         self.drafts.users.setdefault(new, []).append(user)
 
     def _uses(self, value: Value, more: int) -> None:
-        """``value`` has so many more uses outside of the segment that makes it."""
+        """Add ``more`` to the number of uses of ``value`` outside of the segment that computes it."""
         draft = self.drafts.draft_of(value.op)
         if draft is None:
             return
@@ -276,7 +278,7 @@ class Copies:
             draft.masks[mask] -= 1
 
     def _drop_unused(self, op: Op) -> None:
-        """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""
+        """Remove ``op`` if it has no users, and the operands' producers that are then unused."""
         draft = self.drafts.draft_of(op)
         if draft is None or self.drafts.users.get(op.result) or op.result in self.drafts.returned:
             return
@@ -294,11 +296,11 @@ class Copies:
                 self._drop_unused(v.op)
 
     def _bytes(self, value: Value) -> int:
-        """How many bytes ``value`` has where all sizes are large."""
+        """Return the bytes of ``value`` for large sizes."""
         return self.drafts.elements(value) * value.dtype.bytes
 
     def share(self) -> None:
-        """Segments that have become one since need one copy."""
+        """Merge copies in segments that have been merged since."""
         kept: dict[tuple[SegmentDraft, Op], Op] = {}
         for copy, op in self.original.items():
             draft = self.drafts.draft_of(copy)
@@ -311,7 +313,7 @@ class Copies:
                 self._drop_unused(copy)
 
     def in_order(self) -> dict[Op, list[Op]]:
-        """For ops that have been removed or copied: what stands in their place, after :meth:`run`."""
+        """Return the replacements of ops that were removed or copied, after :meth:`run`."""
         out: dict[Op, list[Op]] = {op: [op] if op in self.drafts.draft else [] for op in self.original.values()}
         for copy, op in self.original.items():
             if copy in self.drafts.draft:

@@ -1,4 +1,4 @@
-"""Segments in the making: what each reads and gives, and two made one."""
+"""Segments under construction: their inputs, outputs and merges."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 
-ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
+ASKED = "segment_set"  # the op by which a user requests a cut, and the cut's reason
 
-# What a kernel does along its rows, or instead of computing an element at a place: one of these.
+# What a kernel does along its rows besides elementwise work: one of these.
 REDUCES, SCANS, SCANS_BACK, ACCUMULATES = 1, 2, 4, 8
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
@@ -24,36 +24,36 @@ Decision = tuple[Op, int, Op, int, str | None]
 
 @dataclass(eq=False)
 class SegmentDraft:
-    """A segment in the making. Axis sets are bit masks over the group's axes."""
+    """A segment under construction. Axis sets are bit masks over the group's axes."""
 
-    ops: list[Op]  # in no order until all is merged
+    ops: list[Op]  # unordered until merging is done
     first: float  # the smallest and the largest position of its ops in the group
     last: float
     reduced: int = 0  # axes reduced or scanned, 0 if there is no reduction and no scan
-    ways: int = 0  # whether these are reduced or scanned, and from which end
+    ways: int = 0  # how these are processed: a mask of REDUCES, SCANS, …
     domain: int = 0  # axes of the reductions' operands or the scans' results
-    rows: int = 0  # axes that partial sums go over
+    rows: int = 0  # axes that partial sums reduce
     why: str = ""
     ins: dict[Value, int] = field(default_factory=dict)  # how many of its ops read it
-    # values used outside of it: by how many ops, and by the block's end
+    # values used outside of it: the number of users, and of the block's returns
     outs: dict[Value, int] = field(default_factory=dict)
     masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
     cost: int = 0  # of its ops
-    moving: int = 0  # how many of its ops read their operands at other positions
-    work: Work | None = None  # once it has been asked for
-    into: SegmentDraft | None = None  # what it was merged into
+    moving: int = 0  # how many of its ops read their operands at other indices
+    work: Work | None = None  # cached
+    into: SegmentDraft | None = None  # the draft that it was merged into
 
     @property
     def kind(self) -> tuple[int, int, int, int]:
-        """Segments with reductions or scans can only become one where these are the same."""
+        """The key that has to be equal for segments with reductions or scans to merge."""
         return self.reduced, self.ways, self.domain, self.rows
 
 
 class SegmentDrafts:
-    """The segments that the ``members`` of a group make so far, one for each op at the start. A merge costs what the
-    smaller side and its border are worth, not what has been merged before: a part keeps counts of its uses, and only
-    values that begin to depend on a reduction are looked at."""
+    """The segments of a group's ``members`` so far, one for each op at the start. The cost of a merge depends on the
+    smaller side and the boundary, not on earlier merges: a draft keeps counts of its uses, and only values that newly
+    depend on a reduction are visited."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class SegmentDrafts:
         layouts: Mapping[Value, Layout],
         repeated: int,
     ):
-        """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to;
-        ``layouts``: how arguments lie, where that is known; ``repeated``: what is at most computed again for each
-        element of a value rather than to store it."""
+        """``unread``: values that are not read from memory; ``written``: arguments that the program overwrites;
+        ``layouts``: of arguments, where known; ``repeated``: the most instructions of recomputation for each element of
+        a value, before it is stored."""
         self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
@@ -85,33 +85,33 @@ class SegmentDrafts:
         self.draft = dict(zip(members, self.all))
 
     def elements(self, value: Value) -> int:
-        """How many elements ``value`` has where all sizes are large: to compare tensors with each other."""
+        """Return the number of elements of ``value`` for large sizes: to compare tensors with each other."""
         found = self.counts.get(value)
         if found is None:
             found = self.counts[value] = max(1, sz.supposed(value.numel))
         return found
 
     def work(self, draft: SegmentDraft) -> Work | None:
-        """What ``draft`` computes as a kernel."""
+        """Return the work of ``draft`` as a kernel."""
         if draft.work is None:
             draft.work = self._work(draft.ops, draft.outs)
         return draft.work
 
     def work_of_both(self, a: SegmentDraft, b: SegmentDraft, between) -> Work | None:
-        """What ``a`` and ``b`` compute as one kernel."""
+        """Return the work of ``a`` and ``b`` as one kernel."""
         inside = {value for _, _, value, uses in between if not uses}
         return self._work([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
 
     def work_with(self, draft: SegmentDraft, ops: list[Op]) -> Work | None:
-        """What ``draft`` computes as a kernel that has ``ops`` too."""
+        """Return the work of ``draft`` as a kernel that also has ``ops``."""
         return self._work([*draft.ops, *ops], draft.outs)
 
     def _work(self, ops: list[Op], outs: Iterable[Value]) -> Work | None:
         return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements)
 
     def repeated_of(self, draft: SegmentDraft, inside: Work) -> int:
-        """How many instructions, over all elements, a kernel with this work spends on computing again what ``draft``
-        computes, where it does that more often than ``draft`` itself."""
+        """Return how many instructions, over all elements, a kernel with this work spends on repeating what ``draft``
+        computes, beyond what ``draft`` itself does."""
         own = self.work(draft)
         more = 0
         for what, count in (own.counts if own else {}).items():
@@ -131,7 +131,7 @@ class SegmentDrafts:
         return found
 
     def axes_of(self, value: Value) -> list:
-        """The axes of each dimension."""
+        """Return the axes of each dimension."""
         found = self.dims.get(value)
         if found is None:
             found = self.dims[value] = self.axes.dims(value)
@@ -181,12 +181,13 @@ class SegmentDrafts:
         return root
 
     def alive(self) -> list[SegmentDraft]:
-        """Those that have not become part of another."""
+        """Return the drafts that have not been merged into another."""
         return [draft for draft in self.all if draft.into is None and draft.ops]
 
     @staticmethod
     def between(a: SegmentDraft, b: SegmentDraft) -> list[tuple[SegmentDraft, SegmentDraft, Value, int]]:
-        """The values that one of the two makes and the other reads, and how many uses are left when the two are one."""
+        """Return the values that one of the two computes and the other reads, and how many uses are left once they are
+        merged."""
         found = []
         for maker, reader in ((a, b), (b, a)):
             few, many = (maker.outs, reader.ins) if len(maker.outs) <= len(reader.ins) else (reader.ins, maker.outs)
@@ -194,24 +195,24 @@ class SegmentDrafts:
         return found
 
     def passes(self, value: Value, a: SegmentDraft, b: SegmentDraft) -> bool:
-        """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it
+        """Whether ``value`` goes from one of the two to the other. For a cut requested by a user, :meth:`cycle` ensures
         that nothing else crosses."""
         maker = self.draft_of(value.op)
         return (maker is a and value in b.ins) or (maker is b and value in a.ins)
 
     def becoming_late(self, a: SegmentDraft, b: SegmentDraft, between) -> set[Value] | str:
-        """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such
-        values have to stay inside the reduction's domain, at the same index. What was late before has been looked
-        at."""
+        """Return the values that newly depend on a reduction once ``a`` and ``b`` are merged; or why they cannot be
+        merged: such values have to stay inside the reduction's domain, at the same index. Values that were late before
+        have been checked."""
         domain = a.domain | b.domain
         created: set[Value] = set()
-        pending = [
+        worklist = [
             self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))
         ]
-        heapq.heapify(pending)
+        heapq.heapify(worklist)
         previous = None
-        while pending:  # in the program's order, so that all that an op reads has been decided
-            op = self.members[heapq.heappop(pending)]
+        while worklist:  # in program order, so that an op's operands have been decided
+            op = self.members[heapq.heappop(worklist)]
             if op is previous or op.row.kind == "partial":
                 continue
             previous = op
@@ -224,24 +225,24 @@ class SegmentDrafts:
                 if value not in a.late and value not in b.late:
                     created.add(value)
                     for reader in self._readers(value, (a, b)):
-                        heapq.heappush(pending, self.order[reader])
+                        heapq.heappush(worklist, self.order[reader])
         return created
 
     def _readers(self, value: Value, drafts) -> list[Op]:
-        """The ops of ``drafts`` that read ``value``."""
+        """Return the ops of ``drafts`` that read ``value``."""
         users = self.users.get(value, ())
         if len(users) > sum(len(p.ops) for p in drafts):
             return [op for p in drafts for op in p.ops if value in op.operands]
         return [op for op in users if self.draft_of(op) in drafts]
 
     def reduces_scans(self, a: SegmentDraft, b: SegmentDraft) -> bool:
-        """Whether a reduction of the two depends on a scan of theirs."""
+        """Whether a reduction of the two depends on one of their scans."""
         ops = sorted([*a.ops, *b.ops], key=self.order.__getitem__)
         scans = [op for op in ops if is_scan(op) and self.axes.scanned(op)]
         return any(is_reduction(op) and self.axes.reduced(op) for op in following(ops, scans))
 
     def _same_index(self, op: Op, late: list[Value]) -> bool:
-        """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""
+        """Whether ``op`` reads each of its operands ``late`` at the index of its result."""
         kind = op.row.kind
         if kind in ("elementwise", "scan"):
             out = self.axes_of(op.result)

@@ -1,4 +1,4 @@
-"""Whether two segments can be one: a scheduler has to take the result, and no cycle may arise."""
+"""Legality of merging two segments: a scheduler has to take the result, and no cycle may arise."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mlirfuse.passes.segmentation.drafts import (
     SegmentDrafts,
 )
 
-CYCLE = "merging it would make a cycle"
-# The cost of a kernel's ops (OpDef.cost) above which it takes no more. The time of LLVM and of a GPU's assembler grows
-# faster than a body's length.
+CYCLE = "merging it would create a cycle"
+# The cost of a kernel's ops (OpDef.cost) above which no more are merged into it. The time of LLVM and of ptxas grows
+# faster than the length of a kernel.
 LARGEST = 2000
-REPEATED = "reads what is before it at several positions, each of which would be computed again"
+REPEATED = "reads a value at several indices, and would recompute it for each"
 TOO_LARGE = "its kernel would be too large together with the segment before it"
 
 
 def refusal(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> str | None:
-    """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
+    """Return why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
     if any(drafts.passes(v, a, b) for v in drafts.asked):
         return ASKED
     if a.cost + b.cost > LARGEST:
@@ -31,11 +31,11 @@ def refusal(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> str | No
     ways = a.ways | b.ways | (REDUCES if a.rows or b.rows else 0)
     if ways.bit_count() > 1:
         if ways not in (REDUCES | SCANS, REDUCES | SCANS_BACK) or a.rows or b.rows:
-            return "goes along its rows in another way than the segment before it"
+            return "reduces or scans its rows in another way than the segment before it"
         if drafts.reduces_scans(a, b):
-            return "reduces what follows from scans of the same rows"
+            return "reduces results of scans of the same rows"
     if ACCUMULATES in (a.ways, b.ways):
-        return _beside_scatter_add(*((a, b) if a.ways == ACCUMULATES else (b, a)))
+        return _with_scatter_add(*((a, b) if a.ways == ACCUMULATES else (b, a)))
     if a.reduced and b.reduced:
         if a.reduced != b.reduced:
             return "reduces other axes than the segment before it"
@@ -72,8 +72,8 @@ def refusal(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> str | No
 
 
 def _repeats(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft, between) -> str | None:
-    """Why one kernel of both would compute too much more than the two, as it reads at several positions what it makes;
-    None if it does not."""
+    """Return why one kernel of both would recompute too much, as it reads its intermediate values at several indices;
+    None if it would not."""
     if not any(reader.moving for _, reader, _, _ in between):
         return None
     both = drafts.work_of_both(a, b, between)
@@ -84,7 +84,7 @@ def _repeats(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft, between) -
         more = drafts.repeated_of(maker, both) if passed and reader.moving else 0
         if more > 0:
             if any(uses > (value in drafts.returned) for value, uses in passed.items()):
-                return REPEATED  # it is stored in any case, unless all who read it are one first
+                return REPEATED  # it is stored anyway, unless all of its readers are merged first
             read = drafts.work(reader)
             saved = sum(drafts.elements(value) + (read.counts.get(value, 0) if read else 0) for value in passed)
             if more - saved > drafts.repeated * max(map(drafts.elements, passed)):
@@ -92,20 +92,20 @@ def _repeats(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft, between) -
     return None
 
 
-def _beside_scatter_add(scatter_add: SegmentDraft, other: SegmentDraft) -> str | None:
-    """Why ``other`` cannot be in the kernel of an accumulation, or None."""
+def _with_scatter_add(scatter_add: SegmentDraft, other: SegmentDraft) -> str | None:
+    """Return why ``other`` cannot be in the kernel of a scatter-add, or None."""
     if other.ways:
-        return "accumulates into rows, as the segment before it"
+        return "is a scatter-add, as is the segment before it"
     if any(v in other.ins for v in scatter_add.outs):
-        return "what is accumulated is complete only after its kernel"
+        return "a scatter-add's result is complete only after its kernel"
     if any(uses > scatter_add.ins.get(v, 0) for v, uses in other.outs.items()):
-        return "gives more than what the segment beside it accumulates"
+        return "has results besides the values that the other segment scatter-adds"
     return None
 
 
 def cycle(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> bool:
-    """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of
-    each at a time: often one of them has few ways to go, and when it has gone all, there is no path."""
+    """Whether a path leads from ``a`` to ``b`` through another segment. Searches from both ends, alternating single
+    steps: often one end has few paths, and once they are exhausted, there is none."""
 
     def after(p: SegmentDraft):
         return (drafts.draft_of(u) for v in p.outs for u in drafts.users.get(v, ()))
@@ -121,13 +121,13 @@ def cycle(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> bool:
 
 
 def _search(start: SegmentDraft, target: SegmentDraft, nexts, may_reach) -> Iterator[bool]:
-    """Yields for each way from one part to the next, beginning at ``start``, whether it reaches ``target``, but not
-    straight."""
-    seen, pending = {start, target, None}, [start]
-    while pending:
-        draft = pending.pop()
+    """Yield for each edge from one draft to the next, beginning at ``start``, whether it reaches ``target``
+    indirectly."""
+    seen, worklist = {start, target, None}, [start]
+    while worklist:
+        draft = worklist.pop()
         for p in nexts(draft):
             if p not in seen and may_reach(p):
                 seen.add(p)
-                pending.append(p)
+                worklist.append(p)
             yield p is target and draft is not start

@@ -1,4 +1,4 @@
-"""Merging the segments of a group until nothing changes."""
+"""Merging of a group's segments to a fixed point."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.passes.segmentation.drafts import ASKED, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import CYCLE, cycle, refusal
 
-# how often a segment is tried with others that read the same tensor, so that the number of readers does not count
+# how many segments that read the same tensor are tried with each, independent of the number of readers
 _TRIES = 8
 
 
 class Segmenter:
-    """Merges ``drafts`` along values, then between siblings; what is cheap is computed again."""
+    """Merges ``drafts`` along values, then between siblings; cheap values are recomputed."""
 
     def __init__(self, drafts: SegmentDrafts):
         self.drafts = drafts
         self.copies = Copies(drafts)
 
     def run(self) -> list[SegmentDraft]:
-        """The segments, each with its ops in order."""
+        """Return the segments, each with its ops in order."""
         changed = True
         while changed:
             while changed:
                 changed = self._along_values() | self._siblings()
             changed = self.copies.compute_again() or self.copies.move_boundaries()
         self.copies.keep_order()
-        self._join_sums()
+        self._merge_final_sums()
         self.copies.share()
         self.drafts.all = self.drafts.alive()
         for draft in self.drafts.all:
             draft.ops.sort(key=self.drafts.order.__getitem__)
         return self.drafts.all
 
-    def _join_sums(self) -> None:
-        """What adds up a segment's partial sums joins it, where it needs nothing else of that segment, and nothing of
-        others: then their scheduler can do without partial sums."""
+    def _merge_final_sums(self) -> None:
+        """Merge the sum of a segment's partial sums into that segment, where it needs nothing else of it or of other
+        segments: their scheduler can then do without partial sums."""
         draft_of, users = self.drafts.draft_of, self.drafts.users
         for draft in [p for p in self.drafts.alive() if p.rows]:
             sums = {v for v in self.drafts.partial if draft_of(v.op) is draft}
@@ -72,7 +72,7 @@ class Segmenter:
         b.why = why if why == ASKED else b.why or why
 
     def _siblings(self) -> bool:
-        """Segments that read the same tensor over the same axes become one: the tensor is read once."""
+        """Merge segments that read the same tensor over the same axes: the tensor is read once."""
         changed = False
         readers: dict[object, list[SegmentDraft]] = {}
         alive = self.drafts.alive()
@@ -80,13 +80,13 @@ class Segmenter:
             for value in draft.ins:
                 if value.rank:
                     readers.setdefault(value, []).append(draft)
-        for draft in alive:  # reductions of what one segment makes, over the same axes, share a kernel too
+        for draft in alive:  # reductions of one segment's results, over the same axes, share a kernel too
             for value in draft.ins if draft.reduced else ():
                 producer = self.drafts.draft_of(value.op)
                 if producer is not None:
                     readers.setdefault((producer, draft.reduced), []).append(draft)
         for drafts in readers.values():
-            heads: dict[tuple, SegmentDraft] = {}  # the last segment of each kind of reduction, the latest at the end
+            heads: dict[tuple, SegmentDraft] = {}  # the last segment of each form of reduction, the latest at the end
             tries: dict[SegmentDraft, int] = {}
             for draft in drafts:
                 if draft.into is not None:
@@ -103,7 +103,7 @@ class Segmenter:
         return changed
 
     def _merged(self, a: SegmentDraft, b: SegmentDraft) -> bool:
-        """Merges two segments that read the same, if that is legal."""
+        """Merge two segments that read the same tensor, if that is legal."""
         why = refusal(self.drafts, a, b)
         if why is None and (cycle(self.drafts, a, b) or cycle(self.drafts, b, a)):
             why = CYCLE

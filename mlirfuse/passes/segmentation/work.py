@@ -1,7 +1,8 @@
-"""What a segment computes for its results, where it reads what it makes at several positions.
+"""The work of a segment whose intermediate values are read at several indices.
 
-A kernel makes a value at each position at which it is read: with ``y = exp(x)``, ``y[1:] - y[:-1]`` as one kernel takes
-two exponentials an element, and a chain of k such steps 2 to the k. Stored in between, each is taken once.
+A kernel computes a value for each index at which it is read: with ``y = exp(x)``, ``y[1:] - y[:-1]`` as one kernel
+takes two exponentials an element, and a chain of k such steps 2 to the k. If it is stored in between, each is computed
+once.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import NamedTuple
 
 from mlirfuse.ir.graph import Op, Value
 
-# Instructions of an op that reads its operand at computed positions (pad, roll, concatenate, take): what it compares,
-# selects and gathers.
+# Instructions of an op that reads its operand at computed indices (pad, roll, concatenate, take): comparisons, selects
+# and loads.
 MOVE = 4
-CODE_OF_A_MOVE = 8  # times as long as that is the text of one, which vectors and their ends repeat
-_MOST_PATHS = 64  # from the results to a value: more are not counted
+CODE_OF_A_MOVE = 8  # its code is this many times as long: vectors and remainders repeat it
+_MOST_PATHS = 64  # from the results to a value: a value with more is not analyzed
 
 
 class Work(NamedTuple):
-    """``counts``: at how many elements each op is computed and each input loaded; ``code``: instructions in the
+    """``counts``: for how many elements each op is computed and each input loaded; ``code``: instructions in the
     kernel's text."""
 
     counts: dict[Op | Value, int]
@@ -27,23 +28,23 @@ class Work(NamedTuple):
 
 
 def moves(op: Op) -> bool:
-    """Whether ``op`` reads its operands at other positions than it gives results at."""
+    """Whether ``op`` reads its operands at other indices than its results'."""
     return op.row.indexed
 
 
 def cost_of(what: Op | Value) -> int:
-    """Instructions of an op, or of a load."""
+    """Return the instructions of an op, or of a load."""
     if isinstance(what, Value):
         return 1
-    if what.name == "concatenate":  # looks for the element in each operand in turn
+    if what.name == "concatenate":  # tests each operand for the element
         return MOVE * len(what.operands)
     return 0 if what.row.view else MOVE if moves(what) else what.row.cost
 
 
 def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value], int]) -> Work | None:
-    """The work of a kernel of ``ops``, the last first, that stores ``outs``; None where a value is read in more ways
-    than can be counted. ``elements``: how many a value has."""
-    # The ways on which results lead to a value, by their ops that move: how many elements it is read at on each.
+    """Return the work of a kernel of ``ops``, the last first, that stores ``outs``; None where a value is read on too
+    many paths. ``elements``: the number of elements of a value."""
+    # The paths from results to a value, by their ops that remap indices: the number of elements read on each.
     paths: dict[Value, dict[int, int]] = {value: {0: elements(value)} for value in outs}
     names: dict[tuple[Op, int], int] = {}
     counts: dict[Op | Value, int] = {}
@@ -59,7 +60,7 @@ def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value]
         if moves(op):
             size = elements(op.result)
             here = {names.setdefault((op, path), len(names) + 1): min(n, size) for path, n in here.items()}
-        if op.row.kind == "accumulate":  # goes over all values, whatever is read of its result
+        if op.row.kind == "accumulate":  # goes over all values, however little of its result is read
             here = dict.fromkeys(here, max(map(elements, op.operands)))
         for value in dict.fromkeys(op.operands):
             size, known = elements(value), paths.setdefault(value, {})
@@ -68,5 +69,5 @@ def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value]
             if len(known) > _MOST_PATHS:
                 if _MOST_PATHS * size > largest:
                     return None
-                paths[value] = {0: sum(known.values())}  # a vector of indices, say: what it costs does not count
+                paths[value] = {0: sum(known.values())}  # such as a vector of indices: its cost does not count
     return Work(counts | {value: sum(known.values()) for value, known in paths.items()}, code)

@@ -13,7 +13,7 @@ enum Tag : int64_t { kArrayTag = 1, kScalarTag, kValueTag };
 constexpr int32_t kMaxRank = 64;
 
 struct Description {
-  SmallBuffer<int64_t, 96> words;  // the key, but for constants
+  SmallBuffer<int64_t, 96> words;  // the key, except constants
   SmallBuffer<int64_t, 96> sizes;
   SmallBuffer<int64_t, 16> alignments;
   SmallBuffer<PyObject*, 8> constants;  // borrowed
@@ -21,7 +21,8 @@ struct Description {
   bool usual = true;
 };
 
-// What compiled code may assume of strides, for each dimension, as mlirfuse.frontend.numpy.tracing.layout_of says it.
+// The properties of strides that compiled code may assume, for each dimension: see layout_of in
+// mlirfuse/runtime/signature.py.
 void layout_of(const int64_t* shape, const int64_t* strides, int32_t rank, int64_t* out) {
   int32_t order[kMaxRank];
   int32_t count = 0;
@@ -48,7 +49,7 @@ bool add_constant(PyObject* object, Description* d) {
          d->constants.push(object);
 }
 
-// A Python integer that does not fit a 64-bit one is a constant of the compiled code.
+// A Python integer that does not fit into 64 bits is a constant of the compiled code.
 bool fits_64_bits(PyObject* object) {
   if (!PyLong_CheckExact(object)) return true;
   int overflow = 0;
@@ -63,7 +64,7 @@ bool add_array(const Leaf& leaf, Description* d) {
     return true;
   }
   const int64_t device = leaf.on_cuda() ? int64_t(leaf.device_id) + 1 : leaf.device_type == dlpack::kCPU ? 0 : -2;
-  const bool anywhere = leaf.ndim == 0 && device == 0;  // a 0-d array on the host goes with arrays on any device
+  const bool anywhere = leaf.ndim == 0 && device == 0;  // a 0-d host array may accompany arrays on any device
   if (!anywhere && d->device != -1 && d->device != device) d->usual = false;
   if (!anywhere) d->device = device;
   if (device == -2 || leaf.requires_grad || leaf.lazy_view || leaf.ndim > kMaxRank) d->usual = false;
@@ -128,14 +129,11 @@ PyObject* key_of(const Description& d) {
 
 const char* describe_doc =
     "describe(leaves, static_leaves)\n--\n\n"
-    "What decides how a call is compiled, as (key, sizes, alignments): a hashable key of its kind (types, dtypes, "
-    "ranks, extents of 0\n"
-    "and 1, layouts, device, types of numbers, constants and the values of the numbers in `static_leaves`); the "
-    "extents and then the\n"
-    "strides in elements of each array leaf in turn; for each leaf the bytes that its address is aligned to, at most "
-    "64. None for\n"
-    "what compiled code does not take: other dtypes or devices, odd strides, tensors that require grad, arrays on two "
-    "devices.";
+    "The properties of a call that compiled code depends on, as (key, sizes, alignments): a hashable key (types,\n"
+    "dtypes, ranks, extents of 0 and 1, layouts, device, types of numbers, constants and the values of the numbers in\n"
+    "`static_leaves`); the extents and then the strides in elements of each array leaf; for each leaf the bytes that\n"
+    "its address is aligned to, at most 64. None for arguments that compiled code does not support: other dtypes or\n"
+    "devices, odd strides, tensors that require grad, arrays on two devices.";
 
 PyObject* describe(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {

@@ -1,11 +1,11 @@
-// What a call with new sizes is known by: the kind of its arguments, apart from their sizes.
+// The key of a call for the shape cache: the properties of its arguments except their sizes.
 #pragma once
 
 #include "leaves.h"
 
 namespace mlirfuse {
 
-// describe(leaves, static_leaves): see the docstring in kind.cpp.
+// describe(leaves, static_leaves): see the docstring in array_type.cpp.
 PyObject* describe(PyObject* module, PyObject* const* args, Py_ssize_t count);
 extern const char* describe_doc;
 

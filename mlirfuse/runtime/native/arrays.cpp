@@ -9,7 +9,7 @@
 namespace mlirfuse {
 namespace {
 
-// The base object of arrays over the pool: gives the buffer back when the last of them is gone.
+// The base object of arrays over the pool: returns the buffer when the last of them is gone.
 struct PoolBuffer {
   PyObject_HEAD void* data;
   size_t bytes;
@@ -66,21 +66,20 @@ void set_allocation_error(void*, const char* kind, const char* message) {
 
 dlpack::ManagedTensorVersioned* allocate_managed(const Placement& placement, const Leaf& prototype,
                                                  dlpack::DataType dtype, int32_t ndim, const int64_t* shape) {
-  dlpack::Tensor wanted = {};
-  wanted.device = {placement.cuda ? dlpack::kCUDA : dlpack::kCPU, placement.device_id};
-  wanted.ndim = ndim;
-  wanted.dtype = dtype;
-  wanted.shape = const_cast<int64_t*>(shape);
+  dlpack::Tensor requested = {};
+  requested.device = {placement.cuda ? dlpack::kCUDA : dlpack::kCPU, placement.device_id};
+  requested.ndim = ndim;
+  requested.dtype = dtype;
+  requested.shape = const_cast<int64_t*>(shape);
   dlpack::ManagedTensorVersioned* managed = nullptr;
-  if (prototype.array_type->api->managed_tensor_allocator(&wanted, &managed, nullptr, set_allocation_error) == 0)
+  if (prototype.array_type->api->managed_tensor_allocator(&requested, &managed, nullptr, set_allocation_error) == 0)
     return managed;
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_MemoryError, "the arrays' framework could not allocate the result");
   return nullptr;
 }
 
-// The view turned round along the axes whose strides are negative, and the copy of it turned back: torch has no such
-// strides.
-PyObject* torch_turned(const ArraySpec& spec, PyObject* source, int64_t first) {
+// A view with the axes of negative strides reversed, and its copy reversed back: torch has no negative strides.
+PyObject* torch_flipped(const ArraySpec& spec, PyObject* source, int64_t first) {
   static Name as_strided("as_strided"), flip("flip");
   Ref strides(PyTuple_New(spec.strides.size())), axes(PyList_New(0));
   if (!strides || !axes) return nullptr;
@@ -111,17 +110,17 @@ PyObject* torch_view(const ArraySpec& spec, PyObject* source, int64_t byte_offse
   if (first == -1 && PyErr_Occurred()) return nullptr;
   first += byte_offset / spec.item_bytes;
   if (std::any_of(spec.strides.begin(), spec.strides.end(), [](int64_t stride) { return stride < 0; }))
-    return torch_turned(spec, source, first);
+    return torch_flipped(spec, source, first);
   Ref offset(PyLong_FromLongLong(first));
   if (!offset) return nullptr;
   PyObject* arguments[] = {source, spec.shape_tuple.get(), spec.strides_tuple.get(), offset.get()};
   return PyObject_VectorcallMethod(as_strided.get(), arguments, 4, nullptr);
 }
 
-PyObject* result_maker = nullptr;  // None of torch's own: its exchange API makes results
+PyObject* result_maker = nullptr;  // null: torch's exchange API allocates results
 
-// What the maker gives: a contiguous tensor beside the prototype.
-PyObject* made_by_torch(const ArraySpec& spec, const Leaf& prototype, void** data) {
+// Calls the maker: a contiguous tensor on the prototype's device.
+PyObject* allocate_by_maker(const ArraySpec& spec, const Leaf& prototype, void** data) {
   static Name data_ptr("data_ptr");
   Ref type(Py_BuildValue("(ii)", int(spec.dtype.code), int(spec.dtype.bits)));
   Ref shape(spec.contiguous ? Py_NewRef(spec.shape_tuple.get()) : Py_BuildValue("(L)", (long long)spec.extent));
@@ -136,8 +135,8 @@ PyObject* made_by_torch(const ArraySpec& spec, const Leaf& prototype, void** dat
 }
 
 PyObject* make_exchange_array(const Placement& placement, const ArraySpec& spec, const Leaf& prototype, void** data) {
-  if (result_maker) return made_by_torch(spec, prototype, data);
-  // Memory comes contiguous from the allocator; another layout is laid over a flat tensor.
+  if (result_maker) return allocate_by_maker(spec, prototype, data);
+  // The allocator returns contiguous memory; another layout is a view of a flat tensor.
   const int32_t ndim = spec.contiguous ? static_cast<int32_t>(spec.shape.size()) : 1;
   const int64_t* shape = spec.contiguous ? spec.shape.data() : &spec.extent;
   dlpack::ManagedTensorVersioned* managed = allocate_managed(placement, prototype, spec.dtype, ndim, shape);
@@ -179,7 +178,7 @@ PyObject* cupy_view(const Placement& placement, const ArraySpec& spec, PyObject*
 }
 
 // DeviceArray(pointer, shape, dtype, byte strides, device, owner, stream); without an owner it owns the memory. The
-// array interface has no stream 0: the legacy default stream is 1 there.
+// CUDA array interface has no stream 0: it calls the legacy default stream 1.
 PyObject* device_array(const Placement& placement, const ArraySpec& spec, void* data, PyObject* owner, void* stream) {
   return PyObject_CallFunction(placement.factory.get(), "KOOOiOK", reinterpret_cast<unsigned long long>(data),
                                spec.shape_tuple.get(), spec.descr.get(), spec.byte_strides_tuple.get(),
@@ -214,7 +213,7 @@ PyObject* numpy_view(const ArraySpec& spec, PyObject* source, int64_t byte_offse
     return nullptr;
   }
   auto* base = reinterpret_cast<PyArrayObject*>(source);
-  PyObject* descr = Py_NewRef(spec.descr.get());  // stolen
+  PyObject* descr = Py_NewRef(spec.descr.get());  // reference is stolen
   PyObject* view = PyArray_NewFromDescr(
       &PyArray_Type, reinterpret_cast<PyArray_Descr*>(descr), static_cast<int>(spec.shape.size()),
       reinterpret_cast<const npy_intp*>(spec.shape.data()), reinterpret_cast<const npy_intp*>(spec.byte_strides.data()),
@@ -309,7 +308,7 @@ PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, 
     Py_DECREF(pool_buffer_type);
     return PyErr_NoMemory();
   }
-  Py_INCREF(descr);  // stolen
+  Py_INCREF(descr);  // reference is stolen
   PyObject* array =
       PyArray_NewFromDescr(&PyArray_Type, descr, ndim, reinterpret_cast<const npy_intp*>(shape),
                            reinterpret_cast<const npy_intp*>(byte_strides), buffer->data, NPY_ARRAY_CARRAY, nullptr);
@@ -400,7 +399,7 @@ bool Workspace::allocate(const Placement& placement, int64_t bytes, const Leaf* 
 
 Workspace::~Workspace() {
   if (from_pool_) pool_release(data_, bytes_);
-  // In stream order: the memory is used again only after the kernels that were just launched.
+  // In stream order: the memory is reused only after the kernels that were just launched.
   if (from_driver_)
     (void)MLIRFUSE_CUDA(mem_free_async, reinterpret_cast<cuda::DevicePtr>(data_), static_cast<cuda::Stream>(stream_));
   if (managed_ && managed_->deleter) managed_->deleter(managed_);

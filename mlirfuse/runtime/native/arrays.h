@@ -1,4 +1,4 @@
-// Arrays for results, created through the allocator of the framework that a call's arguments belong to.
+// Arrays for results, allocated by the framework of a call's arguments.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace mlirfuse {
 
 enum class Allocator : uint8_t {
-  Pool,      // NumPy, over our buffer pool
+  Pool,      // NumPy, over the buffer pool
   Exchange,  // the DLPack exchange API of a leaf's type (torch)
   CuPy,
-  Own,  // our DeviceArray
+  Own,  // mlirfuse's DeviceArray
 };
 
-// Where a record's results and workspace live. Parsed from ("cpu", "numpy"), ("cpu" | "cuda", "torch"[, i]),
-// ("cuda", "cupy"[, i]) and ("cuda", "own"[, i]).
+// The device and allocator of a record's results and workspace. Parsed from ("cpu", "numpy"), ("cpu" | "cuda",
+// "torch"[, i]), ("cuda", "cupy"[, i]) and ("cuda", "own"[, i]).
 struct Placement {
   Allocator allocator = Allocator::Pool;
   bool cuda = false;
@@ -26,7 +26,7 @@ struct Placement {
   bool parse(PyObject* device);
 };
 
-// The layout and type of an array to make.
+// The layout and type of an array to allocate.
 struct ArraySpec {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements
@@ -45,17 +45,17 @@ struct ArraySpec {
 PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, const int64_t* byte_strides,
                           size_t bytes);
 
-// A new uninitialized array and its data pointer; null with an exception set on failure. `prototype` is the leaf whose
-// framework allocates (Allocator::Exchange); `stream` is where the array is going to be written.
+// Returns a new uninitialized array and its data pointer; null with an exception set on failure. `prototype` is the
+// leaf whose framework allocates (Allocator::Exchange); `stream` is the stream that will write the array.
 PyObject* make_array(const Placement& placement, const ArraySpec& spec, const Leaf* prototype, void* stream,
                      void** data);
 
-// An array that shares the memory of `source`, an argument or a result, from `byte_offset` on.
+// Returns an array that shares the memory of `source`, an argument or a result, from `byte_offset` on.
 PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset,
                     void* stream);
 
-// make_results_by(maker): torch's results come of maker(tensor beside which, (DLPack's code, bits), shape), which gives
-// a contiguous tensor; None: of its exchange API, which is faster.
+// make_results_by(maker): allocates torch's results by maker(prototype tensor, (DLPack code, bits), shape), which
+// returns a contiguous tensor; None: by torch's exchange API, which is faster.
 PyObject* make_results_by(PyObject* self, PyObject* maker);
 
 // Scratch memory for one call.

@@ -12,7 +12,7 @@ alignas(4096) __attribute__((visibility("default"))) int64_t mlirfuse_bad_index[
 namespace mlirfuse {
 namespace {
 
-PyObject* raiser = nullptr;  // Python's function of (place, position, extent) that raises
+PyObject* raiser = nullptr;  // the Python function of (site, index, extent) that raises
 
 constexpr unsigned kPortableAndMapped = 3;
 
@@ -49,7 +49,7 @@ bool check_bad_index() {
   if (flag->load(std::memory_order_acquire) != 1) return true;
   flag->store(0, std::memory_order_relaxed);
   if (!raiser) {
-    PyErr_SetString(PyExc_IndexError, "a position is not in its array");
+    PyErr_SetString(PyExc_IndexError, "an index is out of range");
     return false;
   }
   Ref done(PyObject_CallFunction(raiser, "LLL", static_cast<long long>(mlirfuse_bad_index[2]),
@@ -60,12 +60,12 @@ bool check_bad_index() {
 
 PyMethodDef bad_index_methods[] = {
     {"raise_bad_index_by", raise_bad_index_by, METH_O,
-     "raise_bad_index_by(raiser)\n--\n\nWhat raises for a position that is not there: raiser(place, position, "
+     "raise_bad_index_by(raiser)\n--\n\nSets the function that raises for an index out of range: raiser(site, index, "
      "extent)."},
     {"check_bad_index", check, METH_NOARGS,
-     "check_bad_index()\n--\n\nRaises where a kernel has met a position that is not there."},
+     "check_bad_index()\n--\n\nRaises if a kernel has found an index out of range."},
     {"map_bad_index", map_bad_index, METH_VARARGS,
-     "map_bad_index(device)\n--\n\nLets GPUs write into mlirfuse_bad_index."},
+     "map_bad_index(device)\n--\n\nMaps mlirfuse_bad_index into a GPU's address space."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -14,8 +14,8 @@
 namespace mlirfuse {
 namespace {
 
-// From here on a buffer is a mapping of its own, on huge pages where the kernel has them: fewer faults when it is
-// fresh, fewer TLB misses later.
+// From this size on a buffer is a separate mapping, on huge pages where the kernel has them: fewer page faults when it
+// is fresh, fewer TLB misses later.
 constexpr size_t kMapThreshold = size_t(4) << 20;
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kSmallest = 64;
@@ -38,7 +38,7 @@ SizeClass size_class(size_t bytes) {
 }
 
 void* map_huge(size_t bytes) {
-  // Mapped with room to spare and trimmed, so that it starts on a huge page.
+  // Mapped with slack and trimmed, so that it starts on a huge page.
   char* raw =
       static_cast<char*>(mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (raw == MAP_FAILED) return nullptr;
@@ -46,7 +46,7 @@ void* map_huge(size_t bytes) {
   char* start = raw + head;
   if (head) munmap(raw, head);
   if (head < kHugePage) munmap(start + bytes, kHugePage - head);
-  madvise(start, bytes, MADV_HUGEPAGE);  // advice: not every kernel takes it
+  madvise(start, bytes, MADV_HUGEPAGE);  // advice: not every kernel supports it
   return start;
 }
 
@@ -63,9 +63,9 @@ void give_back(void* buffer, size_t bytes) {
     std::free(buffer);
 }
 
-uint64_t memory_of_machine() {
+uint64_t physical_memory() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  // A container may have less; "max", which is no number, means no limit.
+  // A container may have less; "max", which is not a number, means no limit.
   uint64_t limit = 0;
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
   return bytes;
@@ -73,7 +73,7 @@ uint64_t memory_of_machine() {
 
 class BufferPool {
  public:
-  BufferPool() { stats_.idle_limit = memory_of_machine() / 8; }
+  BufferPool() { stats_.idle_limit = physical_memory() / 8; }
 
   void* allocate(size_t bytes) {
     if (bytes > std::numeric_limits<size_t>::max() / 4) return nullptr;
@@ -83,7 +83,7 @@ class BufferPool {
       stats_.live_bytes += size.bytes;
       std::deque<Idle>& idle = idle_[size.index];
       if (!idle.empty()) {
-        void* buffer = idle.back().buffer;  // the one last used is the likeliest to be in the cache
+        void* buffer = idle.back().buffer;  // the one used last is the likeliest to be in the cache
         idle.pop_back();
         stats_.idle_bytes -= size.bytes;
         --stats_.idle_buffers;
@@ -165,7 +165,7 @@ class BufferPool {
 BufferPool& pool() {
   static BufferPool* instance = [] {
     BufferPool* created = new BufferPool;
-    // The lock is held across a fork, so that the child finds the lists whole.
+    // The lock is held across a fork, so that the child finds the lists consistent.
     pthread_atfork([] { pool().mutex().lock(); }, [] { pool().mutex().unlock(); }, [] { pool().mutex().unlock(); });
     return created;
   }();

@@ -1,5 +1,5 @@
 // Memory for results and workspaces on the CPU. A fresh large buffer costs more in page faults than the arithmetic that
-// fills it, so buffers are kept when they are released and handed out again.
+// fills it, so released buffers are kept and reused.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@ namespace mlirfuse {
 
 constexpr size_t kBufferAlignment = 64;
 
-// A buffer of at least `bytes`, aligned to kBufferAlignment; null where memory has run out.
+// Returns a buffer of at least `bytes`, aligned to kBufferAlignment; null if out of memory.
 void* pool_allocate(size_t bytes);
-// `bytes` as it was asked for.
+// `bytes`: the size that was requested.
 void pool_release(void* buffer, size_t bytes);
 
-// How much released memory is kept; at first an eighth of the machine's.
+// The most released memory that is kept; initially an eighth of the physical memory.
 void set_pool_limit(uint64_t bytes);
 
 struct PoolStats {

@@ -6,7 +6,7 @@
 namespace mlirfuse {
 namespace {
 
-// Runs `call`, which returns whether it succeeded, without the GIL, and raises what went wrong.
+// Runs `call`, which returns whether it succeeded, without the GIL, and raises on failure.
 template <class Call>
 bool without_gil(Call call) {
   bool ok;
@@ -100,7 +100,7 @@ PyObject* mem_free(PyObject*, PyObject* args) {
                  without_gil([&] { return cuda::ensure_context() && MLIRFUSE_CUDA(mem_free, as_pointer(pointer)); }));
 }
 
-// A contiguous buffer, released with the scope.
+// A contiguous buffer, released at the end of the scope.
 class Buffer {
  public:
   Buffer(PyObject* object, bool writable)
@@ -226,7 +226,7 @@ PyMethodDef cuda_methods[] = {
     {"cuda_error", cuda_error, METH_NOARGS, "cuda_error()\n--\n\nWhy no CUDA driver is usable, or None."},
     {"cuda_device_count", cuda_device_count, METH_NOARGS, "cuda_device_count()\n--\n\n0 without a driver."},
     {"cuda_device_attributes", cuda_device_attributes, METH_VARARGS,
-     "cuda_device_attributes(device=0)\n--\n\nA dict of what schedules depend on."},
+     "cuda_device_attributes(device=0)\n--\n\nThe properties that schedules depend on, as a dict."},
     {"mem_alloc", mem_alloc, METH_VARARGS, "mem_alloc(nbytes, device=0)\n--\n\nThe address of new device memory."},
     {"mem_free", mem_free, METH_VARARGS, "mem_free(ptr)\n--\n\nFree what mem_alloc returned."},
     {"copy_to_device", copy_to_device, METH_VARARGS,
@@ -244,7 +244,7 @@ PyMethodDef cuda_methods[] = {
     {"event_elapsed_ms", event_elapsed_ms, METH_VARARGS,
      "event_elapsed_ms(start, end)\n--\n\nMilliseconds between two events that have happened."},
     {"take_cuda_error", take_cuda_error, METH_NOARGS,
-     "take_cuda_error()\n--\n\nThe calling thread's CUDA error since the last look, as (name, call), or None; "
+     "take_cuda_error()\n--\n\nThe calling thread's CUDA error since the last call, as (name, call), or None; "
      "cleared."},
     {nullptr, nullptr, 0, nullptr},
 };

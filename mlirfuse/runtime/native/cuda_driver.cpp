@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-// Stand-ins, one a signature, for functions that are not there.
+// Stubs, one per signature, for missing functions.
 template <class Signature>
 struct Missing;
 template <class... Args>
@@ -61,11 +61,10 @@ Library make_library() {
   return {found, ""};
 }
 
-// The driver's library; null until it is asked for. Never destroyed: other threads may still be launching while the
-// process exits.
+// The driver's library; null until it is first needed. Never destroyed: other threads may still be launching at exit.
 std::atomic<const Library*> opened{nullptr};
 
-// CUDA does not work in the child of a process that has used it, where a call may also hang on what another thread
+// CUDA does not work in the child of a process that has used it; a call may also hang on a lock that another thread
 // held.
 void close_after_fork() {
   const Library* before = opened.load(std::memory_order_acquire);
@@ -159,16 +158,16 @@ bool ensure_context() {
 }
 
 ContextScope::ContextScope(int32_t device) {
-  const Context wanted = primary_context(device);
+  const Context primary = primary_context(device);
   Context current = nullptr;
-  if (!wanted || !MLIRFUSE_CUDA(context_get, &current)) return;
-  if (current == wanted) {
+  if (!primary || !MLIRFUSE_CUDA(context_get, &current)) return;
+  if (current == primary) {
     ok_ = true;
   } else if (!current) {
-    // Left current: a thread's first call pays for it, the next ones find it.
-    ok_ = MLIRFUSE_CUDA(context_set, wanted);
+    // Left current: a thread's first call pays for it, later calls find it.
+    ok_ = MLIRFUSE_CUDA(context_set, primary);
   } else {
-    ok_ = pushed_ = MLIRFUSE_CUDA(context_push, wanted);
+    ok_ = pushed_ = MLIRFUSE_CUDA(context_push, primary);
   }
 }
 

@@ -1,5 +1,5 @@
-// The part of the CUDA driver API that mlirfuse uses. `libcuda.so.1` is opened at first use, so that everything builds
-// and imports on a machine without a GPU; the few types and constants needed are declared here for the same reason.
+// The CUDA driver functions that mlirfuse uses. `libcuda.so.1` is opened at first use, so that everything builds and
+// imports without a GPU; the few types and constants needed are declared here for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -122,38 +122,38 @@ static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56 && siz
      const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion,      \
      int oob_fill))
 
-// One pointer a function; a function that the installed driver is too old for answers CUDA_ERROR_NOT_SUPPORTED.
+// One pointer per function; a function that the installed driver lacks returns CUDA_ERROR_NOT_SUPPORTED.
 struct Driver {
 #define MLIRFUSE_MEMBER(member, symbol, parameters) Result(*member) parameters;
   MLIRFUSE_CUDA_FUNCTIONS(MLIRFUSE_MEMBER)
 #undef MLIRFUSE_MEMBER
 };
 
-// The driver's functions. Without a usable driver every function answers CUDA_ERROR_NOT_INITIALIZED, and
-// `why_unavailable` says what is missing; it is null otherwise.
+// The driver's functions. Without a usable driver every function returns CUDA_ERROR_NOT_INITIALIZED, and
+// `why_unavailable` returns the reason; it is null otherwise.
 const Driver& driver();
 const char* why_unavailable();
 
-// What went wrong in this thread since the last `take_error`: the first failure, which is the cause of those after it.
+// This thread's first failure since the last `take_error`, which is the cause of later ones.
 struct Error {
   Result code = kSuccess;
   const char* call = "";  // the driver function that failed
 };
 
-// Notes a failure for this thread; returns whether `code` is a success.
+// Records a failure for this thread; returns whether `code` is a success.
 bool check(Result code, const char* call);
 bool error_pending();
 Error take_error();
 const char* error_name(Result code);
 const char* error_text(Result code);
 
-// The calling thread's default device (mgpuSetDefaultDevice), whose primary context is created current where none is.
+// Sets the calling thread's default device (mgpuSetDefaultDevice), whose primary context is made current where none is.
 void set_default_device(int32_t device);
 bool ensure_context();
-// The primary context of a device, retained once a process; null with the error noted on failure.
+// Returns the primary context of a device, retained once per process; null with the error recorded on failure.
 Context primary_context(int32_t device);
 
-// Makes the primary context of a device current in a scope, at the price of one query where it already is.
+// Makes the primary context of a device current in a scope, at the cost of one query where it already is.
 class ContextScope {
  public:
   explicit ContextScope(int32_t device);
@@ -169,7 +169,7 @@ class ContextScope {
 
 }  // namespace mlirfuse::cuda
 
-// Calls a driver function and notes a failure: `MLIRFUSE_CUDA(launch, ...)` is true where it succeeded.
+// Calls a driver function and records a failure: `MLIRFUSE_CUDA(launch, ...)` is true on success.
 #define MLIRFUSE_CUDA(member, ...) \
   ::mlirfuse::cuda::check(::mlirfuse::cuda::driver().member(__VA_ARGS__), ::mlirfuse::cuda::symbol_##member)
 

@@ -27,7 +27,7 @@ PyObject* module_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   int device = 0;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "S|i:Module", const_cast<char**>(names), &image, &device))
     return nullptr;
-  // The characters of a bytes object end in a NUL that does not count, as PTX must.
+  // The characters of a bytes object end in a NUL that is not counted, as PTX needs.
   const char* data = PyBytes_AS_STRING(image);
   cuda::Module handle = nullptr;
   char log[8192] = "";
@@ -48,7 +48,7 @@ PyObject* module_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-// The image stays loaded when the object goes: a captured CUDA graph may still launch its kernels. `unload` is
+// The image stays loaded when the object is destroyed: a captured CUDA graph may still launch its kernels. `unload` is
 // explicit.
 void module_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
@@ -139,11 +139,11 @@ bool register_module_type(PyObject* module) {
       {"function", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(module_function)),
        METH_VARARGS | METH_KEYWORDS,
        "function(name, dynamic_smem=0, nonportable_cluster=False)\n--\n\n"
-       "The handle of a kernel, allowed that much dynamic shared memory and clusters of more than 8 blocks."},
+       "The handle of a kernel that may use that much dynamic shared memory and clusters of more than 8 blocks."},
       {"attributes", module_attributes, METH_O,
-       "attributes(handle)\n--\n\nWhat the driver says of a kernel, as a dict."},
+       "attributes(handle)\n--\n\nThe driver's attributes of a kernel, as a dict."},
       {"occupancy", module_occupancy, METH_VARARGS,
-       "occupancy(handle, block_threads, dynamic_smem)\n--\n\nBlocks that fit a multiprocessor at once."},
+       "occupancy(handle, block_threads, dynamic_smem)\n--\n\nThe most resident blocks per multiprocessor."},
       {"unload", module_unload, METH_NOARGS,
        "unload()\n--\n\nUnload the image. Nothing may launch its kernels any more, captured graphs included."},
       {nullptr, nullptr, 0, nullptr},

@@ -1,6 +1,6 @@
-// The ABI of MLIR's CUDA runtime (`mgpu*`), over the driver table of cuda_driver.h. It differs from upstream's in what
-// it does not do: a failure is kept in a thread-local state (see `mlirfuse_take_cuda_error`) instead of printed, the
-// context that is current in the calling thread is respected, and no call synchronizes unless its name says so.
+// The ABI of MLIR's CUDA runtime (`mgpu*`), over the driver table of cuda_driver.h. Unlike upstream's, a failure is
+// kept in a thread-local state (see `mlirfuse_take_cuda_error`) instead of printed, the context that is current in the
+// calling thread is respected, and no call synchronizes unless its name says so.
 #include "cuda_runtime_wrappers.h"
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace {
 
 cuda::DevicePtr device_pointer(void* pointer) { return reinterpret_cast<cuda::DevicePtr>(pointer); }
 
-// A kernel that asks for more dynamic shared memory than the default allowance must have been allowed it beforehand.
-// The query is a read of host memory, far cheaper than setting it at every launch.
+// A kernel that uses more dynamic shared memory than the default limit needs its limit raised before. The query is a
+// read of host memory, far cheaper than setting the limit at every launch.
 bool allow_dynamic_shared(cuda::Function function, int32_t bytes) {
   if (bytes <= 0) return true;
   int allowed = 0;
@@ -55,8 +55,7 @@ char* data_of(const MemRef* memref, int64_t element_bytes) { return memref->alig
 
 }  // namespace
 
-// Reads and clears the calling thread's error: its code (0 where there is none), its CUDA name and the call that
-// failed.
+// Reads and clears the calling thread's error: its code (0 for none), its CUDA name and the call that failed.
 MLIRFUSE_EXPORT int32_t mlirfuse_take_cuda_error(const char** name, const char** call) {
   const cuda::Error error = cuda::take_error();
   if (name) *name = error.code ? cuda::error_name(error.code) : "CUDA_SUCCESS";
@@ -109,9 +108,9 @@ MLIRFUSE_EXPORT void mgpuLaunchClusterKernel(cuda::Function function, intptr_t c
               extra);
 }
 
-// As mgpuLaunchKernel, but blocks may start once all blocks of the kernel before it on the stream have started:
-// programmatic dependent launch. What needs that kernel's results waits for its end itself. For sm_90 on, with kernels
-// of one call only.
+// Like mgpuLaunchKernel, but blocks may start once all blocks of the preceding kernel on the stream have started:
+// programmatic dependent launch. A kernel that needs the preceding one's results waits for its end itself. For sm_90
+// and later, between kernels of one call only.
 MLIRFUSE_EXPORT void mlirfuse_launch_early(cuda::Function function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
                                            intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
                                            cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {

@@ -13,7 +13,7 @@
 namespace mlirfuse {
 namespace {
 
-// A signature that owns what it refers to, and its record.
+// A signature that owns its references, and its record.
 struct Entry {
   uint64_t hash;
   std::vector<int64_t> words;
@@ -23,11 +23,11 @@ struct Entry {
 
 using EntryPtr = std::shared_ptr<Entry>;
 
-// An open-addressing table. All of it happens under the GIL; comparing objects may run Python code that calls back
-// here, so an entry is held while it is compared, and a change of the table meanwhile is seen by `generation`.
+// An open-addressing table, accessed under the GIL; comparing objects may run Python code that calls back into it, so
+// an entry is kept alive while it is compared, and a change of the table meanwhile is detected by `generation`.
 class Table {
  public:
-  // The record for a signature as a new reference; null where there is none, or with an exception set.
+  // Returns the record for a signature as a new reference; null where there is none, or with an exception set.
   PyObject* find(const Signature& signature) {
     if (slots_.empty()) return nullptr;
     const size_t mask = slots_.size() - 1;
@@ -53,7 +53,7 @@ class Table {
     EntryPtr* existing = nullptr;
     if (!find_slot(signature, &existing)) return false;
     if (existing) {
-      existing->swap(entry);  // the old one goes when the table is whole again
+      existing->swap(entry);  // the old one is destroyed when the table is consistent again
       return true;
     }
     if (count_ >= max_entries) clear();
@@ -96,7 +96,7 @@ class Table {
     return 1;
   }
 
-  // The slot that holds a signature, or null; false with an exception set.
+  // Finds the slot that contains a signature, or null; returns false with an exception set.
   bool find_slot(const Signature& signature, EntryPtr** found) {
     *found = nullptr;
     if (slots_.empty()) return true;
@@ -162,10 +162,10 @@ PyObject* call_miss(PyObject* self, Signature* signature, PyObject* const* args,
   Ref miss = Ref::borrow(state.miss.get());
   Ref record(PyObject_CallOneArg(miss.get(), tuple.get()));
   if (!record || Py_TYPE(record.get()) != record_type) return record.release();
-  // Read anew: other threads ran meanwhile and may have changed an array in place.
+  // Read again: other threads ran meanwhile and may have changed an array in place.
   Leaves leaves;
   if (!leaves.read(args, count)) return nullptr;
-  // Compiling may have found that a leaf is a constant, or that aliasing matters: then the key has become another one.
+  // Compilation may have found that a leaf is a constant, or that aliasing matters: then the key has changed.
   if (version != state.options_version && !signature->build(leaves, state.options)) return nullptr;
   if (!state.table.store(*signature, record.get(), state.max_entries)) return nullptr;
   return run_record(record.get(), leaves);
@@ -263,11 +263,10 @@ PyObject* get_misses(PyObject* self, void*) { return PyLong_FromUnsignedLongLong
 
 bool register_dispatcher_type(PyObject* module) {
   static PyMethodDef methods[] = {
-      {"set_static", set_static, METH_O,
-       "set_static(i)\n--\n\nFrom now on leaf i is a constant: its value is in the key."},
+      {"set_static", set_static, METH_O, "set_static(i)\n--\n\nMake leaf i a constant: its value is in the key."},
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
-       "set_alias_sensitive(on)\n--\n\nWhether the key says which array leaves share memory."},
-      {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nForget all records."},
+       "set_alias_sensitive(on)\n--\n\nWhether the key includes which array leaves share memory."},
+      {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nRemove all records."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyGetSetDef properties[] = {
@@ -289,10 +288,10 @@ bool register_dispatcher_type(PyObject* module) {
       {Py_tp_getset, properties},
       {Py_tp_members, members},
       {Py_sq_length, reinterpret_cast<void*>(dispatcher_length)},
-      {Py_tp_doc, const_cast<char*>(
-                      "Dispatcher(miss, max_entries=4096)\n--\n\n"
-                      "Calls the Record kept for the signature of the arguments. Where there is none, miss(arguments)\n"
-                      "makes it; anything else that it returns is the call's result and is not kept.")},
+      {Py_tp_doc,
+       const_cast<char*>("Dispatcher(miss, max_entries=4096)\n--\n\n"
+                         "Calls the Record cached for the arguments' signature. Where there is none, miss(arguments)\n"
+                         "creates it; anything else that it returns is the call's result and is not cached.")},
       {0, nullptr},
   };
   static PyType_Spec spec = {

@@ -1,4 +1,4 @@
-// The hot call: from the leaves of a call to the record compiled for their signature.
+// The hot path of a call: from the leaves of a call to the record compiled for their signature.
 #pragma once
 
 #include "python.h"

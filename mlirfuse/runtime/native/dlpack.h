@@ -55,14 +55,14 @@ struct Tensor {
   uint64_t byte_offset;
 };
 
-// The unversioned launch_template, in capsules named "dltensor".
+// The unversioned structure, in capsules named "dltensor".
 struct ManagedTensor {
   Tensor tensor;
   void* manager_ctx;
   void (*deleter)(ManagedTensor* self);
 };
 
-// The versioned launch_template, in capsules named "dltensor_versioned".
+// The versioned structure, in capsules named "dltensor_versioned".
 struct ManagedTensorVersioned {
   Version version;
   void* manager_ctx;

@@ -9,7 +9,7 @@ namespace {
 
 using dlpack::DataType;
 
-// ml_dtypes' bfloat16, imported at first need; null with an exception set where it is missing.
+// ml_dtypes' bfloat16, imported on first use; null with an exception set where it is missing.
 PyArray_Descr* bfloat16() {
   static PyArray_Descr* cached = nullptr;
   if (cached) return cached;
@@ -71,8 +71,8 @@ int type_number(DataType type) {
   return -1;
 }
 
-double half_to_double(uint16_t half) {
-  const uint32_t exponent = (half >> 10) & 0x1f, fraction = half & 0x3ff;
+double half_to_double(uint16_t bits) {
+  const uint32_t exponent = (bits >> 10) & 0x1f, fraction = bits & 0x3ff;
   double value;
   if (exponent == 0x1f)
     value = fraction ? Py_NAN : Py_HUGE_VAL;
@@ -80,7 +80,7 @@ double half_to_double(uint16_t half) {
     value = std::ldexp(fraction + 1024.0, static_cast<int>(exponent) - 25);
   else
     value = std::ldexp(fraction, -24);
-  return half >> 15 ? -value : value;
+  return bits >> 15 ? -value : value;
 }
 
 double bfloat16_to_double(uint16_t bits) {
@@ -203,7 +203,7 @@ bool scalar_from_memory(const void* data, DataType type, char kind, int64_t* wor
   if (!read(data, type, &value)) return false;
   if (kind == 'i') {
     if (!value.is_integer) {
-      PyErr_SetString(PyExc_TypeError, "a floating-point value was given where the compiled code takes an integer");
+      PyErr_SetString(PyExc_TypeError, "a floating-point value was passed where the compiled code takes an integer");
       return false;
     }
     words[0] = value.integer;

@@ -3,19 +3,19 @@
 
 #include <cstdint>
 
-// Launches a GPU's kernel, which gets a table by value: S numbers of blocks before each member (the largest integer
-// behind the last), then the members' words. What it says of M members that have W words each:
+// Launches a GPU kernel, which takes a table by value: S counts of the blocks before each member (the largest integer
+// after the last), then the members' words. `members`, for M members with W words each:
 //   M, W, threads, dynamic shared bytes, members of a launch, S, whether to launch early, the workspace's slot
-//   M times 1 + W places: of a member's number of blocks, and of its words
-// A place is 4 * slot, and 1 more where the slot is one of ints, 2 more where that holds an offset into the workspace.
+//   M times 1 + W operands: a member's number of blocks, and its words
+// An operand is 4 * slot, plus 1 for a slot of ints, plus 2 for one of ints that is an offset into the workspace.
 extern "C" void mlirfuse_launch_members(void* kernel, const int64_t* members, void** pointers, const int64_t* ints,
                                         void* stream);
 
-// Both are host functions as a Record calls them, of a `fusion.foreach`. ints for a GPU: its kernel, what is said
-// above, and what that calls ints (slots count from the kernel on). For a CPU, of M members that have W words each:
+// Host functions of a `fusion.foreach`, for a Record. ints for a GPU: its kernel, `members` as
+// above, and the ints of its operands (slots count from the kernel on). For a CPU, with M members of W words each:
 //   kernel, M, W, I, grain
-//   M + 1 numbers: tasks of the members before each, and of all
+//   M + 1 numbers: the number of tasks before each member, and of all
 //   M * W slots in pointers, M * I integers
-// A CPU kernel gets a member's pointers and integers as it gets those of a call.
+// A CPU kernel takes a member's pointers and integers like those of a call.
 extern "C" int32_t mlirfuse_foreach_cpu(void** pointers, const int64_t* ints, void* stream);
 extern "C" int32_t mlirfuse_foreach_gpu(void** pointers, const int64_t* ints, void* stream);

@@ -10,7 +10,7 @@ namespace mlirfuse {
 namespace {
 
 struct FunctionState {
-  std::vector<Ref> plain;  // by the number of arguments; null where none is known
+  std::vector<Ref> plain;  // by the number of arguments; null where there is none
   bool watched = false;
 };
 
@@ -34,8 +34,8 @@ PyObject* call_any(PyObject* self, PyObject* const* args, size_t count, PyObject
   return PyObject_VectorcallMethod(call.get(), arguments, 3, nullptr);
 }
 
-// The error that is raised, as self._raised(error) leaves it.
-void tell_raised(PyObject* self) {
+// Passes the raised error to self._raised(error), which may replace it.
+void report_raised(PyObject* self) {
   static Name raised("_raised");
   PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &error, &trace);
@@ -53,7 +53,7 @@ PyObject* call_known(PyObject* self, PyObject* const* args, size_t nargsf, PyObj
   if (state.watched && !Ref(PyObject_CallMethodNoArgs(self, check_scope.get()))) return nullptr;
   if ((names && PyTuple_GET_SIZE(names)) || count >= state.plain.size() || !state.plain[count])
     return call_any(self, args, count, names);
-  const Ref target = Ref::borrow(state.plain[count].get());  // whatever runs from here on may forget it
+  const Ref target = Ref::borrow(state.plain[count].get());  // the call may clear `plain`
   for (size_t i = 0; i < count; ++i)
     if (!surely_leaf(args[i])) return call_any(self, args, count, names);
   return PyObject_Vectorcall(target.get(), args, count, nullptr);
@@ -61,7 +61,7 @@ PyObject* call_known(PyObject* self, PyObject* const* args, size_t nargsf, PyObj
 
 PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   PyObject* result = call_known(self, args, nargsf, names);
-  if (!result) tell_raised(self);
+  if (!result) report_raised(self);
   return result;
 }
 
@@ -96,7 +96,7 @@ PyObject* set_plain(PyObject* self, PyObject* args) {
   std::vector<Ref>& plain = state_of(self).plain;
   if (plain.size() <= static_cast<size_t>(count)) plain.resize(static_cast<size_t>(count) + 1);
   Ref former = Ref::borrow(target);
-  std::swap(plain[static_cast<size_t>(count)], former);  // dropped when the table is whole again
+  std::swap(plain[static_cast<size_t>(count)], former);  // released when the table is consistent again
   Py_RETURN_NONE;
 }
 
@@ -117,10 +117,10 @@ PyObject* set_watched(PyObject* self, PyObject* on) {
 bool register_function_type(PyObject* module) {
   static PyMethodDef methods[] = {
       {"_set_plain", set_plain, METH_VARARGS,
-       "_set_plain(count, target)\n--\n\nFrom now on calls with `count` positional leaves are target(*leaves)."},
-      {"_clear_plain", clear_plain, METH_NOARGS, "_clear_plain()\n--\n\nForget what _set_plain has said."},
+       "_set_plain(count, target)\n--\n\nMake calls with `count` positional leaves call target(*leaves)."},
+      {"_clear_plain", clear_plain, METH_NOARGS, "_clear_plain()\n--\n\nRemove the targets of _set_plain."},
       {"_set_watched", set_watched, METH_O,
-       "_set_watched(on)\n--\n\nWhether each call begins with self._check_scope()."},
+       "_set_watched(on)\n--\n\nSet whether each call begins with self._check_scope()."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyMemberDef members[] = {
@@ -137,9 +137,9 @@ bool register_function_type(PyObject* module) {
       {Py_tp_members, members},
       {Py_tp_doc,
        const_cast<char*>(
-           "A callable to derive from. Calls go to self._call(args, kwargs), but for those whose arguments are all\n"
-           "positional and no containers, once _set_plain has said what runs as many. What a call raises is first\n"
-           "handed to self._raised(error).")},
+           "A callable base class. Calls go to self._call(args, kwargs), except those whose arguments are all\n"
+           "positional and not containers, where _set_plain has set a target for their number. An exception is first\n"
+           "passed to self._raised(error).")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Function", sizeof(FunctionObject), 0,

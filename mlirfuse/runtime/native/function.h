@@ -1,4 +1,4 @@
-// What a jitted function is to its callers: a callable that knows what runs its calls.
+// The callable object of a compiled function, which dispatches its calls.
 #pragma once
 
 #include "python.h"

@@ -25,7 +25,8 @@ bool has_attribute(PyObject* object, const char* name) {
   return static_cast<bool>(found);
 }
 
-// The exchange API on a type; null where there is none that we understand. Its capsule lives as long as its framework.
+// Returns the exchange API of a type; null where there is none of a supported version. Its capsule lives as long as its
+// framework.
 const dlpack::ExchangeAPI* exchange_api(PyObject* type) {
   Ref capsule(PyObject_GetAttrString(type, "__dlpack_c_exchange_api__"));
   if (!capsule || !PyCapsule_IsValid(capsule.get(), "dlpack_exchange_api")) {
@@ -55,8 +56,8 @@ ArrayType probe(PyTypeObject* type_object, bool* is_array) {
   return found;
 }
 
-// What `type` is to us, or null where it is no array. Types are kept alive, as their addresses are the keys; with more
-// of them than a program has, the rest are probed anew.
+// Returns the description of `type`, or null where it is not an array type. Types are kept alive, as their addresses
+// are the keys; beyond a limit no program reaches, the rest are probed at each call.
 const ArrayType* array_type(PyTypeObject* type) {
   static auto* known = new std::unordered_map<PyTypeObject*, std::unique_ptr<ArrayType>>;
   const auto it = known->find(type);
@@ -70,8 +71,8 @@ const ArrayType* array_type(PyTypeObject* type) {
   return slot.get();
 }
 
-// A call of a method without arguments that answers a bool; false where it raises (the exception is dropped).
-bool ask(PyObject* object, PyObject* name) {
+// Calls a method without arguments that returns a bool; false where it raises (the exception is dropped).
+bool call_predicate(PyObject* object, PyObject* name) {
   Ref answer(PyObject_CallMethodNoArgs(object, name));
   if (!answer) PyErr_Clear();
   return answer.get() == Py_True;
@@ -85,7 +86,7 @@ bool grad_is_enabled() {
   return answer.get() != Py_False;
 }
 
-// torch's negated and conjugated views are views of complex tensors, whose strides are even (in real numbers); asking
+// torch's negated and conjugated views are views of complex tensors, whose strides are even (in real numbers); querying
 // every tensor would cost more than reading it.
 bool may_be_lazy_view(const Leaf& leaf) {
   if (leaf.dtype.code == dlpack::kComplex) return true;
@@ -108,7 +109,7 @@ void contiguous_strides(const int64_t* shape, int32_t ndim, int64_t* strides) {
   for (int32_t i = ndim; i-- > 0; step *= shape[i]) strides[i] = step;
 }
 
-// The device whose memory a pointer is; device 0 without asking where there is no other.
+// Returns the device of a pointer's memory; device 0 without a query where there is no other.
 int32_t device_of_pointer(const void* data) {
   int count = 0;
   if (cuda::driver().device_count(&count) != cuda::kSuccess || count < 2 || !data) return 0;
@@ -119,7 +120,8 @@ int32_t device_of_pointer(const void* data) {
   return device;
 }
 
-// DLPack's type of a CUDA array interface's typestr such as "<f4"; the object's own dtype says what "|V2" stands for.
+// Converts the typestr of a CUDA array interface, such as "<f4", to a DLPack type; "|V2" is resolved by the object's
+// dtype.
 bool dtype_of_interface(PyObject* object, PyObject* typestr, dlpack::DataType* out) {
   Ref dtype;
   const char* text = typestr ? PyUnicode_AsUTF8(typestr) : nullptr;
@@ -139,7 +141,7 @@ bool dtype_of_interface(PyObject* object, PyObject* typestr, dlpack::DataType* o
 }
 
 int64_t key_of(dlpack::DataType type) {
-  // Apart from NumPy's keys, which are never negative.
+  // Disjoint from NumPy's keys, which are never negative.
   return ~int64_t(type.code | type.bits << 8 | type.lanes << 16);
 }
 
@@ -152,7 +154,7 @@ bool surely_leaf(PyObject* object) {
     return true;
   if (PyTuple_Check(object) || PyDict_Check(object)) return false;
   const ArrayType* found = array_type(type);
-  return found && (found->api || found->has_cuda_interface);  // of DLPack's others the front end makes NumPy's
+  return found && (found->api || found->has_cuda_interface);  // the front end converts other DLPack arrays to NumPy's
 }
 
 bool cupy_current_stream(void** stream) {
@@ -195,7 +197,7 @@ bool Leaves::read_one(PyObject* object, Leaf* leaf) {
   leaf->kind = LeafKind::Value;
   if (object == Py_None || type == &PyUnicode_Type || type == &PyTuple_Type) return true;
   if (PyArray_IsScalar(object, Generic)) {
-    // Not np.number: ml_dtypes' scalars are generic only. Strings, records and times are no numbers.
+    // Not np.number: ml_dtypes' scalars are generic only. Strings, records and times are not numbers.
     if (!PyArray_IsScalar(object, Flexible) && !PyArray_IsScalar(object, Datetime) &&
         !PyArray_IsScalar(object, Timedelta) && !PyArray_IsScalar(object, Object))
       leaf->kind = LeafKind::Scalar;
@@ -239,13 +241,13 @@ bool Leaves::read_exchange(Leaf* leaf) {
   if (leaf->array_type->api->dltensor_from_py_object_no_sync(leaf->object, &tensor) != 0) return false;
   set_tensor(tensor, leaf);
   if (!tensor.data && std::find(tensor.shape, tensor.shape + tensor.ndim, 0) == tensor.shape + tensor.ndim) {
-    PyErr_Format(PyExc_ValueError, "a %s has no memory: what is compiled runs on real tensors",
+    PyErr_Format(PyExc_ValueError, "a %s has no memory: compiled code runs on real tensors only",
                  Py_TYPE(leaf->object)->tp_name);
     return false;
   }
   if (leaf->array_type->has_lazy_views && may_be_lazy_view(*leaf)) {
     static Name is_neg("is_neg"), is_conj("is_conj");
-    leaf->lazy_view = ask(leaf->object, is_neg.get()) || ask(leaf->object, is_conj.get());
+    leaf->lazy_view = call_predicate(leaf->object, is_neg.get()) || call_predicate(leaf->object, is_conj.get());
   }
   return true;
 }
@@ -309,12 +311,12 @@ bool Leaves::read_cuda_interface(Leaf* leaf) {
   leaf->writable = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1)) == 0;
   if (stream && stream != Py_None) leaf->stream = PyLong_AsLongLong(stream);
   if (PyErr_Occurred()) return false;
-  // One unit for strides, so that the same array has one signature.
+  // One unit for strides, so that an array always has the same signature.
   if (leaf->strides_in_bytes) {
     leaf->strides_in_bytes = false;
     for (int32_t i = 0; i < leaf->ndim; ++i) {
       if (dims[leaf->ndim + i] % leaf->item_bytes) {
-        PyErr_SetString(PyExc_ValueError, "strides that are no multiple of the item size are not supported on CUDA");
+        PyErr_SetString(PyExc_ValueError, "strides that are not multiples of the item size are not supported on CUDA");
         return false;
       }
       dims[leaf->ndim + i] /= leaf->item_bytes;
@@ -334,7 +336,7 @@ bool Leaves::read_dlpack_capsule(Leaf* leaf) {
     return false;
   Ref capsule;
   if (type == dlpack::kCUDA || type == dlpack::kCUDAManaged) {
-    // The producer makes the data ready on the legacy default stream (1), where the launch will go.
+    // The producer makes the data ready on the legacy default stream (1), on which the kernels are launched.
     Ref stream(PyLong_FromLong(1)), method(PyObject_GetAttr(leaf->object, dlpack_name.get()));
     Ref names(Py_BuildValue("(O)", stream_name.get()));
     if (!stream || !method || !names) return false;
@@ -357,7 +359,7 @@ bool Leaves::read_dlpack_capsule(Leaf* leaf) {
     }
   }
   if (!tensor) {
-    PyErr_Format(PyExc_TypeError, "__dlpack__ of a %s returned no usable capsule", Py_TYPE(leaf->object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "__dlpack__ of a %s did not return a usable capsule", Py_TYPE(leaf->object)->tp_name);
     return false;
   }
   capsules_.push_back(capsule.release());

@@ -1,4 +1,4 @@
-// The arguments of a call, read: what each leaf is, and for arrays where their memory lies and how it is laid out.
+// The arguments of a call: the type of each leaf, and the memory and layout of arrays.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@ enum class LeafKind : uint8_t {
 
 enum class Framework : uint8_t {
   NumPy,
-  Exchange,   // speaks DLPack's C exchange API (torch)
-  Interface,  // speaks __cuda_array_interface__ or __dlpack__ through Python (CuPy, our DeviceArray)
+  Exchange,   // has DLPack's C exchange API (torch)
+  Interface,  // has __cuda_array_interface__ or __dlpack__ in Python (CuPy, mlirfuse's DeviceArray)
 };
 
-// What is known of an array type; found once, kept for good.
+// The properties of an array type; determined once and cached.
 struct ArrayType {
   Framework framework;
   const dlpack::ExchangeAPI* api;  // Framework::Exchange
   bool has_cuda_interface;         // Framework::Interface
   bool has_requires_grad;
-  bool has_lazy_views;  // torch: is_neg and is_conj views, whose memory holds other values than the tensor
+  bool has_lazy_views;  // torch: is_neg and is_conj views, whose memory differs from the tensor's values
   bool is_cupy;
 };
 
@@ -41,7 +41,7 @@ struct Leaf {
   bool lazy_view;
   bool strides_in_bytes;  // NumPy; in elements otherwise
   int32_t ndim;
-  int32_t device_type;  // DLPack's
+  int32_t device_type;  // DLPack's code
   int32_t device_id;
   int64_t dtype_key;  // equal for equal dtypes; see also Leaves::dtype_object
   int64_t item_bytes;
@@ -50,7 +50,7 @@ struct Leaf {
   const int64_t* strides;
   dlpack::DataType dtype;       // not NumPy
   const ArrayType* array_type;  // not NumPy
-  int64_t stream;               // Framework::Interface: the stream its producer asks for, -1 where it names none
+  int64_t stream;               // Framework::Interface: the stream of its producer, -1 where it names none
 
   bool on_cuda() const { return device_type == dlpack::kCUDA || device_type == dlpack::kCUDAManaged; }
   PyArrayObject* numpy() const { return reinterpret_cast<PyArrayObject*>(object); }
@@ -63,13 +63,13 @@ class Leaves {
   Leaves(const Leaves&) = delete;
   Leaves& operator=(const Leaves&) = delete;
 
-  // False with an exception set where a leaf cannot be read.
+  // Returns false with an exception set where a leaf cannot be read.
   bool read(PyObject* const* objects, size_t count);
 
   size_t size() const { return leaves_.size(); }
   const Leaf& operator[](size_t i) const { return leaves_[i]; }
   bool any_cuda() const { return any_cuda_; }
-  // A host scalar in a call on CUDA: an array of no dimensions, passed by value.
+  // Whether a leaf is a host scalar in a call on CUDA: a 0-d array, passed by value.
   bool by_value(const Leaf& leaf) const { return any_cuda_ && leaf.ndim == 0 && !leaf.on_cuda(); }
 
  private:
@@ -84,15 +84,15 @@ class Leaves {
 
   SmallBuffer<Leaf, 12> leaves_;
   std::vector<std::unique_ptr<int64_t[]>> dims_;
-  std::vector<PyObject*> capsules_;  // keep what Interface leaves describe
+  std::vector<PyObject*> capsules_;  // own the memory of Interface leaves
   bool any_cuda_ = false;
 };
 
-// Whether an argument is a leaf whatever its value: a number, a string, None or an array. Others may be containers, or
-// values that are being traced.
+// Whether an argument is certainly a leaf: a number, a string, None or an array. Others may be containers, or values
+// that are being traced.
 bool surely_leaf(PyObject* object);
 
-// The stream that CuPy has current in this thread; false with an exception set on failure.
+// Returns CuPy's current stream in this thread; false with an exception set on failure.
 bool cupy_current_stream(void** stream);
 
 }  // namespace mlirfuse

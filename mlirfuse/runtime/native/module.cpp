@@ -96,7 +96,7 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
     const size_t bytes = in_bytes.extent ? static_cast<size_t>(in_bytes.extent - 1 + spec.item_bytes) : 0;
     for (int64_t stride : in_bytes.strides) {
       if (stride >= 0) continue;
-      PyErr_SetString(PyExc_ValueError, "a new array has no negative strides");
+      PyErr_SetString(PyExc_ValueError, "a new array cannot have negative strides");
       return nullptr;
     }
     return make_pool_array(reinterpret_cast<PyArray_Descr*>(spec.descr.get()), static_cast<int>(spec.shape.size()),
@@ -109,23 +109,23 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
 PyMethodDef methods[] = {
     {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, describe_doc},
     {"symbols", symbols, METH_NOARGS,
-     "symbols()\n--\n\nThe addresses of what compiled host code calls: MLIR's CUDA runtime, "
+     "symbols()\n--\n\nThe addresses of functions that compiled host code calls: MLIR's CUDA runtime, "
      "mlirfuse_parallel_for and mlirfuse_bad_index."},
-    {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nWhat the pool of CPU buffers holds, as a dict."},
-    {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe CPU threads that a parallel loop may use."},
+    {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nStatistics of the CPU buffer pool, as a dict."},
+    {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe number of CPU threads of a parallel loop."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
     {"place_of", place_of, METH_O,
-     "place_of(array)\n--\n\nWhere a NumPy array lies: a tuple of its address, extents and strides, the addresses "
+     "place_of(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides, the addresses "
      "where "
-     "its elements begin and end, and 1 for a dense last dimension, 2 for writeable, 4 for aligned, added up."},
+     "its elements begin and end, and the sum of 1 for a dense last dimension, 2 for writeable, 4 for aligned."},
     {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
      "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
     {"make_results_by", make_results_by, METH_O,
-     "make_results_by(maker)\n--\n\nWhat makes torch's results: maker(beside, (DLPack's code, bits), shape), or None."},
+     "make_results_by(maker)\n--\n\nSet torch's allocator: maker(prototype, (DLPack code, bits), shape), or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 
-// What the environment says, as mlirfuse.core.settings has read it.
+// Applies the environment's settings, as read by mlirfuse.core.settings.
 bool apply_settings() {
   Ref settings(PyImport_ImportModule("mlirfuse.core.settings"));
   Ref threads(settings ? PyObject_GetAttrString(settings.get(), "NUM_THREADS") : nullptr);

@@ -1,4 +1,4 @@
-// What every file of the extension module that touches Python or NumPy includes, and a few helpers over their C APIs.
+// Common includes of the extension's files that use Python or NumPy, and helpers over their C APIs.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -49,7 +49,7 @@ class SmallBuffer {
   SmallBuffer(const SmallBuffer&) = delete;
   SmallBuffer& operator=(const SmallBuffer&) = delete;
 
-  // Room for `count` more values, which the caller fills; null with MemoryError set on failure.
+  // Appends `count` uninitialized values, which the caller fills; null with MemoryError set on failure.
   T* extend(size_t count) {
     if (size_ + count > capacity_ && !reserve(size_ + count)) return nullptr;
     T* added = data_ + size_;
@@ -73,8 +73,8 @@ class SmallBuffer {
   const T* end() const { return data_ + size_; }
 
  private:
-  bool reserve(size_t wanted) {
-    const size_t capacity = wanted > 2 * capacity_ ? wanted : 2 * capacity_;
+  bool reserve(size_t required) {
+    const size_t capacity = required > 2 * capacity_ ? required : 2 * capacity_;
     void* grown = PyMem_RawMalloc(capacity * sizeof(T));
     if (!grown) {
       PyErr_NoMemory();
@@ -113,14 +113,14 @@ class Name {
   PyObject* object_;
 };
 
-// The attribute, or null without an exception where there is none (any other exception stays set).
+// Returns the attribute, or null without an exception where it is missing (any other exception stays set).
 inline Ref optional_attribute(PyObject* object, PyObject* name) {
   PyObject* found = PyObject_GetAttr(object, name);
   if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
   return Ref(found);
 }
 
-// `module.name`, imported; null with the exception set on failure.
+// Imports `module.name`; null with the exception set on failure.
 inline Ref import_name(const char* module, const char* name) {
   Ref imported(PyImport_ImportModule(module));
   return imported ? Ref(PyObject_GetAttrString(imported.get(), name)) : Ref();

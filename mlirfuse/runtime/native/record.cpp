@@ -50,7 +50,7 @@ struct RecordData {
   Ref keep;
   Py_ssize_t prototype = -1;
   bool release_gil = false;
-  size_t leaves_needed = 0;  // one more than the greatest leaf index used
+  size_t leaves_needed = 0;  // one more than the largest leaf index used
 
   void uses_leaf(size_t leaf) { leaves_needed = std::max(leaves_needed, leaf + 1); }
 };
@@ -91,7 +91,7 @@ bool parse_scalar(PyObject* item, RecordData* data) {
   const Py_ssize_t words = kind == 'c' ? 2 : 1;
   if ((kind != 'f' && kind != 'i' && kind != 'c') || leaf < 0 || slot < 0 ||
       slot + words > static_cast<Py_ssize_t>(data->ints.size())) {
-    PyErr_Format(PyExc_ValueError, "scalar %R is out of range, or its kind is none of 'f', 'i', 'c'", item);
+    PyErr_Format(PyExc_ValueError, "scalar %R is out of range, or its kind is not 'f', 'i' or 'c'", item);
     return false;
   }
   data->scalars.push_back({static_cast<size_t>(leaf), static_cast<size_t>(slot), static_cast<char>(kind)});
@@ -128,7 +128,7 @@ bool parse_output(PyObject* item, RecordData* data) {
       return false;
     for (int64_t stride : output.spec.strides) {
       if (stride >= 0) continue;
-      PyErr_SetString(PyExc_ValueError, "a new output has no negative strides");
+      PyErr_SetString(PyExc_ValueError, "a new output cannot have negative strides");
       return false;
     }
   } else if (name == "arg") {
@@ -150,7 +150,7 @@ bool parse_output(PyObject* item, RecordData* data) {
       return false;
     output.byte_offset = byte_offset;
   } else {
-    PyErr_Format(PyExc_ValueError, "output %R is none of 'new', 'arg', 'view'", item);
+    PyErr_Format(PyExc_ValueError, "output %R is not 'new', 'arg' or 'view'", item);
     return false;
   }
   data->outputs.push_back(std::move(output));
@@ -240,7 +240,7 @@ int record_traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int record_clear(PyObject* self) {
-  // The launch address may be a part of what `keep` keeps: a cleared record launches nothing.
+  // The launch address may be in memory that `keep` owns: a cleared record launches nothing.
   RecordData& data = data_of(self);
   data.launch = nullptr;
   data.result = Ref();
@@ -250,7 +250,7 @@ int record_clear(PyObject* self) {
 
 // ---- execution
 
-// The leaf whose framework allocates and whose current stream is used.
+// Returns the leaf whose framework allocates and whose current stream is used.
 const Leaf* find_prototype(const RecordData& data, const Leaves& leaves) {
   if (data.prototype >= 0) return &leaves[static_cast<size_t>(data.prototype)];
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -293,7 +293,7 @@ bool read_scalar(const Leaf& leaf, char kind, int64_t* words) {
   return scalar_from_memory(leaf.data, dtype, kind, words);
 }
 
-// The outputs of one call, owned until they are handed on.
+// The outputs of one call, owned until they are returned.
 struct Outputs {
   SmallBuffer<PyObject*, 8> objects;
   ~Outputs() {
@@ -362,7 +362,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
     PyErr_Format(PyExc_TypeError, "the record takes %zu arguments, %zu were given", data.leaves_needed, leaves.size());
     return nullptr;
   }
-  if (data.placement.cuda && !check_bad_index()) return nullptr;  // of an earlier call
+  if (data.placement.cuda && !check_bad_index()) return nullptr;  // reported by an earlier call
   const Leaf* prototype = find_prototype(data, leaves);
   // Current from here on, as CuPy allocates on the current device.
   std::optional<cuda::ContextScope> context;
@@ -422,9 +422,9 @@ bool register_record_type(PyObject* module) {
        const_cast<char*>(
            "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"
            "       prototype=-1, release_gil=False)\n--\n\n"
-           "What a Dispatcher runs for one signature: `launch` is the address of\n"
+           "The compiled call of a Dispatcher for one signature: `launch` is the address of\n"
            "int32_t launch(void** pointers, const int64_t* ints, void* stream), or 0 for nothing.\n"
-           "`pointers` holds the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"
+           "`pointers` has the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"
            "workspace (null where `workspace` is 0).")},
       {0, nullptr},
   };

@@ -1,4 +1,4 @@
-// What a hit runs: a compiled function with everything it needs that does not change from call to call.
+// The record of a cache hit: a compiled function with all of its inputs that do not change from call to call.
 #pragma once
 
 #include "leaves.h"

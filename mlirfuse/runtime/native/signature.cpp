@@ -20,31 +20,31 @@ uint64_t hash_words(const int64_t* words, size_t count) {
   return hash;
 }
 
-// The floating-point number a scalar holds; false where it is of another kind.
-bool floating_bits(PyObject* object, double parts[2]) {
+// Reads the floating-point number of a scalar; false where it has another type.
+bool floating_bits(PyObject* object, double components[2]) {
   if (PyFloat_Check(object)) {
-    parts[0] = PyFloat_AS_DOUBLE(object);
-    parts[1] = 0;
+    components[0] = PyFloat_AS_DOUBLE(object);
+    components[1] = 0;
     return true;
   }
   if (!PyComplex_Check(object) && !PyArray_IsScalar(object, Inexact)) return false;
   const Py_complex value = PyComplex_AsCComplex(object);
   if (PyErr_Occurred()) PyErr_Clear();
-  parts[0] = value.real;
-  parts[1] = value.imag;
+  components[0] = value.real;
+  components[1] = value.imag;
   return true;
 }
 
-// An object that has no hash is known by its identity: a data class, a set, another library's array. Whether it can be
-// an argument of compiled code, the front end decides.
+// An object without a hash is identified by its address: a data class, a set, another library's array. The front end
+// decides whether it can be an argument of compiled code.
 bool hashable(PyObject* object) { return Py_TYPE(object)->tp_hash != PyObject_HashNotImplemented; }
 
 // A hash that agrees with `same_value`.
 bool hash_value(PyObject* object, int64_t* hash) {
-  double parts[2];
-  if (floating_bits(object, parts)) {
+  double components[2];
+  if (floating_bits(object, components)) {
     int64_t bits[2];
-    std::memcpy(bits, parts, sizeof bits);
+    std::memcpy(bits, components, sizeof bits);
     *hash = static_cast<int64_t>(mix(static_cast<uint64_t>(bits[0]), static_cast<uint64_t>(bits[1])));
     return true;
   }
@@ -66,7 +66,7 @@ bool hash_value(PyObject* object, int64_t* hash) {
   return true;
 }
 
-// A Python integer that does not fit a 64-bit one is a constant of the compiled code.
+// A Python integer that does not fit into 64 bits is a constant of the compiled code.
 bool too_wide(const Leaf& leaf) {
   if (leaf.kind != LeafKind::Scalar || !PyLong_CheckExact(leaf.object)) return false;
   int overflow = 0;
@@ -74,18 +74,18 @@ bool too_wide(const Leaf& leaf) {
   return overflow != 0;
 }
 
-// What the first word of a leaf says first.
+// The tag in the first word of a leaf.
 enum Tag : int64_t { kArrayTag = 1, kHostScalarTag, kScalarTag, kValueTag };
 
 // The part of an address's alignment that code can use: none where the value alone is passed, and for one element its
-// own, so that the accidents of small allocations do not multiply records.
+// own size, so that accidental alignments of small allocations do not multiply records.
 int64_t useful_alignment(const Leaf& leaf, bool by_value) {
   if (by_value) return 0;
   if (leaf.ndim > 0 || leaf.item_bytes <= 0) return leaf.alignment;
   return std::min<int64_t>(leaf.alignment, __builtin_ctzll(static_cast<uint64_t>(leaf.item_bytes)));
 }
 
-// The bytes that an array's elements span, [begin, end).
+// The byte range of an array's elements, [begin, end).
 struct Extent {
   const char* begin;
   const char* end;
@@ -108,7 +108,7 @@ bool same_layout(const Leaf& a, const Leaf& b) {
          std::equal(a.strides, a.strides + a.ndim, b.strides);
 }
 
-// Two bits a pair of arrays: 0 disjoint, 1 the same elements in the same places, 2 overlapping in another way, 3 one
+// Two bits per pair of arrays: 0 disjoint, 1 the same elements at the same addresses, 2 overlapping otherwise, 3 one
 // object.
 bool add_overlaps(const Leaves& leaves, SmallBuffer<int64_t, 192>* words) {
   int64_t word = 0;
@@ -141,7 +141,7 @@ int same_value(PyObject* a, PyObject* b) {
   if (a == b) return 1;
   if (Py_TYPE(a) != Py_TYPE(b)) return 0;
   double x[2], y[2];
-  // Bits are compared: -0.0 is another constant than 0.0, and a NaN is the constant that it is.
+  // Bits are compared: -0.0 and 0.0 are different constants, and a NaN equals itself.
   // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
   if (floating_bits(a, x) && floating_bits(b, y)) return std::memcmp(x, y, sizeof x) == 0;
   if (PyTuple_Check(a)) {
@@ -198,11 +198,11 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
     std::copy(leaf.shape, leaf.shape + ndim, out + 3);
     std::copy(leaf.strides, leaf.strides + ndim, out + 3 + ndim);
 
-    // A dtype with a part that its number does not say (fields, a unit of time) counts as a value.
+    // A dtype with properties that its number does not include (fields, a unit of time) counts as a value.
     if (leaf.framework == Framework::NumPy && !PyTypeNum_ISNUMBER(PyArray_TYPE(leaf.numpy())) &&
         PyArray_TYPE(leaf.numpy()) < NPY_USERDEF && PyArray_TYPE(leaf.numpy()) != NPY_BOOL)
       if (!add_value(reinterpret_cast<PyObject*>(PyArray_DESCR(leaf.numpy())))) return false;
-    // A static 0-d array on the host is known by its value's bits.
+    // A static 0-d array on the host is identified by its value's bits.
     if (options.static_at(i) && leaf.ndim == 0 && leaf.device_type == dlpack::kCPU && leaf.item_bytes <= 16) {
       int64_t* bits = words.extend(2);
       if (!bits) return false;

@@ -17,12 +17,12 @@
 namespace mlirfuse {
 namespace {
 
-// Chunks a thread gets on average: more balance the load better, fewer cost less.
+// Average number of chunks per thread: more balance the load better, fewer have less overhead.
 constexpr int64_t kChunksPerThread = 4;
 // How long an idle worker spins before it sleeps: longer than the gap between two loops of one program, far shorter
 // than a scheduler's time slice.
 constexpr auto kSpinTime = std::chrono::microseconds(30);
-// Sleepers that one thread wakes; those it woke wake the next ones, so that no thread pays for all.
+// Sleeping workers that one thread wakes; those wake the next ones, so that no thread pays for all.
 constexpr int kWakeFanout = 2;
 
 void pause() {
@@ -67,15 +67,15 @@ struct Loop {
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= n; }
 };
 
-// One loop at a time. Workers join it through `gate_`, which counts those inside while it is open; the caller closes
-// the gate when no chunk is left and waits only for the workers inside, so that one that is slow to wake delays nobody.
+// Runs one loop at a time. Workers join it through `gate_`, which counts those inside while it is open; the caller
+// closes the gate when no chunk is left and waits only for the workers inside, so that a slow worker delays nobody.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) : threads_(threads) {}
 
   int threads() const { return threads_.load(std::memory_order_relaxed); }
 
-  // False where the workers are taken; then nothing has run.
+  // Returns false, without having run anything, if the workers are busy.
   bool run(void (*fn)(int64_t, int64_t, void*), void* ctx, int64_t n, int64_t grain) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
     const int64_t threads = this->threads();
@@ -121,7 +121,7 @@ class ThreadPool {
       try {
         workers_.emplace_back([this, seen = epoch_.load(std::memory_order_relaxed)] { serve(seen); });
       } catch (const std::system_error&) {
-        return;  // the limit on threads is reached: go on with fewer
+        return;  // the limit on threads is reached: continue with fewer
       }
     }
   }
@@ -179,8 +179,8 @@ ThreadPool*& pool_slot() {
   return pool;
 }
 
-// After a fork the workers are gone with the parent: the child starts with a new pool of the same width and abandons
-// the old one, whose threads cannot be joined.
+// After a fork the workers do not exist in the child: it starts a new pool of the same width and abandons the old one,
+// whose threads cannot be joined.
 void renew_after_fork() {
   pool_slot() = new ThreadPool(pool_slot()->threads());
   inside_loop = false;

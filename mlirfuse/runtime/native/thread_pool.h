@@ -1,18 +1,18 @@
-// The CPU threads that compiled parallel loops run on.
+// The CPU threads of compiled parallel loops.
 #pragma once
 
 #include <cstdint>
 
-// Calls fn(begin, end, ctx) on chunks that together cover [0, n), each a multiple of `grain` long but the last. Chunks
+// Calls fn(begin, end, ctx) on chunks that together cover [0, n), each of a multiple of `grain` except the last. Chunks
 // run on the calling thread and on persistent workers; the call returns when all are done. With n <= grain, inside
-// another parallel loop, and while another thread's loop holds the workers, fn(0, n, ctx) runs on the calling thread
+// another parallel loop, and while another thread's loop has the workers, fn(0, n, ctx) runs on the calling thread
 // alone.
 extern "C" void mlirfuse_parallel_for(void (*fn)(int64_t begin, int64_t end, void* ctx), void* ctx, int64_t n,
                                       int64_t grain);
 
 namespace mlirfuse {
 
-// The threads a loop may use, the caller among them; at first as many as CPUs that the process may run on.
+// The number of threads of a loop, the caller included; initially the CPUs that the process may run on.
 int num_threads();
 void set_num_threads(int count);
 

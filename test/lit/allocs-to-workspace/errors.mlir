@@ -1,6 +1,6 @@
 // RUN: not mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(allocs-to-workspace)' 2>&1 | FileCheck %s
 
-// CHECK: allocs-to-workspace: the last argument of @no_workspace is no memref<?xi8>
+// CHECK: allocs-to-workspace: the last argument of @no_workspace is not a memref<?xi8>
 func.func @no_workspace(%x: f32) {
   %a = memref.alloc() : memref<f32>
   memref.store %x, %a[] : memref<f32>

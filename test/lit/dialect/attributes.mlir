@@ -106,7 +106,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4x1xf32> {
-  // expected-error @+1 {{'fusion.expand_dims' op axes [7] are no places of new axes in a result of rank 2}}
+  // expected-error @+1 {{'fusion.expand_dims' op axes [7] are not indices of new axes in a result of rank 2}}
   %0 = "fusion.expand_dims"(%x) {axes = [7]} : (tensor<4xf32>) -> tensor<4x1xf32>
   return %0 : tensor<4x1xf32>
 }
@@ -146,7 +146,7 @@ func.func @f() -> tensor<f32> {
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @+1 {{'fusion.roll' op roll: shift 4 is not one of 0 … 4 - 1, the places along axis 0}}
+  // expected-error @+1 {{'fusion.roll' op roll: shift 4 is not one of 0 … 4 - 1, for axis 0}}
   %0 = "fusion.roll"(%x) {axis = 0, shift = 4} : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }

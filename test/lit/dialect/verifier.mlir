@@ -107,7 +107,7 @@ func.func @variadic(%x: tensor<4xf32>, %y: tensor<4xf64>) -> tensor<8xf32> {
 // -----
 
 func.func @unknown_op(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @+1 {{'fusion.frobnicate' op is no operation of the fusion dialect}}
+  // expected-error @+1 {{'fusion.frobnicate' op is not an operation of the fusion dialect}}
   %0 = "fusion.frobnicate"(%x) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }

@@ -1,6 +1,6 @@
-// expected-error {{flatten-parallel-loops: 'arith.addf' stands outside of loops, and 'func.return' uses its result}}
+// expected-error {{flatten-parallel-loops: 'arith.addf' is outside of loops, and 'func.return' uses its result}}
 // RUN: mlirfuse-opt %s --verify-diagnostics --pass-pipeline='flatten-parallel-loops,canonicalize'
-// No value comes out of a loop: what stands outside of loops has to work on buffers.
+// A loop returns no values: computations outside of loops have to be on buffers.
 
 func.func @value(%b: memref<f32>) -> f32 {
   %y = memref.load %b[] : memref<f32>

@@ -1,7 +1,7 @@
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-decompose)' | FileCheck %s
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-decompose{statistics=false keep=softmax:layer_norm})' | FileCheck %s --check-prefix=KEEP
 // RUN: not mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-decompose{keep=softmix})' 2>&1 | FileCheck %s --check-prefix=ERR
-// ERR: error: fusion-decompose: keep names 'softmix', which is no op of the table
+// ERR: error: fusion-decompose: keep names 'softmix', which is not in the op table
 
 // CHECK-LABEL: func.func @softmax
 // CHECK: %[[M:.*]] = "fusion.max"(%arg0) {axes = [1], keepdims = true}

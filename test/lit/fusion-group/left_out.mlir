@@ -3,7 +3,7 @@
 // What cannot be in a group says why; so does a single op.
 // CHECK-LABEL: func.func @left_out
 // CHECK-NOT: fusion.group
-// CHECK: "fusion.softmax"{{.*}}note = "is composite: fusion-decompose takes it apart"
+// CHECK: "fusion.softmax"{{.*}}note = "is composite: fusion-decompose expands it"
 // CHECK: "fusion.matmul"{{.*}}note = "runs through a library"
 // CHECK: "fusion.exp"{{.*}}note = "is alone: no neighbour can be fused with it, and single-op is off"
 func.func @left_out(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {

@@ -3,9 +3,9 @@
 // RUN: not mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-group{max-arg=4})' 2>&1 | FileCheck %s --check-prefix=ERR
 // ERR: fusion-group: unknown option 'max-arg'; did you mean 'max-args'?; its options are horizontal, single-op, max-args, views
 
-// CHECK: %[[A:.*]] = "fusion.add"(%arg0, %arg1) {note = "is alone: add was not merged with add: 5 inputs and outputs together pass max-args=4"}
+// CHECK: %[[A:.*]] = "fusion.add"(%arg0, %arg1) {note = "is alone: add was not merged with add: 5 inputs and outputs together exceed max-args=4"}
 // CHECK: "fusion.group"(%[[A]], %arg2, %arg3)
-// CHECK: }) {notes = ["add was not merged with add: 5 inputs and outputs together pass max-args=4"], number = 0 : i64, why = "the first group"}
+// CHECK: }) {notes = ["add was not merged with add: 5 inputs and outputs together exceed max-args=4"], number = 0 : i64, why = "the first group"}
 
 // ALL: "fusion.group"(%arg0, %arg1, %arg2, %arg3)
 // ALL-NOT: fusion.group

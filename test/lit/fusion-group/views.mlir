@@ -7,7 +7,7 @@
 // CHECK: fusion.index_put_accumulate
 // CHECK-NOT: fusion.reshape
 // CHECK: "fusion.yield"
-// CHECK: %[[R:.*]] = "fusion.reshape"(%[[G]]) {{.*}}note = "is a view of what is complete only after its kernel"
+// CHECK: %[[R:.*]] = "fusion.reshape"(%[[G]]) {{.*}}note = "is a view of a scatter-add, which is complete only after its kernel"
 // CHECK: return %[[R]]
 // INSIDE-LABEL: func.func @only_a_result(
 // INSIDE: fusion.index_put_accumulate

@@ -2,9 +2,9 @@
 
 // A write that is seen outside of its block stays, and so does every other write into the same tensor.
 // CHECK-LABEL: func.func @surrounding_block
-// CHECK: "fusion.neg"(%arg0) {inplace = true, note = "stays in place: the tensor belongs to a surrounding block"}
+// CHECK: "fusion.neg"(%arg0) {inplace = true, note = "stays in place: the tensor belongs to an enclosing block"}
 // CHECK: scf.if
-// CHECK-NEXT: "fusion.add"(%arg0, %arg1) {inplace = true, note = "stays in place: the tensor belongs to a surrounding block"}
+// CHECK-NEXT: "fusion.add"(%arg0, %arg1) {inplace = true, note = "stays in place: the tensor belongs to an enclosing block"}
 func.func @surrounding_block(%x: tensor<8xf32>, %y: tensor<8xf32>, %c: i1) {
   %0 = "fusion.neg"(%x) {inplace = true} : (tensor<8xf32>) -> tensor<8xf32>
   scf.if %c {
@@ -27,7 +27,7 @@ func.func @escaped(%x: tensor<8xf32>) {
 // -----
 
 // CHECK-LABEL: func.func @overlap
-// CHECK: "fusion.neg"(%{{.*}}) {inplace = true, note = "stays in place: elements of the view lie on each other"}
+// CHECK: "fusion.neg"(%{{.*}}) {inplace = true, note = "stays in place: elements of the view overlap"}
 func.func @overlap(%x: tensor<8xf32>) {
   %0 = "fusion.broadcast_in_dim"(%x) {shape = [2, 8], dims = [1]} : (tensor<8xf32>) -> tensor<2x8xf32>
   %1 = "fusion.neg"(%0) {inplace = true} : (tensor<2x8xf32>) -> tensor<2x8xf32>
@@ -70,7 +70,7 @@ func.func @own(%x: tensor<8xf32>, %c: i1) -> tensor<8xf32> {
 // What control flow gives on may be the tensor itself: its reader sees the write.
 // CHECK-LABEL: func.func @given_on
 // CHECK: scf.if
-// CHECK: "fusion.relu"(%arg0) {inplace = true, note = "stays in place: the tensor comes out of scf.if, too"}
+// CHECK: "fusion.relu"(%arg0) {inplace = true, note = "stays in place: the tensor is also a result of scf.if"}
 func.func @given_on(%x: tensor<8xf32>, %y: tensor<8xf32>, %c: i1) -> tensor<8xf32> {
   %0 = scf.if %c -> tensor<8xf32> {
     scf.yield %x : tensor<8xf32>

@@ -1,4 +1,4 @@
-// A size that no argument tells is named, with the op whose result has it.
+// A size that no argument has is named, with the op whose result has it.
 // RUN: not mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-llvm)' 2>&1 | FileCheck %s
 
 // CHECK: unknown-size.mlir:6:8: error: 'fusion.reshape' op has the size 's0', which no argument and no result of a call declares

@@ -9,8 +9,8 @@
 // CHECK: }) {number = 0 : i64, why = "the first group"}
 // CHECK: "fusion.group"(%arg0)
 // CHECK: "fusion.sum"
-// CHECK: }) {number = 1 : i64, {{.*}}scheduler = "reduction", why = "another group: shares no tensor with those before it"}
-// CHECK: }) {number = 1 : i64, why = "another group: shares no tensor with those before it"}
+// CHECK: }) {number = 1 : i64, {{.*}}scheduler = "reduction", why = "another group: shares no tensor with earlier groups"}
+// CHECK: }) {number = 1 : i64, why = "another group: shares no tensor with earlier groups"}
 // CHECK-NOT: fusion.group
 
 // TILED-DAG: @mlirfuse_pointwise0

@@ -29,7 +29,7 @@ func.func @cheap(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %y: tensor<?xf32> {f
 // CHECK: why = "the first group"
 // CHECK: "fusion.segment"(
 // CHECK: "fusion.roll"
-// CHECK: why = "reads what is before it at several positions, each of which would be computed again"
+// CHECK: why = "reads a value at several indices, and would recompute it for each"
 // CHECK-NOT: "fusion.segment"(
 // CHECK: return
 func.func @dear(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %y: tensor<?xf32> {fusion.shape = ["s0"]}) -> tensor<?xf32> {

@@ -19,7 +19,7 @@ func.func @shapes(%x: tensor<4xf32>, %y: tensor<5xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @unknown(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error@below {{'fusion.frobnicate' op is no operation of the fusion dialect}}
+  // expected-error@below {{'fusion.frobnicate' op is not an operation of the fusion dialect}}
   %0 = "fusion.frobnicate"(%x) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }

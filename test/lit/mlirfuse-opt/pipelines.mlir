@@ -7,7 +7,7 @@
 // RUN: not mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-schedule)' 2>&1 | FileCheck %s --check-prefix=LOOSE
 // CHIP: error: unknown GPU architecture sm_42; known: sm_70,
 // SYMBOL: error: sizes: the function has no symbol 's7'; it has s0
-// SIZES: error: sizes: 's0=64' is no NAME:NUMBER with a positive number; such as sizes=s0:1024,s1:770
+// SIZES: error: sizes: 's0=64' is not NAME:NUMBER with a positive number, such as sizes=s0:1024,s1:770
 // AFTER: error: the program has become LLVM IR: no pass can come after that
 // ILLEGAL: error: lowering to LLVM left func.func, func.return, fusion.neg
 // LOOSE: pipelines.mlir:15:{{.*}}: error: fusion-schedule: neg is in no segment
