@@ -3,8 +3,8 @@
 They come from the package ``numba_cuda_mlir``, or from ``mlirfuse_mlir``, which has its bindings alone and is loaded
 under the same name, because that name is compiled in (see docs/internals/mlir.md). Importing ``numba_cuda_mlir`` runs
 its ``__init__``, a CUDA compiler of its own, which takes 0.3 s; so an empty module stands in for it in ``sys.modules``
-and only the bindings underneath are loaded. The original ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that
-another LLVM in the process (llvmlite's, torch's) cannot override their symbols; the same is done here.
+and only the bindings underneath are loaded. The original ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so
+that another LLVM in the process (llvmlite's, torch's) cannot override their symbols; the same is done here.
 """
 
 from __future__ import annotations
