@@ -284,9 +284,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     strips, iterations = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
-    if link:
-        which, strip = k.divmod(Index(link.ticket()), strips)
+    scan_chain = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
+    if scan_chain:
+        which, strip = k.divmod(Index(scan_chain.ticket()), strips)
         part = k.scalar(which.base)
     outer, block_column = k.divmod(strip, across)
     places = [
@@ -350,15 +350,15 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             store(rows, here)
         return following
 
-    def alone(link: chained_scan.ScanChain) -> None:
+    def alone(scan_chain: chained_scan.ScanChain) -> None:
         """The iteration of a chained block."""
         (rows,) = loaded(e.mul(part, iteration))
         runs = [runs_of(op, rows) for op in body.scans]
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        prefixes = link.begin(part, column, [after for _, after in found], exchange.asker())
-        part_again, _ = k.divmod(Index(link.ticket_again()), strips)
+        prefixes = scan_chain.begin(part, column, [after for _, after in found], exchange.asker())
+        part_again, _ = k.divmod(Index(scan_chain.ticket_again()), strips)
         again = rows_from(e.mul(k.scalar(part_again.base), iteration), place.env)
         for value in body.loaded:
             for (there, _), (here, _) in zip(rows, again):
@@ -367,16 +367,16 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             bind(op, again, run, sc.combine(e, op, state, before))
         store(again, place)
 
-    if link:
-        alone(link)
+    if scan_chain:
+        alone(scan_chain)
     else:
         body.loop(e.const(0, body.index), body.size(body.length), iteration, body.nothing(p.columns), one)
     if body.small:
         for at in places:
             first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
-            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
+            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if scan_chain else first_row
             body.store_at(body.small, at.env, analysis.kept, first_row)
-    return body.finish(sz.mul(strips, iterations) if link else strips)
+    return body.finish(sz.mul(strips, iterations) if scan_chain else strips)
 
 
 class _Exchange:

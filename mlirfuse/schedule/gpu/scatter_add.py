@@ -221,28 +221,28 @@ class _ScatterAdd(ScatterAddBody):
     def add_in_shared(self) -> GpuKernel:
         """The kernel that adds each block's values in shared memory, and then those sums to the result. In 64-bit sums
         the lower word carries into the upper."""
-        e, k, p, result, held = self.e, self.k, self.p, self.op.result, self.sums.dtype
-        word = held if held.bits == 32 else dt.u32
-        word_offsets = [self.reserve(p.shared * 4) for _ in range(held.bits // 32)]
+        e, k, p, result, sum_type = self.e, self.k, self.p, self.op.result, self.sums.dtype
+        word = sum_type if sum_type.bits == 32 else dt.u32
+        word_offsets = [self.reserve(p.shared * 4) for _ in range(sum_type.bits // 32)]
         first, end = self.wide(self.thread), e.const(p.shared, self.index)
 
-        def address(part: int, at: Val) -> str:
-            return self.shared_address(word_offsets[part], e.cast(at, dt.i32), 4)
+        def address(number: int, at: Val) -> str:
+            return self.shared_address(word_offsets[number], e.cast(at, dt.i32), 4)
 
         def clear(at: Val, _: list[Val]) -> list[Val]:
-            for part in range(len(word_offsets)):
-                self.shared_store(address(part, at), e.const(0, word))
+            for number in range(len(word_offsets)):
+                self.shared_store(address(number, at), e.const(0, word))
             return []
 
-        def added(part: int, at: Val, val: Val) -> Val:
+        def added(number: int, at: Val, val: Val) -> Val:
             kind = "fadd" if word.is_float else "add"
-            text = f'llvm.atomicrmw {kind} {address(part, at)}, {val} syncscope("block") monotonic'
+            text = f'llvm.atomicrmw {kind} {address(number, at)}, {val} syncscope("block") monotonic'
             return e.op(f"{text} : !llvm.ptr<3>, {val.type}", word)
 
         def add(env: Env, value: Val) -> None:
             strides = sz.contiguous_strides(result.shape)
-            k.memories[result] = Memory("", strides, held, held.bytes)
-            at, val = k.scalar(k.offset(result, env).base), e.cast(value, held)
+            k.memories[result] = Memory("", strides, sum_type, sum_type.bytes)
+            at, val = k.scalar(k.offset(result, env).base), e.cast(value, sum_type)
             k.memories[result] = self.sums
             if len(word_offsets) == 1:
                 added(0, at, val)
@@ -273,8 +273,8 @@ class _ScatterAdd(ScatterAddBody):
             return []
 
         def settle(at: Val, _: list[Val]) -> list[Val]:
-            words = [self.shared_load(address(part, at), word) for part in range(len(word_offsets))]
-            total = e.of_halves(words[0], words[1], held) if len(words) == 2 else words[0]
+            words = [self.shared_load(address(number, at), word) for number in range(len(word_offsets))]
+            total = e.of_halves(words[0], words[1], sum_type) if len(words) == 2 else words[0]
             env: Env = {}
             self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
             with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):
