@@ -6,8 +6,8 @@ where its boundaries fall; a permute reorders them. So views, however they are c
 only name the same axes differently.
 
 Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep their
-own, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Axes are an economy,
-never a condition.
+own, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.ElementEmitter`). Axes are an
+economy, never a condition.
 """
 
 from __future__ import annotations

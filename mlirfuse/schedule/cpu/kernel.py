@@ -20,7 +20,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Flat, Index, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
@@ -31,9 +31,9 @@ I64 = dt.i64
 OFTEN, LONG = 16, 40  # an op with so many uses in a kernel and so many instructions becomes a function
 
 
-class Elements(Kernel):
-    """:class:`Kernel` with CPU-only features: non-temporal stores, and separate functions for long ops that a large
-    kernel uses often, since LLVM's compile time grows with the code."""
+class Elements(ElementEmitter):
+    """An :class:`ElementEmitter` with CPU-only features: non-temporal stores, and separate functions for long ops that
+    a large kernel uses often, since LLVM's compile time grows with the code."""
 
     streamed: frozenset[Value] = frozenset()  # outputs too large to be cached until their next use
 

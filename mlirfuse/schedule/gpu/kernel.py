@@ -17,7 +17,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import STAY_L2, ElementEmitter, Env, Index, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import GpuArguments, Slots
@@ -83,7 +83,7 @@ class GpuBody:
                     access.hint if hinted else "",
                     span,
                 )
-        self.k = Kernel(
+        self.k = ElementEmitter(
             self.e,
             analysis.axes,
             memories,
