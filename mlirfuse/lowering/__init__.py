@@ -1,1 +1,1 @@
-"""MLIR text of kernels and host functions, and the ways from there to LLVM IR and PTX."""
+"""Emits MLIR text of kernels and host functions, and lowers it to LLVM IR and PTX."""

@@ -1,11 +1,9 @@
-"""Running totals: the accumulator of very many accumulators, one after the other, whose sums lose nothing of what is
-small beside them.
+"""Compensated totals, for sums over very many blocks of elements.
 
-A loop adds up a block of elements in a plain accumulator (:mod:`mlirfuse.lowering.reductions`), whose error is that of
-as many additions as the block has turns, and then adds that to a running total. A running total has for each of its
-sums what rounding took from it (Knuth's TwoSum), so that its error does not grow with the number of blocks. What does
-not round, as a maximum or a sum of integers, and products, whose error is relative, are their plain accumulators.
-"""
+A loop sums a block of elements in uncompensated accumulators (:mod:`mlirfuse.lowering.reductions`), whose error is that
+of one block, and then adds them to a total. A total has, for each of its sums, the rounding error (Knuth's TwoSum), so
+that its error does not grow with the number of blocks. Reductions that do not round, such as maxima and sums of
+integers, and products, whose error is relative, use their uncompensated accumulators as totals."""
 
 from __future__ import annotations
 
@@ -19,21 +17,21 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import exp
 from mlirfuse.lowering.math.arithmetic import two_sum
 
-Total = tuple[Val, ...]  # an accumulator's parts, then what rounding took from each of its sums
+Total = tuple[Val, ...]  # an accumulator's components, then the rounding error of each of its sums
 
 
 def rounded(op: Op) -> tuple[int, ...]:
-    """Which parts of an accumulator of ``op`` are sums that round: a sum's own, an m2's mean and squared deviations,
-    the sum of exponentials beside a maximum."""
+    """The indices of the accumulator components of ``op`` that are sums that round: of a sum itself, of an m2's mean
+    and squared deviations, of the sum of exponentials beside a maximum."""
     if not op.operands[0].dtype.is_float:
         return ()
     return {"sum": (0,), "partial_sum": (0,), "m2": (1, 2), "max_sum_exp": (1,)}.get(op.name, ())
 
 
 def types(op: Op) -> list[dt.DType]:
-    """The element types of a running total's parts."""
-    parts = red.accumulator_types(op)
-    return parts + [parts[at] for at in rounded(op)]
+    """The element types of a total's components."""
+    components = red.accumulator_types(op)
+    return components + [components[at] for at in rounded(op)]
 
 
 def round_off(phase: list[Op]) -> bool:
@@ -42,7 +40,7 @@ def round_off(phase: list[Op]) -> bool:
 
 
 def nothing(e: Emitter, phase: list[Op], lanes: int) -> list[Val]:
-    """The running totals of nothing, as a loop carries them."""
+    """The identity totals of ``phase``, as a flat list."""
     out: list[Val] = []
     for op in phase:
         start = red.identity(e, op, lanes)
@@ -57,14 +55,14 @@ def added(
     block: list[Val],
     in_order: Callable[[Op], bool] = lambda op: False,
 ) -> list[Val]:
-    """``totals`` with the accumulators of a block added. ``in_order``: whether its elements of an op come after
-    theirs."""
+    """``totals`` plus the accumulators of a block. ``in_order(op)``: whether the block's elements of an op come after
+    those of the totals."""
     pairs = zip(phase, _grouped(phase, totals), red.grouped(phase, block))
     return [v for op, total, a in pairs for v in _add(e, op, total, a, in_order(op))]
 
 
 def settled(e: Emitter, phase: list[Op], totals: list[Val]) -> list[Val]:
-    """The accumulators with the values of running totals."""
+    """The accumulators with the totals' values, rounding errors added."""
     return [v for op, total in zip(phase, _grouped(phase, totals)) for v in _settled(e, op, total)]
 
 
@@ -91,8 +89,8 @@ def _add(e: Emitter, op: Op, total: Total, a: tuple[Val, ...], in_order: bool) -
 def _settled(e: Emitter, op: Op, total: Total) -> tuple[Val, ...]:
     at = rounded(op)
     out = list(total[: len(total) - len(at)])
-    for place, lost in zip(at, total[len(out) :]):
-        out[place] = e.select(_finite(e, lost), e.add(out[place], lost), out[place])
+    for component, lost in zip(at, total[len(out) :]):
+        out[component] = e.select(_finite(e, lost), e.add(out[component], lost), out[component])
     return tuple(out)
 
 
@@ -101,22 +99,22 @@ def _finite(e: Emitter, val: Val) -> Val:
 
 
 def _add_moments(e: Emitter, op: Op, total: Total, a: tuple[Val, ...]) -> Total:
-    """Chan, Golub and LeVeque's update, of a mean that is two numbers: one would stop moving where a block's share of
-    its distance is less than an ulp, and the distances of all later blocks would be too large."""
+    """Chan, Golub and LeVeque's update with a compensated mean. An uncompensated mean would stop changing once a
+    block's contribution is less than an ulp, and the deviations of all later blocks would be too large."""
     count, mean, squares, mean_lost, squares_lost = total
-    plain = red.combine(e, op, (count, mean, squares), a)
+    uncompensated = red.combine(e, op, (count, mean, squares), a)
     apart = e.sub(e.sub(a[1], mean), mean_lost)
-    share = red.share_of(e, a[0], plain[0])
+    share = red.share_of(e, a[0], uncompensated[0])
     moved, lost = two_sum(e, mean, e.fma(apart, share, mean_lost))
-    between = e.mul(apart, e.mul(apart, e.mul(count, share)))  # 0 beside a mean of nothing, however large the other
+    between = e.mul(apart, e.mul(apart, e.mul(count, share)))  # 0 if the total is empty, for any mean of the block
     added, less = two_sum(e, squares, e.add(a[2], between))
     less = e.add(squares_lost, less)
-    whole = _finite(e, e.add(lost, less))  # else a mean, or a distance, is not finite: as with one number
+    finite = _finite(e, e.add(lost, less))  # else a mean or deviation is not finite: use the uncompensated update
     zero = e.const(0.0, mean.dtype, mean.lanes)
     return (
-        plain[0],
-        e.select(whole, moved, plain[1]),
-        e.select(whole, added, plain[2]),
-        e.select(whole, lost, zero),
-        e.select(whole, less, zero),
+        uncompensated[0],
+        e.select(finite, moved, uncompensated[1]),
+        e.select(finite, added, uncompensated[2]),
+        e.select(finite, lost, zero),
+        e.select(finite, less, zero),
     )

@@ -1,4 +1,4 @@
-"""The machines that code can be made for: this host, its CUDA devices, and any architecture by its name."""
+"""Properties of the devices that code can be compiled for: this host, its CUDA devices, and architectures by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mlirfuse.lowering import llvm
 
 
 def host() -> HostProperties:
-    """This host's processor."""
+    """The properties of this host's processor."""
     return HostProperties(
         llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
     )
 
 
 def device(index: int) -> DeviceProperties:
-    """The GPU that CUDA device ``index`` is. Raises :class:`UnsupportedError` where there is none."""
+    """The properties of CUDA device ``index``. Raises :class:`UnsupportedError` if there is no CUDA device."""
     if not _native.cuda_available():
         raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
     found = _native.cuda_device_attributes(index)
@@ -35,8 +35,8 @@ def device(index: int) -> DeviceProperties:
 
 
 def named(name: str) -> HostProperties | DeviceProperties:
-    """The machine of a target's name: "cpu", "cuda" (this host's first GPU) or "cuda:sm_90". Raises
-    :class:`UnsupportedError` for any other."""
+    """The properties for a target's name: "cpu", "cuda" (this host's first GPU) or e.g. "cuda:sm_90". Raises
+    :class:`UnsupportedError` for other names."""
     if name == "cpu":
         return host()
     if name == "cuda":
@@ -44,14 +44,14 @@ def named(name: str) -> HostProperties | DeviceProperties:
     if name.startswith("cuda:sm_"):
         return DeviceProperties.of_architecture(name.removeprefix("cuda:"))
     raise UnsupportedError(
-        f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on"
+        f"no target '{name}': the targets are 'cpu', 'cuda', and 'cuda:sm_90' or any architecture from sm_70 on"
     )
 
 
 @functools.cache
 def cache_bytes(level: int, otherwise: int, processors: Path = Path("/sys/devices/system/cpu")) -> int:
-    """The size of the data cache of a level that the first processor we may run on has, alone or with others, as Linux
-    tells it (glibc gives the sum of all such caches of an AMD processor); ``otherwise`` where it does not."""
+    """The bytes of the data cache of ``level`` of the first processor that this process may run on, from Linux sysfs
+    (glibc reports the sum of all such caches of an AMD processor); ``otherwise`` if it is unknown."""
     for cache in processors.glob(f"cpu{min(os.sched_getaffinity(0))}/cache/index*"):
         try:
             kind, found, size = ((cache / name).read_text().strip() for name in ("type", "level", "size"))

@@ -1,6 +1,6 @@
-"""The kernel rules of elementwise ops: ``EMIT[name](e, *operands)`` computes an element, in the compute type of its
-operands, whatever their lanes. What needs more than its operands' elements (a cast, a division that is inverted once)
-has a rule of its own in :mod:`mlirfuse.lowering.kernel`."""
+"""Emission rules of elementwise ops: ``EMIT[name](e, *operands)`` computes elements in the compute type of the
+operands, for any number of lanes. Ops that depend on more than their operands' elements (casts, divisions by a shared
+divisor) have a rule in :mod:`mlirfuse.lowering.kernel` instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.lowering.emitter import Val
 
 
 def _is_float(function, otherwise):
-    """``function`` for floats; a constant for integers and bools."""
+    """``function`` for floats; the constant ``otherwise`` for integers and bools."""
     return lambda e, x: function(e, x) if x.dtype.is_float else e.const(otherwise, dt.bool_, x.lanes)
 
 
@@ -35,7 +35,8 @@ def _signbit_emit(e, x):
 
 
 def _safe_divisor(e, a, b):
-    """An integer divisor with which division is defined, and where it was not: b == 0, or INT_MIN / -1."""
+    """A divisor for which integer division is defined, and the lanes with ``b == 0``. Replaces 0, and -1 for INT_MIN /
+    -1."""
     bad = e.cmp("eq", b, 0)
     if a.dtype.kind == "i":
         low = -(2 ** (a.dtype.bits - 1))
@@ -61,7 +62,7 @@ def _floor_div_emit(e, a, b):
             lower = e.and_(e.cmp("ne", r, 0), e.cmp("ne", e.cmp("lt", r, 0), e.cmp("lt", divisor, 0)))
             q = e.select(lower, e.sub(q, 1), q)
         return e.select(zero, e.const(0, a.dtype), q)
-    # As NumPy: from the exact remainder, so that the quotient is the true floor.
+    # As in NumPy: computed from the exact remainder, so that the quotient is the true floor.
     r = m.fmod(e, a, b)
     q = e.div(e.sub(a, r), b)
     wrong = e.and_(e.cmp("ne", r, 0.0), e.cmp("ne", e.cmp("lt", r, 0.0), e.cmp("lt", b, 0.0)))
@@ -102,7 +103,7 @@ def _ceil_div_emit(e, a, b):
 
 
 def _int_pow(e, a, b):
-    """By squaring; a negative exponent gives what rounding 1/a^n toward zero gives."""
+    """Exponentiation by squaring; a negative exponent gives 1/a^n rounded toward zero."""
     one = e.const(1, a.dtype, max(a.lanes, b.lanes))
     result, base, left = one, e.splat(a, one.lanes), e.splat(b, one.lanes)
     for bit in range(min(a.dtype.bits, 64)):
@@ -122,14 +123,14 @@ def _int_pow(e, a, b):
 
 
 def _shift(e, function, a, b):
-    """A shift by as much as the width or more (NumPy: everything is shifted out), or by a negative amount."""
+    """A shift by any amount: by the width or more everything is shifted out as in NumPy, also for negative amounts."""
     a, b = e._pair(a, b)
     unsigned = dt.BY_NAME[f"u{a.dtype.bits}"]
     inside = e.cmp("lt", e.bitcast(b, unsigned), a.dtype.bits)
     fill = e.const(0, a.dtype, a.lanes)
     if function == "shr" and a.dtype.kind == "i":
         fill = e.shr(a, a.dtype.bits - 1)
-    # LLVM makes of a selected amount, on a GPU, one that it cuts to 32 bits: 2**32 would shift by 0.
+    # On GPUs LLVM truncates a selected amount to 32 bits: 2**32 would shift by 0.
     amount = e.and_(b, a.dtype.bits - 1) if e.target != "cpu" else e.select(inside, b, e.const(0, b.dtype))
     return e.select(inside, getattr(e, function)(a, amount), fill)
 
@@ -140,7 +141,7 @@ def _shr_logical(e, a, b):
 
 
 def _gcd_emit(e, a, b):
-    """Euclid's algorithm, unrolled to the longest chain that the width admits (Lamé)."""
+    """Euclid's algorithm, unrolled to the maximal number of steps for the width (Lamé)."""
     a, b = e._pair(a, b)
     a, b = e.abs(a), e.abs(b)
     unsigned = dt.BY_NAME[f"u{a.dtype.bits}"]
@@ -154,7 +155,7 @@ def _gcd_emit(e, a, b):
 
 
 def _minmax_nan(e, a, b, choose):
-    """NaN only where both are NaN."""
+    """``choose(a, b)``; NaN only if both are NaN."""
     a, b = e._pair(a, b)
     if not a.dtype.is_float:
         return choose(a, b)
@@ -162,8 +163,8 @@ def _minmax_nan(e, a, b, choose):
 
 
 def _logaddexp_emit(e, a, b):
-    """Beside the constant 0, as `softplus` is written, what is added to 0 needs neither an order of the operands nor
-    float64 where they cancel: they do not."""
+    """With the constant 0 as an operand, as in `softplus`, neither an ordering of the operands nor float64 against
+    cancellation is needed."""
     for x, other in ((a, b), (b, a)):
         if e.known(other) == 0:
             return m.softplus(e, x)
@@ -171,8 +172,8 @@ def _logaddexp_emit(e, a, b):
 
 
 def _eq_emit(e, a, b):
-    """Of indices in 64 bits, and one number for all lanes, on a GPU: whether that is such an index is asked once, and
-    the lanes compare 32 bits."""
+    """On a GPU, a comparison of 64-bit indices that fit in 32 bits with one number for all lanes checks that number's
+    range once, and compares the lanes in 32 bits."""
     for lanes, one in ((a, b), (b, a)):
         index = e.narrow(lanes)
         if e.target == "gpu" and index is not None and index.dtype is dt.i32 and one.lanes == 1 < index.lanes:
@@ -190,7 +191,7 @@ def _decode_emit(dtype):
 
     def emit(e, x):
         wide = e.cast(x, dt.u32)
-        if dtype is dt.f8e5m2:  # the upper half of an f16
+        if dtype is dt.f8e5m2:  # the upper byte of an f16
             return e.cast(e.bitcast(e.cast(e.shl(wide, 8), dt.u16), dt.f16), dt.f32)
         size, sign = e.and_(wide, 0x7F), e.shl(e.and_(wide, 0x80), 24)
         normal = e.add(e.shl(size, 23 - mantissa), (127 - bias) << 23)
@@ -209,13 +210,13 @@ def _encode_emit(dtype):
     def emit(e, x):
         x = e.cast(x, dt.f32)
         sign = e.and_(e.shr(e.bitcast(x, dt.u32), 24), 0x80)
-        held = e.min(e.abs(x), largest)
-        bits = e.bitcast(held, dt.u32)
+        clamped = e.min(e.abs(x), largest)
+        bits = e.bitcast(clamped, dt.u32)
         even = e.add(e.and_(e.shr(bits, shift), 1), (1 << shift - 1) - 1)  # rounds halves to even
         normal = e.sub(e.shr(e.add(bits, even), shift), (127 - bias) << mantissa)
-        magic = np.float32(step * 2.0**23)  # numbers that large are multiples of the smallest one
-        small = e.sub(e.bitcast(e.add(held, float(magic)), dt.u32), int(magic.view(np.uint32)))
-        out = e.select(e.cmp("lt", held, 2.0 ** (1 - bias)), small, normal)
+        magic = np.float32(step * 2.0**23)  # float32 numbers of this size are multiples of the smallest subnormal
+        small = e.sub(e.bitcast(e.add(clamped, float(magic)), dt.u32), int(magic.view(np.uint32)))
+        out = e.select(e.cmp("lt", clamped, 2.0 ** (1 - bias)), small, normal)
         out = e.select(e.isnan(x), e.const(nan, dt.u32), out)
         return e.cast(e.or_(out, sign), dt.u8)
 

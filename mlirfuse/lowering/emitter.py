@@ -1,10 +1,9 @@
-"""Writes MLIR text with typed values: the arithmetic that kernels and linalg bodies are made of.
+"""Emits MLIR text with typed values: the arithmetic of kernels and linalg bodies.
 
-Text, parsed once, costs about a microsecond an op; building through the bindings costs tens. A :class:`Val` is an SSA
-name with an element type and a number of lanes (1: a scalar, more: a ``vector<…>``). Methods take Vals or Python
-numbers, splat scalars to the other operand's lanes, and pick the float, signed or unsigned form of the op from the
-element type.
-"""
+Text that is parsed once costs about a microsecond per op; building ops through the bindings costs tens. A :class:`Val`
+is an SSA name with an element type and a number of lanes (1: a scalar, more: a ``vector<…>``). Methods take Vals or
+Python numbers, splat scalars to the other operand's lanes, and select the float, signed or unsigned op by the element
+type."""
 
 from __future__ import annotations
 
@@ -37,17 +36,16 @@ _FLOAT_CMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "
 _INTRINSICS = {"absf": "fabs"}  # where LLVM's name differs from the math dialect's
 _INT_CMP = {"eq": "eq", "ne": "ne"}
 
-MOST_TERMS, LONGEST_TERM = 8, 256  # of what an integer is known to be the sum of
+MOST_TERMS, LONGEST_TERM = 8, 256  # limits for the tracked terms of integer sums
 
 
 class Emitter:
     """Collects the lines of one function's body.
 
-    ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only what differs in instructions asks for it.
-    ``features`` may name features of the CPU as LLVM spells them: with ``avx512f`` and ``avx512vl``, code may use
-    instructions that x86 has only there. Constants are gathered at the function's entry (:attr:`entry`), so that they
-    dominate every use whatever region asked for them first.
-    """
+    ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only code with target-specific instructions depends on
+    it. ``features`` has CPU features by LLVM's names: with ``avx512f`` and ``avx512vl``, code may use AVX-512
+    instructions. Constants are emitted at the function's entry (:attr:`entry`), so that they dominate every use in any
+    region."""
 
     def __init__(self, target: str = "cpu", features=()):
         self.target = target
@@ -57,9 +55,9 @@ class Emitter:
         self.depth = 1
         self._count = 0
         self._constants: dict[tuple, Val] = {}
-        self._known: dict[str, object] = {}  # by name: constants' values
+        self._known: dict[str, object] = {}  # by name: the values of constants
         self._sums: dict[str, tuple[tuple[str, ...], int]] = {}
-        self._narrow: dict[str, Val] = {}  # by name: of what a wider value of the same kind was made
+        self._narrow: dict[str, Val] = {}  # by name: the narrower value of the same kind that it was extended from
 
     # ---- lines and names
 
@@ -73,7 +71,7 @@ class Emitter:
             deadline.check()
 
     def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
-        """Emits ``%new = text`` and gives the new value."""
+        """Emit ``%new = text``, and return the new value."""
         name = self.fresh()
         self.line(f"{name} = {text}")
         return Val(name, dtype, lanes)
@@ -84,7 +82,7 @@ class Emitter:
     # ---- constants and lanes
 
     def const(self, value, dtype: DType, lanes: int = 1) -> Val:
-        """A constant of ``dtype``. ``value`` is a Python or NumPy number; NaN and infinities are kept."""
+        """A constant of ``dtype``. ``value`` is a Python or NumPy number; NaN and infinities are preserved."""
         bits = dt.literal(value, dtype)
         key = (bits, dtype, lanes)
         found = self._constants.get(key)
@@ -101,16 +99,16 @@ class Emitter:
         return found
 
     def known(self, v: Val):
-        """The value of a constant; None of anything else."""
+        """The value of a constant; None for other values."""
         return self._known.get(v.name)
 
     def sum_of(self, v: Val) -> tuple[tuple[str, ...], int]:
-        """What an integer is the sum of: names, and a number. Integers of which these are the same are the same."""
+        """An integer as a sum of named terms and a constant. Integers with the same terms and constant are equal."""
         number = self.known(v)
         return self._sums.get(v.name, ((v.name,), 0)) if number is None else ((), int(number))
 
     def splat(self, v: Val, lanes: int) -> Val:
-        """``v`` in every one of ``lanes`` lanes."""
+        """``v`` broadcast to ``lanes`` lanes."""
         if v.lanes == lanes:
             return v
         assert v.lanes == 1, (v, lanes)
@@ -130,13 +128,13 @@ class Emitter:
         return self.op(f"vector.from_elements {names} : {type_}", dtype, len(scalars))
 
     def per_lane(self, function, *vals: Val) -> Val:
-        """``function`` applied to each lane's scalars: for instructions that have no vector form."""
+        """``function`` applied to the scalars of each lane, for instructions without a vector form."""
         lanes = max(v.lanes for v in vals)
         splat = [self.splat(v, lanes) for v in vals]
         return self.from_lanes([function(*(self.extract(v, k) for v in splat)) for k in range(lanes)])
 
     def iota(self, dtype: DType, lanes: int) -> Val:
-        """0, 1, 2, … in the lanes."""
+        """The vector 0, 1, 2, …"""
         key = ("iota", dtype, lanes)
         found = self._constants.get(key)
         if found is None:
@@ -168,9 +166,9 @@ class Emitter:
         a, b = self._pair(a, b)
         out = self._binary("arith.addf" if a.dtype.is_float else "arith.addi", a, b)
         if out.lanes == 1 and not out.dtype.is_float:
-            (some, n), (others, m) = self.sum_of(a), self.sum_of(b)
-            if len(some) + len(others) <= MOST_TERMS:
-                self._sums[out.name] = tuple(sorted((*some, *others))), n + m
+            (terms, n), (others, m) = self.sum_of(a), self.sum_of(b)
+            if len(terms) + len(others) <= MOST_TERMS:
+                self._sums[out.name] = tuple(sorted((*terms, *others))), n + m
         return out
 
     def sub(self, a, b) -> Val:
@@ -182,12 +180,12 @@ class Emitter:
         out = self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
         if out.lanes == 1 and not out.dtype.is_float:
             product = f"{self.sum_of(a)} * {self.sum_of(b)}"
-            if len(product) <= LONGEST_TERM:  # powers are products of products
+            if len(product) <= LONGEST_TERM:  # nested products of powers grow exponentially
                 self._sums[out.name] = (product,), 0
         return out
 
     def div(self, a, b) -> Val:
-        """The quotient; of integers truncated toward zero, and undefined for a divisor of 0."""
+        """The quotient. Integers are truncated toward zero; division by 0 is undefined."""
         a, b = self._pair(a, b)
         return self._binary({"f": "arith.divf", "i": "arith.divsi"}.get(a.dtype.kind, "arith.divui"), a, b)
 
@@ -211,23 +209,23 @@ class Emitter:
         return self.op(f"math.fma {a}, {b}, {c} : {a.type}", a.dtype, lanes)
 
     def min(self, a, b) -> Val:
-        """The smaller one; of floats NaN if either is NaN."""
+        """The smaller operand; for floats NaN if either is NaN."""
         a, b = self._pair(a, b)
         if a.dtype.is_float and self.target == "cpu":
             return self._extreme("lt", a, b)
         return self._binary({"f": "arith.minimumf", "i": "arith.minsi"}.get(a.dtype.kind, "arith.minui"), a, b)
 
     def max(self, a, b) -> Val:
-        """The larger one; of floats NaN if either is NaN."""
+        """The larger operand; for floats NaN if either is NaN."""
         a, b = self._pair(a, b)
         if a.dtype.is_float and self.target == "cpu":
             return self._extreme("gt", a, b)
         return self._binary({"f": "arith.maximumf", "i": "arith.maxsi"}.get(a.dtype.kind, "arith.maxui"), a, b)
 
     def _extreme(self, better: str, a: Val, b: Val) -> Val:
-        # As NumPy: of zeros the second one. x86's instruction does that and gives the second one with a NaN too, so
-        # that a NaN in the first
-        # is all that is left to see to; minimumf and maximumf, which order zeros by their sign, take six instructions.
+        # As in NumPy, of zeros the second one. x86's instruction does that, and also returns the second operand if
+        # either is NaN, so that only a NaN in the first needs a select; minimumf and maximumf, which order zeros by
+        # sign, take six instructions.
         chosen = self.select(self.cmp(better, a, b), a, b)
         return self.select(self.isnan(a), a, chosen)
 
@@ -235,14 +233,13 @@ class Emitter:
         return self.op(f"{name} {a} : {a.type}", a.dtype, a.lanes)
 
     def _math(self, name: str, a: Val) -> Val:
-        # convert-gpu-to-nvvm turns these ops of the math dialect into calls of libdevice; LLVM's intrinsics are
-        # instructions.
+        # convert-gpu-to-nvvm lowers these math ops to libdevice calls; LLVM's intrinsics are instructions.
         if self.target == "gpu":
             return self.intrinsic(f"llvm.{_INTRINSICS.get(name, name)}", a)
         return self._unary(f"math.{name}", a)
 
     def intrinsic(self, name: str, *vals: Val) -> Val:
-        """LLVM's intrinsic ``name`` (without its suffix of types) of operands and result of one type."""
+        """LLVM's intrinsic ``name`` (without type suffix), whose operands and result have one type."""
         types = ", ".join(v.type for v in vals)
         operands = ", ".join(v.name for v in vals)
         return self.op(
@@ -273,7 +270,7 @@ class Emitter:
         return self._math("trunc", a) if a.dtype.is_float else a
 
     def rint(self, a: Val) -> Val:
-        """To the nearest integer, halves to even."""
+        """``a`` rounded to the nearest integer, halves to even."""
         return self._math("roundeven", a) if a.dtype.is_float else a
 
     def copysign(self, magnitude, sign) -> Val:
@@ -304,8 +301,8 @@ class Emitter:
         return self._binary("arith.shrsi" if a.dtype.kind == "i" else "arith.shrui", a, b)
 
     def cmp(self, predicate: str, a, b) -> Val:
-        """``eq ne lt le gt ge``; of floats ordered (false with NaN), but ``ne`` true with NaN; ``uno``: either is
-        NaN."""
+        """Compare by ``eq ne lt le gt ge``; for floats ordered (false with NaN) except ``ne``; ``uno``: either operand
+        is NaN."""
         a, b = self._pair(a, b)
         if a.dtype.is_float:
             text = f"arith.cmpf {_FLOAT_CMP[predicate]}, {a}, {b} : {a.type}"
@@ -315,7 +312,7 @@ class Emitter:
         return self.op(text, dt.bool_, a.lanes)
 
     def select(self, condition: Val, a, b) -> Val:
-        """``a`` where ``condition``, else ``b``, lane by lane."""
+        """``a`` where ``condition``, else ``b``, per lane."""
         a, b = self._pair(a, b)
         narrow, other = self.narrow(a), self.narrow(b)
         if narrow is not None and other is not None and narrow.dtype == other.dtype:  # one conversion for both
@@ -339,31 +336,30 @@ class Emitter:
         return self.op(f"arith.bitcast {a} : {a.type} to {to.type}", dtype, a.lanes)
 
     def words(self, a: Val) -> list[Val]:
-        """The bits of a vector, of whole words together, as u32."""
+        """The bits of a vector of a multiple of 32 bits, as u32 words."""
         count = a.lanes * a.dtype.bits // 32
-        held = self.op(f"llvm.bitcast {a} : {a.type} to {Val('', dt.u32, count).type}", dt.u32, count)
-        return [self.extract(held, w) for w in range(count)]
+        as_words = self.op(f"llvm.bitcast {a} : {a.type} to {Val('', dt.u32, count).type}", dt.u32, count)
+        return [self.extract(as_words, w) for w in range(count)]
 
     def of_words(self, words: list[Val], dtype: DType, lanes: int) -> Val:
-        """The vector with these bits."""
-        held = self.from_lanes(words)
-        return self.op(f"llvm.bitcast {held} : {held.type} to {Val('', dtype, lanes).type}", dtype, lanes)
+        """The vector with these bits: the inverse of :meth:`words`."""
+        bits = self.from_lanes(words)
+        return self.op(f"llvm.bitcast {bits} : {bits.type} to {Val('', dtype, lanes).type}", dtype, lanes)
 
     def halves(self, a: Val) -> tuple[Val, Val]:
-        """The lower and the upper 32 bits of numbers of 64, as u32."""
+        """The lower and the upper 32 bits of 64-bit numbers, as u32."""
         bits = self.bitcast(a, dt.u64)
         return self.cast(bits, dt.u32), self.cast(self.shr(bits, 32), dt.u32)
 
     def of_halves(self, low: Val, high: Val, dtype: DType) -> Val:
-        """The numbers of 64 bits with these."""
+        """The 64-bit numbers with these halves."""
         return self.bitcast(self.or_(self.cast(low, dt.u64), self.shl(self.cast(high, dt.u64), 32)), dtype)
 
     def cast(self, a: Val, dtype: DType) -> Val:
-        """Conversion as C does it, with what C leaves undefined made defined where NumPy defines it.
+        """Convert as C does, with defined results where C's are undefined and NumPy's are not.
 
         To bool: ``a != 0`` (NaN is true). Float to integer: toward zero; out of range is target-dependent as in NumPy,
-        but never undefined behaviour. Complex values do not come here.
-        """
+        but never undefined behaviour. Complex values are not supported here."""
         source = a.dtype
         if source == dtype:
             return a
@@ -372,9 +368,9 @@ class Emitter:
         if dtype is dt.bool_:
             return self.cmp("ne", a, 0)
         if source is dt.bool_:
-            if dtype.is_float and dtype.bits == 16:  # a library call for bfloat16
+            if dtype.is_float and dtype.bits == 16:  # otherwise a library call for bfloat16
                 return self.cast(self.cast(a, dt.f32), dtype)
-            if dtype.is_float and self.target == "gpu":  # one instruction, where LLVM makes an integer first
+            if dtype.is_float and self.target == "gpu":  # one instruction; LLVM would convert to an integer first
                 return self.select(a, self.const(1, dtype), self.const(0, dtype))
             return convert("arith.uitofp" if dtype.is_float else "arith.extui")
         if source.is_float and dtype.is_float:
@@ -388,7 +384,7 @@ class Emitter:
         if source.is_float:
             return self._float_to_int(a, dtype)
         if dtype.is_float:
-            if dtype.bits == 16:  # through float32: one rounding for 8 and 16 bits, two for wider ones
+            if dtype.bits == 16:  # through float32: one rounding for 8 and 16 bits, two for wider integers
                 wide = dt.f32 if source.bits <= 16 else dt.f64
                 return self.cast(self.cast(a, wide), dtype)
             return convert("arith.sitofp" if source.kind == "i" else "arith.uitofp")
@@ -403,13 +399,13 @@ class Emitter:
         return out
 
     def narrow(self, v: Val) -> Val | None:
-        """The value of a narrower type of the same kind that ``v`` was made of; None where it was not."""
+        """The value of a narrower type of the same kind that ``v`` was extended from; None if there is none."""
         return self._narrow.get(v.name)
 
     def _cast_float(self, a: Val, dtype: DType, convert) -> Val:
         if a.dtype.bits == dtype.bits:  # f16 <-> bf16
             return self.cast(self.cast(a, dt.f32), dtype)
-        if self.target == "cpu" and a.dtype is dt.bf16:  # without AVX512-BF16 these become library calls
+        if self.target == "cpu" and a.dtype is dt.bf16:  # library calls without AVX512-BF16
             return self.cast(self._bf16_to_f32(a), dtype)
         if self.target == "gpu" and a.dtype is dt.bf16 and a.lanes % 2 == 0:
             return self.cast(self._pairs_to_f32(a), dtype)
@@ -424,7 +420,7 @@ class Emitter:
         return self.bitcast(self.shl(wide, 16), dt.f32)
 
     def _pairs_to_f32(self, a: Val) -> Val:
-        """An operation an element: the upper one of a word is taken where it stands, and not moved down first."""
+        """One operation per element: the upper element of a word is masked in place instead of shifted down and up."""
         halves = [half for w in self.words(a) for half in (self.shl(w, 16), self.and_(w, 0xFFFF0000))]
         return self.bitcast(self.from_lanes(halves), dt.f32)
 
@@ -437,7 +433,8 @@ class Emitter:
         return self.bitcast(self.cast(bits, dt.u16), dt.bf16)
 
     def _round_to_odd(self, a: Val) -> Val:
-        """float64 to float32 rounded to odd, after which rounding to a half type rounds once in effect."""
+        """float64 to float32 rounded to odd, so that further rounding to a 16-bit float is correct (no double
+        rounding)."""
         near = self.op(f"arith.truncf {a} : {a.type} to {Val('', dt.f32, a.lanes).type}", dt.f32, a.lanes)
         back = self.cast(near, dt.f64)
         bits = self.bitcast(near, dt.u32)
@@ -450,12 +447,12 @@ class Emitter:
         return self.bitcast(self.select(fix, step, bits), dt.f32)
 
     def whole(self, a: Val) -> Val:
-        """A float as an integer of 32 bits, in whose range it is known to be."""
+        """A float, known to be in the range of i32, as an i32."""
         to = Val("", dt.i32, a.lanes)
         return self.op(f"arith.fptosi {a} : {a.type} to {to.type}", dt.i32, a.lanes)
 
     def _float_to_int(self, a: Val, dtype: DType) -> Val:
-        # fptosi of a value out of range is poison: clamp to what the wide type holds, then truncate as x86 does.
+        # fptosi of a value out of range is poison: clamp to the range of the wide type, then truncate as x86 does.
         if a.dtype.bits == 16:
             a = self.cast(a, dt.f32)
         wide = dt.i64 if dtype.bits >= 32 or a.dtype is dt.f64 else dt.i32

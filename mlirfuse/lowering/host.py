@@ -1,9 +1,8 @@
-"""The host function of a program: it hands a CPU's kernels to the thread pool in order, or launches a GPU's on the
-caller's stream, through MLIR's CUDA runtime.
+"""Emits the host function of a program: it runs CPU kernels on the thread pool in order, or launches GPU kernels on the
+caller's stream through MLIR's CUDA runtime.
 
-``launch(ptrs, ints, stream)``: kernels' handles, grid dimensions and parameters come out of ``ints`` and ``ptrs`` (see
-:mod:`mlirfuse.lowering.slots`), so that its code holds nothing of one process and can be kept on disk.
-"""
+``launch(ptrs, ints, stream)``: kernel handles, grid dimensions and parameters are read from ``ints`` and ``ptrs`` (see
+:mod:`mlirfuse.lowering.slots`), so that the code is independent of the process and can be cached on disk."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from mlirfuse.lowering.slots import Slots
 
 
 def _runtime_function(name: str, slots: Slots) -> list[str]:
-    """Lines that make ``%name`` the address of a function of the runtime. It comes out of ``ints`` like everything
-    else: code that refers to nothing outside needs no linking."""
+    """Lines that define ``%name`` as the address of a runtime function. It is read from ``ints``, because code without
+    external references needs no linking."""
     slot = slots.handle(name)
     return [
         f"  %{name}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64",
@@ -26,7 +25,7 @@ def _runtime_function(name: str, slots: Slots) -> list[str]:
 
 
 def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -> str:
-    """The host function of a CPU's kernels as MLIR: each kernel's tasks shared by the thread pool, in order."""
+    """The host function of CPU kernels as MLIR: runs each kernel's tasks on the thread pool, in order."""
     lines = [
         f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{",
         "  %two = llvm.mlir.constant(2 : i64) : i64",
@@ -66,14 +65,14 @@ def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -
 
 
 class HostLines:
-    """The lines of a function of the host, which gets pointers in ``%ptrs`` and integers in ``%ints``."""
+    """The lines of a host function with pointers in ``%ptrs`` and integers in ``%ints``."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._count = 0
 
     def value(self, text: str) -> str:
-        """The name of a line's result."""
+        """Append a line, and return the name of its result."""
         self._count += 1
         self.lines.append(f"  %h{self._count} = {text}")
         return f"%h{self._count}"
@@ -90,20 +89,20 @@ class HostLines:
         return self.value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
 
     def temporary_at(self, slots: Slots, slot: int) -> str:
-        """A pointer into the workspace, from where an integer says on."""
+        """A pointer into the workspace, at the byte offset in slot ``slot`` of ``ints``."""
         base, offset = self.pointer_at(slots.workspace), self.int_at(slot)
         return self.value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
 
 
 def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
-    """The host function of a GPU's kernels as MLIR."""
+    """The host function of GPU kernels as MLIR."""
     host = HostLines()
     lines, value, constant, int_at = host.lines, host.value, host.constant, host.int_at
     one, zero = constant(1), value("llvm.mlir.constant(0 : i32) : i32")
     null = value("llvm.mlir.zero : !llvm.ptr")
     for kernel in kernels:
         function = value(f"llvm.inttoptr {int_at(slots.handle(kernel.name))} : i64 to !llvm.ptr")
-        if isinstance(kernel, GpuForeach):  # a loop in native code: one here takes long to compile
+        if isinstance(kernel, GpuForeach):  # a loop in native code: emitted code would take long to compile
             members = value(f"llvm.getelementptr %ints[{_members(kernel, slots)}] : (!llvm.ptr) -> !llvm.ptr, i64")
             given = f"({function}, {members}, %ptrs, %ints, %stream)"
             lines.append(f"  llvm.call %{_launch(kernel)}{given} : !llvm.ptr, ({', '.join(['!llvm.ptr'] * 5)}) -> ()")
@@ -111,15 +110,15 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
         params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
         for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
             if kind == "pointer":
-                source, held = host.pointer_at(slot), "!llvm.ptr"
+                source, stored_type = host.pointer_at(slot), "!llvm.ptr"
             elif kind == "temporary":
-                source, held = host.temporary_at(slots, slot), "!llvm.ptr"
+                source, stored_type = host.temporary_at(slots, slot), "!llvm.ptr"
             elif type_ == "i32":
-                source, held = value(f"llvm.trunc {int_at(slot)} : i64 to i32"), "i32"
+                source, stored_type = value(f"llvm.trunc {int_at(slot)} : i64 to i32"), "i32"
             else:
-                source, held = int_at(slot), "i64"
-            cell = value(f"llvm.alloca {one} x {held} : (i64) -> !llvm.ptr")
-            lines.append(f"  llvm.store {source}, {cell} : {held}, !llvm.ptr")
+                source, stored_type = int_at(slot), "i64"
+            cell = value(f"llvm.alloca {one} x {stored_type} : (i64) -> !llvm.ptr")
+            lines.append(f"  llvm.store {source}, {cell} : {stored_type}, !llvm.ptr")
             slot_of = value(f"llvm.getelementptr {params}[{at}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             lines.append(f"  llvm.store {cell}, {slot_of} : !llvm.ptr, !llvm.ptr")
         grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
@@ -135,7 +134,7 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
 
 
 def _members(kernel: GpuForeach, slots: Slots) -> int:
-    """The slot from which on ``ints`` say what the members of a launch are."""
+    """The slot in ``ints`` of the first integer that describes the members of a launch."""
     members = [[place("size", slots.size(one.grid)), *(place(*key) for key in one.passed)] for one in kernel.members]
     return slots.numbers(kernel.name, kernel.described(members, slots.workspace))
 

@@ -1,4 +1,4 @@
-"""The order of a host program's groups and ops: where it is free, that in which less memory is held."""
+"""Orders the groups and ops of a host program to reduce peak memory, within their dependences."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from mlirfuse.ir.order import Units, topological
 
 
 def in_order(block: Block, graph: Graph) -> list[Op]:
-    """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
-    that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
-    may write there. Groups that make an eighth more bytes of arguments alone come when these are needed. Those that
-    make more than they read wait for what frees that much, if they are not needed before, and so does what is made for
-    them alone. Of ops outside of groups that read the same value first comes that for which more is made alone."""
+    """The ops of a block of ``graph`` in execution order, with those of a group adjacent.
+
+    - Groups that only compute new values of arguments come last: nothing reads those arguments after them, so that
+      their kernels may write in place.
+    - Groups that produce at least an eighth more bytes than they read, and read only arguments, come just before their
+      first user.
+    - Groups that produce more than they read wait until as much is freed, unless they are needed earlier; so does
+      everything that is computed only for them.
+    - Of ops outside of groups that read the same value, the one for which most memory is produced exclusively is first.
+    """
     groups = {op: op.group for op in block.ops if op.group is not None}
     if block is not graph.body:
         return topological(block.ops, groups)
@@ -24,29 +29,30 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
     last = {op.group for op in groups if any(v in written for v in op.results)}
     last -= {op.group for op in groups for v in op.results for u in users.get(v, ()) if u.group is not op.group}
     units = Units(block.ops, groups)
-    place: dict[object, float] = {unit: at for at, unit in enumerate(units.members)}
+    position: dict[object, float] = {unit: at for at, unit in enumerate(units.members)}
     arguments, returned = set(graph.args), set(graph.returns)
     for group in dict.fromkeys(groups.values()):
         read, given = _exchanged(set(units.members[group]), users)
-        followers = [place[unit] for unit in units.followers[group]]
+        followers = [position[unit] for unit in units.followers[group]]
         if followers and read <= arguments and given.isdisjoint(returned) and _bytes(given) > _bytes(read) * 9 / 8:
-            place[group] = min(followers) - 0.5
+            position[group] = min(followers) - 0.5
             continue
         created = {v for v in read if v.op in units.of}
         readers = _readers_of_more(created, _bytes(given) - _bytes(created), units, users) - {group}
-        freed = max((place[unit] for unit in readers - units.behind(group)), default=0) if readers else 0
-        if place[group] < freed < min(followers, default=math.inf):
-            place[group] = freed + 0.5
-            place |= dict.fromkeys(_created_for(group, units), freed + 0.25)
-    for unit, after in _waiting(units, users, place).items():
-        place[unit] = place[after] + 0.25
-        place |= dict.fromkeys(_created_for(unit, units), place[after] + 0.125)
-    return units.ordered(lambda unit: (unit in last, place[unit]))
+        freed = max((position[unit] for unit in readers - units.behind(group)), default=0) if readers else 0
+        if position[group] < freed < min(followers, default=math.inf):
+            position[group] = freed + 0.5
+            position |= dict.fromkeys(_created_for(group, units), freed + 0.25)
+    for unit, after in _waiting(units, users, position).items():
+        position[unit] = position[after] + 0.25
+        position |= dict.fromkeys(_created_for(unit, units), position[after] + 0.125)
+    return units.ordered(lambda unit: (unit in last, position[unit]))
 
 
-def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, float]) -> dict[object, object]:
-    """Ops outside of groups, and behind which other one each waits: behind that which reads the same value and for
-    which most is made alone, such as a padded weight, so that this does not lie beside the first one's result."""
+def _waiting(units: Units, users: dict[Value, list[Op]], position: dict[object, float]) -> dict[object, object]:
+    """For ops outside of groups, the op that each should follow: the one that reads the same value, and for which most
+    memory is produced exclusively, e.g. a padded weight, so that this memory is not live together with the first op's
+    result."""
     alone = {
         unit: sum(
             _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _created_for(unit, units) if not _is_view(u)
@@ -62,7 +68,7 @@ def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, flo
     found: dict[object, object] = {}
     for reading in readers.values():
         after = max(reading, key=lambda unit: alone[unit])
-        waiting = [unit for unit in reading if alone[unit] < alone[after] and place[unit] < place[after]]
+        waiting = [unit for unit in reading if alone[unit] < alone[after] and position[unit] < position[after]]
         if waiting:
             depending = units.behind(after) | units.before(after)
             found |= {unit: after for unit in waiting if unit not in depending}
@@ -70,15 +76,15 @@ def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, flo
 
 
 def _exchanged(group: set[Op], users: dict[Value, list[Op]]) -> tuple[set[Value], set[Value]]:
-    """What a group reads of others, and gives to others."""
+    """The values that a group reads from others, and those that it gives to others."""
     read = {v for op in group for v in uses(op) if v.op not in group}
     return read, {v for op in group for v in op.results if not users.get(v) or not group.issuperset(users[v])}
 
 
 def _readers_of_more(read: set[Value], added: int, units: Units, users: dict[Value, list[Op]]) -> set[object]:
-    """Who else reads what the operands ``read`` of a group that adds so many bytes were made of, if that is more: a
-    weight's gradient, which is made wider, waits for the product for the other gradient, which reads the same large
-    one."""
+    """Other units that read the sources of the operands ``read`` of a group that adds ``added`` bytes, if those sources
+    are larger: a weight's gradient, which is widened, waits for the product for the other gradient, which reads the
+    same large source."""
     if added <= 0:
         return set()
     makers = {op for v in read if (op := memory_of(v).op) in units.of}
@@ -88,18 +94,18 @@ def _readers_of_more(read: set[Value], added: int, units: Units, users: dict[Val
 
 
 def _created_for(unit: object, units: Units) -> list[object]:
-    """The units that make what one alone reads, and views of that."""
+    """The units whose results only ``unit`` reads, and views of those."""
     found = units.only_before(unit)
     return [*found, *(other for first in found if _is_view(first) for other in _created_for(first, units))]
 
 
 def _is_view(unit: object) -> bool:
-    """Whether it is an op outside of groups that gives a view of what it reads."""
+    """Whether it is an op outside of groups whose result is a view of its operand."""
     return isinstance(unit, Op) and unit.group is None and len(unit.results) == 1 and viewed(unit.result) is not None
 
 
 def _readers(value: Value, users: dict[Value, list[Op]]) -> Iterable[Op]:
-    """What reads a value, through views of it too."""
+    """The ops that read a value, also through views of it."""
     for op in users.get(value, ()):
         if _is_view(op):
             yield from _readers(op.result, users)
@@ -108,5 +114,5 @@ def _readers(value: Value, users: dict[Value, list[Op]]) -> Iterable[Op]:
 
 
 def _bytes(values: Iterable[Value]) -> int:
-    """Bytes of tensors, where sizes that nobody knows are large."""
+    """The total bytes of tensors; unknown sizes are assumed to be large."""
     return sum(sz.supposed(v.numel) * v.dtype.bytes for v in values if v.dtype is not None)

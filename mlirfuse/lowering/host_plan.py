@@ -1,4 +1,4 @@
-"""From a segmented graph to the steps of a host program: runs of groups, layouts of what they exchange, lifetimes."""
+"""Plans the host program of a segmented graph: fused regions, layouts of the values between them, lifetimes."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_order import in_order
 from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 
-_MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
+_ALLOCATION_ALIGN = 16  # bytes: the least alignment of tensors that an extern op allocates
 
 
 def plan(graph: Graph) -> Sequence:
     """The steps that compute ``graph`` and write its aliased arguments.
 
-    Raises :class:`CompileError` for an op that no host program runs.
-    """
+    Raises :class:`CompileError` for an op that host programs do not support."""
     return _Plan(graph).sequence
 
 
 def parts_of(sequence: Sequence) -> list[FusedRegion]:
-    """The different programs of kernels that a host program launches, in order."""
+    """The distinct fused regions that a host program launches, in order."""
     return list(dict.fromkeys(step.part for step in sequence.walk() if isinstance(step, st.Kernels)))
 
 
 @dataclass
-class _Place:
-    """What is known of where a value lies: its layout (None: any), and in whose memory it may be: that of arguments,
-    and of values that were made."""
+class _Location:
+    """The known location of a value: its layout (None: unknown), and the values, arguments or created ones, whose
+    memory it may share."""
 
     layout: Layout | None = None
     inside: frozenset[Value] = field(default_factory=frozenset)
 
 
-class _Places(dict[Value, _Place]):
-    """``sharing``: those that may be in a value's memory."""
+class _Locations(dict[Value, _Location]):
+    """Locations of values. ``sharing``: the values that may share each value's memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sharing: dict[Value, list[Value]] = {}
 
-    def __setitem__(self, value: Value, place: _Place) -> None:
+    def __setitem__(self, value: Value, place: _Location) -> None:
         super().__setitem__(value, place)
         for owner in place.inside:
             self.sharing.setdefault(owner, []).append(value)
@@ -59,51 +58,53 @@ class _Places(dict[Value, _Place]):
 
 @dataclass
 class _Readers:
-    """The block's ops in the order in which they run, by number: ``last`` that reads a value; ``now``: the next one."""
+    """Positions in the execution order of a block's ops: ``last`` that reads a value; ``now``: the next op."""
 
     last: dict[Value, float]
     now: int = 0
 
 
 class _Plan:
+    """Builds the steps of one host program."""
+
     def __init__(self, graph: Graph):
         self.graph = graph
         self.scalars = {graph.args[k] for k in graph.scalars}
         self.declared = graph.numbers | {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
         self.declared |= {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
-        self.places = _Places()
+        self.places = _Locations()
         for k, value in enumerate(graph.args):
             layout = graph.layouts[k] if k < len(graph.layouts) else None
-            self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
+            self.places[value] = _Location(layout or self._row_major(value), frozenset([value]))
         self.known: dict[tuple, FusedRegion] = {}
-        self.own = {graph.args[k] for k in graph.donated}  # memory that may be written over once nobody reads it
-        self.written: set[Value] = set()  # results that kernels write into their arguments
-        self.in_place: set[Value] = set()  # of those what a foreach writes, which is never somewhere else
+        self.own = {graph.args[k] for k in graph.donated}  # memory that may be overwritten after its last read
+        self.written: set[Value] = set()  # results that kernels write into arguments
+        self.in_place: set[Value] = set()  # those of them that a foreach writes, always in place
         self.sequence = Sequence(list(graph.args), *self._block(graph.body))
         self._write_arguments()
         free_dead(self.sequence, keep=self.sequence.returns)
 
     @staticmethod
     def _row_major(value: Value) -> Layout | None:
-        return None if value.dtype is None else Layout(sz.contiguous_strides(value.shape), _MADE)
+        return None if value.dtype is None else Layout(sz.contiguous_strides(value.shape), _ALLOCATION_ALIGN)
 
     def _created(self, values: Iterable[Value], inside: frozenset[Value] = frozenset()) -> None:
         for value in values:
-            self.places[value] = _Place(self._row_major(value), inside or frozenset([value]))
+            self.places[value] = _Location(self._row_major(value), inside or frozenset([value]))
 
     # ---- blocks
 
     def _block(self, block: Block) -> tuple[list[Step], list[Value]]:
-        """The steps of a block, and what it returns."""
-        whole = block is self.graph.body
-        written = [self.graph.args[k] for k in self.graph.aliases.values()] if whole else []
+        """The steps of a block, and its return values."""
+        is_body = block is self.graph.body
+        written = [self.graph.args[k] for k in self.graph.aliases.values()] if is_body else []
         ops = [op for op in block.ops if op.row.kind != "foreign"]
         axes = Axes(ops, arguments=written, own=self.graph.own_results)
         users = block.users()
         steps: list[Step] = []
         run: list[Op] = []
         ordered = in_order(block, self.graph)
-        readers = self._readers(ordered, block) if whole and self.own else None
+        readers = self._readers(ordered, block) if is_body and self.own else None
         for at, op in enumerate(ordered):
             if op.group is not None:
                 run.append(op)
@@ -113,16 +114,16 @@ class _Plan:
                 run = []
             steps += self._op(op)
         if run:
-            targets = self._targets() if whole else {}
+            targets = self._targets() if is_body else {}
             steps += self._kernels(run, block, users, axes, readers and replace(readers, now=len(ordered)), targets)
         return steps, list(block.returns)
 
     def _targets(self) -> dict[Value, Value]:
-        """For results that may be written into an argument by the last kernels, that argument: whole, nobody else's,
-        and no result that was made before is a view of it."""
+        """For each result that the last kernels may write into an argument, that argument: all of it, for no other
+        result, and with no earlier result a view of it."""
         graph = self.graph
         arguments = list(graph.aliases.values())
-        if any(map(is_collective, graph.ops)):  # which may read them still
+        if any(map(is_collective, graph.ops)):  # they may still read the arguments
             return {}
         shown = self._inside(v for v in graph.returns)
         found = {}
@@ -136,14 +137,14 @@ class _Plan:
 
     @staticmethod
     def _readers(ordered: list[Op], block: Block) -> _Readers | None:
-        """None where memory is read at another time than when a step runs: by collectives, for what waits for them."""
+        """The readers of each value; None with collectives, which read memory after their step has run."""
         if any(map(is_collective, ordered)):
             return None
         last: dict[Value, float] = {v: at for at, op in enumerate(ordered) for v in uses(op)}
         return _Readers(last | dict.fromkeys(block.returns, math.inf))
 
     def _free(self, value: Value, readers: _Readers) -> bool:
-        """Whether nobody reads the memory of ``value`` any more, and the program may write over it."""
+        """Whether the memory of ``value`` has no later reader, and the program may overwrite it."""
         inside = self.places[value].inside
         if len(inside) != 1 or not inside <= self.own:
             return False
@@ -153,7 +154,7 @@ class _Plan:
     def _kernels(
         self, ops: list[Op], block: Block, users, axes: Axes, readers: _Readers | None, targets: dict[Value, Value]
     ) -> list[Step]:
-        """The step that launches ``ops``. ``targets``: arguments that its results are written into, see
+        """The step that launches ``ops``. ``targets``: arguments that results are written into, see
         :meth:`_targets`."""
         created = {v for op in ops for v in op.results}
         inside = set(ops)
@@ -170,7 +171,7 @@ class _Plan:
         }
         needed = list(dict.fromkeys([*needed, *targets.values()]))
         steps, reads = [], []
-        for v in needed:  # in an order that the framework decides: a copy in ours
+        for v in needed:  # an unknown layout is copied to row-major
             if v.dtype is not None and self.places[v].layout is None:
                 packed = Value(v.dtype, v.shape)
                 steps.append(st.Pack([v], [packed]))
@@ -192,22 +193,22 @@ class _Plan:
         part = self.known.setdefault(key_of(graph), FusedRegion(graph, axes))
         return [*steps, st.Kernels(reads, outs, part, ops)]
 
-    def _results(self, graph: Graph) -> dict[Value, _Place]:
-        """Where a program's results lie: row-major, but for views."""
+    def _results(self, graph: Graph) -> dict[Value, _Location]:
+        """The locations of a program's results: row-major, except for views."""
         views = traffic.result_views(graph)
-        out: dict[Value, _Place] = {}
+        out: dict[Value, _Location] = {}
         for value in graph.returns:
             layout = self._row_major(value)
             if value in views:
                 root, strides, offset = views[value]
-                align = _MADE if offset == 0 else value.dtype.bytes
+                align = _ALLOCATION_ALIGN if offset == 0 else value.dtype.bytes
                 layout = Layout(strides, align)
                 known = self.places.get(root) or out.get(root)
                 inside = known.inside if known else frozenset([root])
             else:
                 inside = frozenset([value])
                 self.own.add(value)
-            out[value] = _Place(layout, inside)
+            out[value] = _Location(layout, inside)
         return out
 
     # ---- ops outside of groups
@@ -227,13 +228,13 @@ class _Plan:
             return [st.Compute(op.operands, op.results, op)]
         row = op.row
         if row.kind == "foreign":
-            raise CompileError(f"{op.name} is no op of a host program", op.loc)
+            raise CompileError(f"host programs do not support the op '{op.name}'", op.loc)
         may_share = frozenset().union(*(self.places[v].inside for v in op.operands))
         if writes_in_place(op):
             self.places[op.result] = self.places[op.operands[0]]
         elif row.view:
             for value in op.results:
-                self.places[value] = _Place(self._view_layout(op, value), may_share)
+                self.places[value] = _Location(self._view_layout(op, value), may_share)
         elif row.kind == "library":
             for value in op.results:
                 source = viewed(value)
@@ -243,7 +244,7 @@ class _Plan:
                     self.own.add(value)
             for value, strides in zip(op.results, op.attrs.get("strides") or ()):
                 if strides is not None:
-                    self.places[value].layout = Layout(tuple(strides), _MADE)
+                    self.places[value].layout = Layout(tuple(strides), _ALLOCATION_ALIGN)
         else:
             self._created(op.results)
         return [self._call(op), *self._learn(op.results)]
@@ -261,14 +262,14 @@ class _Plan:
         (source,) = op.operands
         layout = self.places[source].layout
         if layout is None or (op.name == "slice" and any(step < 0 for step in op.attrs["step"])):
-            return None  # not every framework has views that go backwards
+            return None  # not every framework has views with negative strides
         if op.name == "split":
             return Layout(layout.strides, value.dtype.bytes)
         found = noop.view_of(value, {source: layout.strides})
         return self._row_major(value) if found is None else Layout(found[1], value.dtype.bytes)
 
     def _learn(self, values: Iterable[Value]) -> list[Step]:
-        """Sizes that only these values tell."""
+        """Steps that define the symbols of sizes which are only known from these values."""
         out: list[Step] = []
         for value in values:
             for axis, size in enumerate(value.shape):
@@ -287,7 +288,7 @@ class _Plan:
         self.own.update(op.results)
         return [*before, st.Foreach(reads, op.results, FusedRegion(graph, Axes(block.ops)), op)]
 
-    # ---- control flow: what it gives is row-major, whichever way it came
+    # ---- control flow: its results are row-major in all branches
 
     def _packed(self, values: list[Value]) -> tuple[list[Step], list[Value]]:
         steps: list[Step] = []
@@ -298,7 +299,7 @@ class _Plan:
                 out.append(value)
                 continue
             packed = Value(value.dtype, value.shape)
-            self.places[packed] = _Place(self._row_major(value), self.places[value].inside)
+            self.places[packed] = _Location(self._row_major(value), self.places[value].inside)
             steps.append(st.Pack([value], [packed]))
             out.append(packed)
         return steps, out
@@ -307,7 +308,7 @@ class _Plan:
         return frozenset().union(*(self.places[v].inside for v in values if v in self.places))
 
     def _body(self, block: Block, results: list[Value]) -> Sequence:
-        """``block``, ending with its returns assigned to ``results``."""
+        """``block``, with its returns assigned to ``results`` at the end."""
         steps, returns = self._block(block)
         more, returns = self._packed(returns)
         steps += more
@@ -359,10 +360,11 @@ class _Plan:
             out.append(st.Assign(list(second.args), op.results))
         return [*out, *self._learn(op.results)]
 
-    # ---- arguments that are written
+    # ---- mutated arguments
 
     def _write_arguments(self) -> None:
-        """Copies at the end, in the order of the results; what is given back beside them is apart from them."""
+        """Append copies into mutated arguments, in the order of the results; other results that share their memory are
+        copied first."""
         graph, sequence = self.graph, self.sequence
         written = {k: graph.args[a] for k, a in graph.aliases.items()}
         if not written:
@@ -385,7 +387,7 @@ class _Plan:
                 sequence.returns[k] = argument
 
     def _write(self, argument: Value, value: Value, window: Window | None) -> None:
-        """Appends a copy. It finds what kernels have written into the argument to be that argument."""
+        """Append a copy. At run time it does nothing if kernels have already written into the argument."""
         steps = self.sequence.steps
         if window is not None:
             op = window.update(argument, value)
@@ -398,8 +400,8 @@ class _Plan:
         last.reads = [*last.reads[:half], argument, *last.reads[half:], value]
 
     def _over_arguments(self, written: dict[int, Value]) -> None:
-        """The members of a foreach write results over arguments as they compute them, where all do so of the same one,
-        a member alone reads it, and nobody reads it later."""
+        """Let the members of a foreach write results over arguments, if all do so for the same one, only that member
+        reads it, and nothing reads it later."""
         sequence = self.sequence
         wanted = {sequence.returns[k]: a for k, a in written.items() if k not in self.graph.windows}
         returned = Counter(sequence.returns)
@@ -411,7 +413,7 @@ class _Plan:
             count, results = len(graph.args), len(graph.returns)
             lines = max(v.rank for v in graph.returns)
             for j, result in enumerate(graph.returns):
-                if result.rank < lines:  # every element of a line is computed of a number that would be written over
+                if result.rank < lines:  # all elements depend on this value, which would be overwritten
                     continue
                 created = step.makes[j::results]
                 targets = [wanted.get(v) for v in created]
@@ -427,15 +429,15 @@ class _Plan:
                         break
 
     def _last_read(self, argument: Value, at: int, last: dict[Value, int], returned: Counter[Value]) -> bool:
-        """Whether nobody reads the memory of ``argument`` but itself in step ``at``, after the steps before it."""
+        """Whether nothing but ``argument`` itself in step ``at`` reads its memory after the earlier steps."""
         sharing = self.places.sharing.get(argument, [])
         later = any(last.get(v, -1) >= (at if v is not argument else at + 1) for v in sharing)
         return not later and not any(returned[v] for v in (argument, *sharing))
 
 
 def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
-    """Puts a :class:`Free` behind the last reader of each value, in the bodies of loops and branches too. ``keep``:
-    what is read after the sequence."""
+    """Insert a :class:`Free` after the last reader of each value, also in the bodies of loops and branches. ``keep``:
+    values that are read after the sequence."""
     keep = set(keep)
     created = set(sequence.args)
     for step in sequence.steps:
@@ -458,7 +460,7 @@ def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
 
 
 def _read(step: Step) -> list[Value]:
-    """What a step reads, in its bodies too, and what has to live until it has run."""
+    """The values that a step reads, including in its bodies, and those that must be live until it has run."""
     out = list(step.reads)
     if isinstance(step, st.Wait):
         out += step.held
@@ -470,8 +472,8 @@ def _read(step: Step) -> list[Value]:
 
 
 def key_of(graph: Graph) -> tuple:
-    """What two graphs have in common that compile to the same program: everything but names, numbers, notes, reasons
-    and places in the user's source."""
+    """A key that is equal for graphs that compile to the same program: everything but names, numbers, notes, reasons
+    and source locations."""
     numbers: dict[Value, int] = {}
     segments: dict[Segment | None, int] = {}
 

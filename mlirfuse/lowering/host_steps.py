@@ -1,7 +1,6 @@
-"""The steps of a host program, in the order in which they run: typed, so that whoever reads a program need not guess.
+"""The typed steps of a host program.
 
-A step reads values and makes values (:class:`mlirfuse.ir.graph.Value`): tensors, or numbers where their dtype is None.
-"""
+A step reads values and makes values (:class:`mlirfuse.ir.graph.Value`): tensors, or numbers if their dtype is None."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from mlirfuse.ir.ops import sizes_in
 
 @dataclass(eq=False)
 class Step:
-    """What every step has: the values it reads and those it makes."""
+    """Base class: the values that a step reads and those that it makes."""
 
     reads: list[Value]
     makes: list[Value]
@@ -29,7 +28,7 @@ class Step:
 
 @dataclass(eq=False)
 class Sequence:
-    """Steps in order; ``returns`` are read at their end."""
+    """Steps in order; ``returns`` are read at the end."""
 
     args: list[Value] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -44,9 +43,8 @@ class Sequence:
 
 
 class FusedRegion:
-    """Groups of a graph with no library op between them, as a graph of their own: the values they need, their ops, the
-    values that others need. Layouts of its arguments are known. ``axes``: those of the whole block. What is compiled
-    of a part serves all steps that have it."""
+    """Consecutive groups of a graph without an extern op between them, as a graph with known layouts of its arguments.
+    ``axes`` are those of the whole block. Equal regions are compiled once."""
 
     def __init__(self, graph: Graph, axes: Axes):
         self.graph, self.axes = graph, axes
@@ -54,29 +52,29 @@ class FusedRegion:
         sizes = [n for v in self.values for n in v.shape]
         sizes += [n for layout in graph.layouts if layout for n in layout.strides]
         sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
-        # An axis may have its extent from ops around the part, in other symbols that are equal in a call.
-        used = {v for op in graph.ops for v in (*op.operands, *op.results)}  # an argument may be written alone
+        # An axis may have the extent of an op outside of the region, in other symbols that are equal at run time.
+        used = {v for op in graph.ops for v in (*op.operands, *op.results)}  # an argument may only be written
         sizes += [axis.size for v in self.values if v.dtype is not None and v in used for axis in axes.flat(v)]
         self.symbols = sorted(sz.symbols_of(sizes))
 
 
 @dataclass(eq=False)
 class Kernels(Step):
-    """``part`` is launched: one program of kernels. Equal steps share a part; ``ops`` are this one's own."""
+    """Launches the fused region ``part``. Equal steps share one; ``ops`` are this step's own."""
 
     part: FusedRegion
     ops: list[Op]
 
     @property
     def segments(self) -> dict[Segment, Segment]:
-        """Which segment of ``ops`` each segment of the launched program stands for."""
+        """The segment of ``ops`` that each segment of the launched program stands for."""
         return {a.segment: b.segment for a, b in zip(self.part.graph.ops, self.ops) if a.segment and b.segment}
 
 
 @dataclass(eq=False)
 class Foreach(Step):
-    """``part``, one member of the ``fusion.foreach`` ``op``, is launched once for all. Reads and makes are those of the
-    first member, then those of the second …; results that ``part`` writes over an argument are that argument."""
+    """Launches ``part``, one member of the ``fusion.foreach`` ``op``, once for all members. Reads and makes are those
+    of the first member, then those of the second …; results that ``part`` writes over an argument are that argument."""
 
     part: FusedRegion
     op: Op
@@ -88,7 +86,7 @@ class Foreach(Step):
 
 @dataclass(eq=False)
 class Call(Step):
-    """An op that no kernel of ours computes: a library's, a view, an op left unfused. It may write into its first
+    """Runs an op that is not compiled to kernels: an extern op, a view, an unfused op. It may write into its first
     operand (:func:`mlirfuse.ir.effects.writes_in_place`)."""
 
     op: Op
@@ -96,33 +94,34 @@ class Call(Step):
 
 @dataclass(eq=False)
 class Start(Call):
-    """Starts a collective, which other processes take part in."""
+    """Starts a collective with other processes."""
 
 
 @dataclass(eq=False)
 class Wait(Call):
-    """Waits for what the :class:`Start` of its operand does; ``held``, its operands, live until here."""
+    """Waits for the collective that the :class:`Start` of its operand began; ``held``, its operands, are live until
+    here."""
 
     held: list[Value] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Compute(Step):
-    """Numbers made of numbers, or read from a tensor, which waits for it."""
+    """Computes numbers from numbers, or reads one from a tensor, which synchronizes."""
 
     op: Op
 
 
 @dataclass(eq=False)
 class Guard(Step):
-    """Whether the tensors meet what a ``fusion.guard`` states."""
+    """Checks that tensors satisfy a ``fusion.guard``."""
 
     op: Op
 
 
 @dataclass(eq=False)
 class Learn(Step):
-    """The symbol ``name`` is the extent of the value's dimension ``axis``, from here on."""
+    """Defines the symbol ``name`` as the extent of the value's dimension ``axis``."""
 
     name: str
     axis: int
@@ -130,32 +129,32 @@ class Learn(Step):
 
 @dataclass(eq=False)
 class Assign(Step):
-    """Each value made is the value read, no copy."""
+    """Makes each value the value read, without a copy."""
 
 
 @dataclass(eq=False)
 class Pack(Step):
-    """The value made is the value read, copied where it is not row-major."""
+    """Makes the value read row-major, copying it if it is not."""
 
 
 @dataclass(eq=False)
 class Apart(Step):
-    """The value made is the first one read, copied where it may lie in the memory of the others, which are written."""
+    """Makes the first value read, copied if it may share memory with the others, which are written."""
 
 
 @dataclass(eq=False)
 class Copy(Step):
-    """The elements of the values in the second half of those read are written into those in the first."""
+    """Copies the second half of the values read into the first half."""
 
 
 @dataclass(eq=False)
 class Free(Step):
-    """The values read are not needed any more."""
+    """Drops the values read."""
 
 
 @dataclass(eq=False)
 class Branch(Step):
-    """``scf.if``: the first value read decides. Both sides end by assigning what the step makes."""
+    """``scf.if`` on the first value read. Both sides end with an assignment of the values made."""
 
     then: Sequence
     otherwise: Sequence
@@ -167,8 +166,8 @@ class Branch(Step):
 
 @dataclass(eq=False)
 class For(Step):
-    """``scf.for`` from ``reads[0]`` to before ``reads[1]`` by ``reads[2]``. ``body.args`` are the counter and the
-    carried values, which are assigned before the loop and at the body's end."""
+    """``scf.for`` from ``reads[0]`` to ``reads[1]`` (exclusive) by ``reads[2]``. ``body.args`` are the counter and the
+    loop-carried values, which are assigned before the loop and at the body's end."""
 
     body: Sequence
 
@@ -179,7 +178,7 @@ class For(Step):
 
 @dataclass(eq=False)
 class While(Step):
-    """``scf.while``: ``before`` runs, ``condition`` is read, then ``after`` runs; carried values as in :class:`For`."""
+    """``scf.while``: runs ``before``, tests ``condition``, runs ``after``; loop-carried values as in :class:`For`."""
 
     before: Sequence
     condition: Value

@@ -1,4 +1,4 @@
-"""From MLIR to running host code: MLIR's conversions, LLVM IR, llvmlite's code generator and its JIT."""
+"""Lowers MLIR to running host code: MLIR conversions, LLVM IR, llvmlite's code generator and JIT."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PIPELINE = (
     "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
 
-# llvmlite takes this lock around each call into LLVM, of which all share one state. It is held over a fork, so that the
-# child finds the state whole, and at the process's end, when a thread inside LLVM would find it being destroyed.
-# llvmlite takes it in Python code that an interrupt can leave halfway: what calls llvmlite runs uninterrupted.
+# llvmlite takes this lock around each call into LLVM, whose state all calls share. It is held during a fork, so that
+# the child's copy is consistent, and at process exit, when a thread inside LLVM would see it being destroyed. llvmlite
+# releases it in Python code, which an interrupt could leave halfway: calls of llvmlite therefore run uninterrupted.
 _lock = llvm.ffi.lib._lock._lock
 hold_over_forks(_lock)
 atexit.register(_lock.acquire)
@@ -40,47 +40,46 @@ def _target():
 
 @functools.cache
 def _processor() -> tuple[str, dict[str, bool], str]:
-    """This machine's processor: its name, its features, and those as LLVM takes them."""
+    """This machine's processor: its name, its features, and the features as LLVM's option string."""
     features = uninterrupted(llvm.get_host_cpu_features)
-    # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
+    # LLVM avoids 512-bit registers on many processors by default; our vectors are chosen for them.
     taken = [features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else [])
     name = uninterrupted(llvm.get_host_cpu_name)
-    # AMD's fetch nothing ahead of gathers: those that go through memory in order take five times as long as loads.
+    # AMD's hardware prefetcher ignores gathers: sequential ones take five times as long as loads.
     taken += ["+prefer-no-gather"] if name.startswith("znver") else []
     return name, dict(features), ",".join(taken)
 
 
 def target_machine():
-    """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each.
+    """A target machine for this machine's processor. A JIT engine takes ownership: make one for each.
 
-    Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code
-    model loads the address of each of them in an instruction of its own.
-    """
+    Code and constants are contiguous (see HostCode), so that constants are addressed relative to the code: the JIT's
+    default code model loads the address of each in an extra instruction."""
     name, _, features = _processor()
     return _target().create_target_machine(cpu=name, features=features, opt=2, reloc="pic", codemodel="small")
 
 
 def host_features() -> frozenset[str]:
-    """The features of this machine's processor, as LLVM names them."""
+    """The features of this machine's processor, by LLVM's names."""
     return frozenset(name for name, there in _processor()[1].items() if there)
 
 
 def processor() -> tuple:
-    """What decides the native code of a text: the processor's name, its features, LLVM's version."""
+    """The properties that determine native code: the processor's name and features, and LLVM's version."""
     name, _, features = _processor()
     return name, features, llvm.llvm_version_info
 
 
 def to_llvm_dialect(text: str):
-    """The MLIR module ``text`` in the LLVM dialect."""
+    """The MLIR module ``text`` lowered to the LLVM dialect."""
     with mlir.plain_context():
         module = mlir.ir.Module.parse(text)
-    mlir.run_passes(module, PIPELINE, verify=False)  # LLVM verifies what becomes of it
+    mlir.run_passes(module, PIPELINE, verify=False)  # LLVM verifies the result
     return module
 
 
 def to_llvm_ir(text: str) -> str:
-    """LLVM IR of the MLIR module ``text``. Raises :class:`CompileError`."""
+    """The LLVM IR of the MLIR module ``text``. Raises :class:`CompileError`."""
     try:
         module = to_llvm_dialect(text)
     except mlir.MLIRError as error:
@@ -88,24 +87,24 @@ def to_llvm_ir(text: str) -> str:
     try:
         return mlir.to_llvm_ir(module)
     except CompileError:
-        return translate(module)  # which says what is in the way; to look for it each time would take milliseconds
+        return translate(module)  # names the offending ops; checking for them every time would take milliseconds
 
 
 def translate(module) -> str:
-    """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where something is in another dialect."""
+    """The LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` if it has ops of other dialects."""
     left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
-    if left:  # LLVM's translation refuses some without their names, and leaves out others
-        raise CompileError(f"lowering to LLVM left {', '.join(sorted(left))}")
+    if left:  # the translation rejects some without naming them, and drops others
+        raise CompileError(f"lowering to LLVM left these ops: {', '.join(sorted(left))}")
     return mlir.to_llvm_ir(module)
 
 
 def optimize(module, machine) -> None:
-    """LLVM's passes that are worth their time here: kernels come with their loops tiled, vectorized and unrolled, and
-    without repeated expressions, so that the standard pipeline, which takes four times as long, finds nothing more."""
+    """Run the LLVM passes that pay for generated kernels. Their loops are already tiled, vectorized and unrolled, and
+    have no common subexpressions, so that the standard pipeline, which takes four times as long, gains nothing more."""
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_module_pass_manager()
-    passes.add_loop_rotate_pass()  # only then are constants and the like moved out of loops
+    passes.add_loop_rotate_pass()  # required to hoist constants out of loops
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     passes.add_new_gvn_pass()
@@ -114,19 +113,19 @@ def optimize(module, machine) -> None:
 
 
 def _run(passes, builder, module) -> None:
-    """Runs passes on a module, and frees them."""
+    """Run passes on a module, and free them."""
     passes.run(module, builder)
-    llvm.NewPassManager._dispose(passes)  # llvmlite 0.50 calls the method of its other base class, which frees nothing
+    llvm.NewPassManager._dispose(passes)  # llvmlite 0.50 calls the wrong base class's method, which frees nothing
     passes.detach()
     _close(builder)
 
 
 def _close(builder: Any) -> None:
-    """Frees a pass builder and its callbacks, 1.5 KB, which llvmlite 0.50 makes for it and never frees."""
+    """Free a pass builder and its callbacks, 1.5 KB that llvmlite 0.50 leaks."""
     at = ctypes.cast(builder._ptr, ctypes.c_void_p).value
     assert at is not None
     callbacks, _, after = (ctypes.c_size_t * 3).from_address(at + 12 * 8)
-    # As LLVM 22 lays them out; there is a list in each, whose first elements lie behind its head.
+    # The layout in LLVM 22: each contains a list whose first elements follow its head.
     known = llvm.llvm_version_info[0] == 22 and after == at + 16 * 8
     known = known and ctypes.c_size_t.from_address(callbacks).value == callbacks + 16
     builder.close()
@@ -135,7 +134,7 @@ def _close(builder: Any) -> None:
 
 
 def optimize_loops(module, machine) -> None:
-    """LLVM's standard pipeline, for code whose loops are as the user wrote them: it vectorizes and unrolls them."""
+    """Run LLVM's standard pipeline, for code with the user's own loops: it vectorizes and unrolls them."""
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.loop_unrolling = True
@@ -144,26 +143,26 @@ def optimize_loops(module, machine) -> None:
 
 
 def compile_object(text: str, plain_loops: bool = False) -> bytes:
-    """Native code of the MLIR module ``text``. ``plain_loops``: nothing in it is vectorized or unrolled yet. Raises
-    :class:`CompileError`."""
+    """The native object code of the MLIR module ``text``. ``plain_loops``: its loops are not vectorized or unrolled
+    yet. Raises :class:`CompileError`."""
     code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops))
-    if missing := called_outside(code):  # to load it would end the process
+    if missing := called_outside(code):  # loading it would abort the process
         raise CompileError(
-            f"this processor ({_processor()[0]}) needs help for what the code does: {', '.join(missing)}; "
-            "use float32 for float16"
+            f"this processor ({_processor()[0]}) needs runtime functions that are not available: "
+            f"{', '.join(missing)}; use float32 instead of float16"
         )
     return code
 
 
 def _object_of(ir: str, plain_loops: bool) -> bytes:
-    # In a context of its own: one keeps all constants and types that it has seen.
+    # In a new context, since a context keeps all constants and types that it has seen.
     module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine()
     (optimize_loops if plain_loops else optimize)(module, machine)
     return machine.emit_object(module)
 
 
 def called_outside(code: bytes) -> list[str]:
-    """The functions that an object file (64-bit ELF) needs and does not have."""
+    """The undefined symbols of an object file (64-bit ELF)."""
     word, long = (
         (lambda at: int.from_bytes(code[at : at + 4], "little")),
         (lambda at: int.from_bytes(code[at : at + 8], "little")),
@@ -172,7 +171,7 @@ def called_outside(code: bytes) -> list[str]:
     sections = [start + k * size for k in range(count)]
     found = []
     for section in sections:
-        if word(section + 4) == 2:  # a table of symbols, and that of their names
+        if word(section + 4) == 2:  # a symbol table, and its string table
             names = long(sections[word(section + 0x28)] + 0x18)
             for at in range(long(section + 0x18), long(section + 0x18) + long(section + 0x20), 24):
                 name, _, _, home = struct.unpack_from("<IBBH", code, at)
@@ -182,10 +181,10 @@ def called_outside(code: bytes) -> list[str]:
 
 
 class HostCode:
-    """Loaded native code that refers to nothing outside; ``address(name)`` of its functions. Keep it alive while they
-    may run."""
+    """Loaded native code without external references; ``address(name)`` of its functions. Keep it alive while they may
+    run."""
 
-    # llvmlite's own object for the engine would free it wherever it is collected, in the middle of an interrupt too.
+    # llvmlite's engine object would be freed wherever it is collected, even in the middle of an interrupt.
 
     def __init__(self, code: bytes):
         uninterrupted(functools.partial(self._load, code))
@@ -199,7 +198,7 @@ class HostCode:
 
 
 def _loaded(code: bytes):
-    """LLVM's pointer to an execution engine with the object file ``code`` in it."""
+    """LLVM's pointer to an execution engine with the object file ``code``."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -1,6 +1,6 @@
-"""Loops over blocks and threads as ids.
+"""Maps loops over blocks and threads to ids.
 
-A GPU kernel of a scheduler says how it is mapped in MLIR's terms: a ``scf.forall`` over the blocks of the grid around
+A scheduler writes a GPU kernel with its mapping in MLIR's terms: a ``scf.forall`` over the blocks of the grid around
 one over the threads of a block::
 
     %blocks = gpu.grid_dim x
@@ -10,9 +10,9 @@ one over the threads of a block::
       } {mapping = [#gpu.thread<x>]}
     } {mapping = [#gpu.block<x>]}
 
-Here the loops go, and their variables become ``gpu.block_id`` and ``gpu.thread_id``. It works on the text, as MLIR and
-the schedulers print it: to hand operations of a kernel to Python takes longer than the whole lowering of a small one.
-"""
+This module replaces the loops, with ``gpu.block_id`` and ``gpu.thread_id`` as their variables. It works on the text, as
+printed by MLIR and the schedulers: access to a kernel's ops from Python takes longer than all lowering of a small
+one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHER_TAIL = re.compile(r"^ *\} \{mapping = ")
 
 
 def mapped(body: str, threads: int) -> str:
-    """``body``, which each thread runs, in the loops over blocks and threads with the variables ``%block`` and
+    """``body``, which each thread runs, inside of loops over blocks and threads with the variables ``%block`` and
     ``%thread``."""
     return "\n".join([
         "    %blocks = gpu.grid_dim x",
@@ -39,12 +39,12 @@ def mapped(body: str, threads: int) -> str:
 
 
 def loops_to_ids(text: str) -> str:
-    """``text`` with its mapped loops as ids. Raises :class:`CompileError` for a mapping in more than one dimension or
-    to anything but blocks and threads."""
+    """``text`` with its mapped loops replaced by ids. Raises :class:`CompileError` for mappings in several dimensions,
+    or to anything but blocks and threads."""
     if "scf.forall" not in text:
         return text
     out: list[str] = []
-    open_: list[tuple[int, str]] = []  # where the heads of the loops that are open stand in ``out``, and as they were
+    open_: list[tuple[int, str]] = []  # for each open loop, the index of its head in ``out``, and its line
     for line in text.split("\n"):
         head, tail = _HEAD.match(line), _TAIL.match(line)
         if head:
@@ -63,4 +63,4 @@ def loops_to_ids(text: str) -> str:
 
 
 def _not_ids(line: str) -> CompileError:
-    return CompileError(f"only loops over #gpu.block<x> and #gpu.thread<x> become ids: {line.strip()}")
+    return CompileError(f"only loops mapped to #gpu.block<x> and #gpu.thread<x> are supported: {line.strip()}")

@@ -1,4 +1,4 @@
-"""What schedulers write: kernels, and the module that holds them and the function that launches them."""
+"""The output of schedulers: kernels, and the module of kernels and the host function that launches them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mlirfuse.ir.sizes import Size
 
 @dataclass
 class CpuKernel:
-    """A CPU kernel's text, how many tasks it has, how many a thread should take at a time at least, and the slots of
-    the pointers that it is given."""
+    """A CPU kernel: its text, its number of tasks, the least number that a thread takes at a time, and the slots of its
+    pointers."""
 
     name: str
     text: str
@@ -22,13 +22,13 @@ class CpuKernel:
 
 @dataclass
 class GpuKernel:
-    """A GPU kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster,
-    bytes of shared memory.
+    """A GPU kernel: its code, and its launch configuration: ``grid`` in blocks (an expression), threads per block,
+    blocks per cluster, bytes of shared memory.
 
-    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one
-    have started if it ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do
-    with earlier kernels, when it is done ("after"): a kernel's end always means that those before it have ended too.
-    """
+    A kernel that ``waits`` uses programmatic dependent launch: it is launched before the previous kernel of the call
+    has ended, as soon as all blocks of that one have started if that one ``lets`` it. It waits for that end before it
+    begins ("before") or, if it does not depend on earlier kernels, after its own work ("after"): the end of a kernel
+    always implies the end of those before it."""
 
     name: str
     head: str
@@ -56,7 +56,7 @@ class GpuKernel:
                     head = head.replace(f"{name}: ", f"{name}_early: ")
                     lines.append(known_from_here(name, type_))
         lines = [head, *lines, self.body]
-        if self.waits == "after":  # the last block alone: others make room for the next ones
+        if self.waits == "after":  # only the last block waits, so that others make room for the next kernel's
             lines += [
                 "    %waiting = gpu.block_id x",
                 "    %waited_for = gpu.grid_dim x",
@@ -71,13 +71,13 @@ class GpuKernel:
 
 
 def nameless(kernel: Kernel) -> str:
-    """The text of a kernel, the same for those of the same code, whatever their names are."""
+    """The text of a kernel without its name: equal for kernels with the same code."""
     return kernel.text.replace(f"@{kernel.name}", "@kernel")
 
 
 def known_from_here(name: str, type_: str) -> str:
-    """A line that makes the pointer ``name`` of ``{name}_early``, so that no load of what never changes, as LLVM sees
-    it, comes before a wait above."""
+    """A line that defines the pointer ``name`` from ``{name}_early``, so that LLVM does not move invariant loads above
+    a preceding wait."""
     return (
         f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}'
     )
@@ -88,8 +88,8 @@ Kernel = CpuKernel | GpuKernel
 
 @dataclass(frozen=True)
 class KernelModule:
-    """The kernels of one program for one choice of schedules, in the order in which they are launched, and ``host``,
-    the functions (``func.func``) that launch them. MLIR text is made here alone."""
+    """The kernels of one program for one choice of schedules, in launch order, and ``host``, the functions
+    (``func.func``) that launch them. All MLIR module text is made here."""
 
     kernels: tuple[Kernel, ...]
     on_gpu: bool
@@ -100,15 +100,15 @@ class KernelModule:
         return replace(self, kernels=tuple(kernels), host="")
 
     def tiled(self) -> str:
-        """The kernels alone."""
+        """The text of the kernels alone."""
         return _module(self._kernels())
 
     def text(self) -> str:
-        """The kernels and the host function in one module."""
+        """The text of the kernels and the host function in one module."""
         return _module([*self._kernels(), self.host])
 
     def launching(self) -> str:
-        """What is compiled for the host: for a GPU the host function alone, else kernels and host function."""
+        """The text to compile for the host: for a GPU only the host function, else kernels and host function."""
         return _module([self.host]) if self.on_gpu else self.text()
 
     def _kernels(self) -> list[str]:
@@ -118,7 +118,7 @@ class KernelModule:
 
 @dataclass(frozen=True)
 class AssembledModule(KernelModule):
-    """Kernels of a GPU that come as ``ptx``, without text of their own."""
+    """Kernels of a GPU that are given as ``ptx``, without MLIR text."""
 
     ptx: str = ""
 

@@ -1,4 +1,4 @@
-"""From gpu.func to PTX, through MLIR's own conversions and the NVPTX target inside the bindings."""
+"""Lowers gpu.func to PTX, through MLIR's conversions and the NVPTX target inside the bindings."""
 
 from __future__ import annotations
 
@@ -23,47 +23,46 @@ PTX_VERSIONS = {
     103: 88,
     120: 87,
     121: 88,
-}  # lowest that knows the chip and hints to caches; from sm_90 on parameters of more than 4 KB, too
+}  # lowest that supports the chip and cache hints; from sm_90 on also parameters of more than 4 KB
 
 
 def parameter_bytes(chip: str) -> int:
-    """How many bytes the parameters of a kernel may have."""
+    """The most bytes of a kernel's parameters."""
     return 32764 if PTX_VERSIONS[int(chip.removeprefix("sm_").rstrip("af"))] >= 81 else 4096
 
 
 def attach_target(chip: str) -> str:
-    """The pass that gives kernels their target. Raises :class:`CompileError` for an architecture that is not known."""
+    """The pass that attaches the target to kernels. Raises :class:`CompileError` for an unknown architecture."""
     architecture = chip.removeprefix("sm_").rstrip("af")
     if not architecture.isdigit() or int(architecture) not in PTX_VERSIONS:
         raise CompileError(f"unknown GPU architecture {chip}; known: {', '.join(f'sm_{a}' for a in PTX_VERSIONS)}")
-    # O=1: with ptxas after it, kernels are as long as with O=3, and LLVM takes a tenth less time.
+    # O=1: with ptxas after it, kernels are as fast as with O=3, and LLVM takes a tenth less time.
     return f"nvvm-attach-target{{chip={chip} O=1 features=+ptx{PTX_VERSIONS[int(architecture)]}}}"
 
 
 def to_gpu_passes(chip: str) -> str:
-    """The passes that give the kernels their target and turn their loops into branches. Raises
-    :class:`CompileError`."""
+    """The passes that attach the target to kernels and lower their loops to branches. Raises :class:`CompileError`."""
     return f"{attach_target(chip)},convert-scf-to-cf"
 
 
 def to_gpu(text: str, chip: str) -> Any:
-    """The module with gpu.modules ``text``, given its target ``chip`` ("sm_90"), its loops as branches."""
+    """The module ``text`` of gpu.modules with its target ``chip`` ("sm_90"), and loops lowered to branches."""
     passes = to_gpu_passes(chip)
     with mlir.plain_context():
         module = mlir.ir.Module.parse(loops_to_ids(text))
-    mlir.run_passes(module, f"builtin.module({passes})", verify=False)  # LLVM verifies what becomes of it
+    mlir.run_passes(module, f"builtin.module({passes})", verify=False)  # LLVM verifies the result
     return module
 
 
 def to_nvvm(text: str, chip: str) -> Any:
-    """The module with gpu.modules ``text``, its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
+    """The module ``text`` of gpu.modules, with its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
     module = to_gpu(text, chip)
     mlir.run_passes(module, f"builtin.module({TO_NVVM})", verify=False)
     return module
 
 
 def to_ptx(text: str, chip: str) -> str:
-    """PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
+    """The PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
     try:
         nvvm = to_nvvm(text, chip)
     except mlir.MLIRError as error:
@@ -72,8 +71,8 @@ def to_ptx(text: str, chip: str) -> str:
 
 
 def assemble(module: Any) -> str:
-    """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in
-    another dialect."""
+    """The PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` if it has ops of other
+    dialects."""
     try:
         mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
     except mlir.MLIRError as error:
@@ -88,4 +87,4 @@ def binary_of(module: Any) -> str:
             (target,) = op.operation.attributes["objects"]
             text = mlir.gpu_object(target)
             return (text.decode() if isinstance(text, bytes) else text).rstrip("\0")
-    raise CompileError("no gpu.binary was made")
+    raise CompileError("the module has no gpu.binary")

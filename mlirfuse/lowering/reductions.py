@@ -1,8 +1,7 @@
-"""How each reduction accumulates: identity, combination of accumulators, and what goes in and comes out.
+"""Emits reductions: identity, combination of accumulators, and conversion of elements and results.
 
-An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin, (count, mean,
-squared deviations) for m2. Sums of half types accumulate in float32, as all arithmetic on them does.
-"""
+An accumulator is a tuple of Vals: one for most reductions, (value, index) for argmax and argmin, (count, mean, squared
+deviations) for m2. 16-bit floats accumulate in float32, as in all arithmetic on them."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
 
 
 def accumulator_types(op: Op) -> list[dt.DType]:
-    """The element types of the accumulator's parts."""
+    """The element types of the accumulator's components."""
     source = op.operands[0].dtype.compute
     if op.row.accumulator == "truth":
         return [dt.bool_]
@@ -38,7 +37,7 @@ def extreme(dtype: dt.DType, largest: bool):
 
 
 def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
-    """The accumulator of nothing."""
+    """The identity accumulator."""
     value = {
         "sum": 0, "m2": 0, "max_sum_exp": -math.inf, "prod": 1, "any": False, "all": True,
         "max": extreme(op.operands[0].dtype, False), "argmax": extreme(op.operands[0].dtype, False),
@@ -50,15 +49,13 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
         parts *= 3
     elif isinstance(op, MaxSumExp):
         parts.append(e.const(0.0, types[1], lanes))
-    elif (
-        len(types) == 2
-    ):  # where nothing is better than this value, all elements are this value: the first of them is the answer
+    elif len(types) == 2:  # if no element is better than the identity, all are equal to it, and the first is the result
         parts.append(e.const(0, dt.i64, lanes))
     return tuple(parts)
 
 
 def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
-    """The accumulators of each reduction in a list of them all."""
+    """A flat list of accumulator components, grouped by reduction."""
     out, at = [], 0
     for op in reductions:
         width = len(accumulator_types(op))
@@ -68,14 +65,14 @@ def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
 
 
 def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, ...]:
-    """The accumulator of one element; ``position`` (i64) is its place along the reduced axes, for argmax and argmin."""
+    """The accumulator of one element; ``position`` (i64) is its index along the reduced axes, for argmax and argmin."""
     if op.row.accumulator == "truth" and value.dtype is not dt.bool_:
         value = e.cmp("ne", value, 0)
     if op.row.accumulator == "position":
         assert position is not None
         return value, e.splat(position, value.lanes)
     if op.row.accumulator == "moments":
-        apart = e.sub(value, value)  # 0, but NaN of an infinity
+        apart = e.sub(value, value)  # 0; NaN for an infinity
         return e.const(1.0, value.dtype, value.lanes), value, apart
     if isinstance(op, MaxSumExp):
         return value, e.const(1.0, value.dtype, value.lanes)
@@ -83,7 +80,7 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
 
 
 def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order: bool = False) -> tuple[Val, ...]:
-    """The accumulator of both. ``in_order``: in each lane, ``a``'s elements come before ``b``'s."""
+    """The accumulators ``a`` and ``b`` combined. ``in_order``: in each lane, ``a``'s elements precede ``b``'s."""
     name = op.name
     if name == "sum":
         return (e.add(a[0], b[0]) if a[0].dtype is not dt.bool_ else e.or_(a[0], b[0]),)
@@ -101,7 +98,7 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
         top = e.max(a[0], b[0])
         base = finite_base(e, top)
         return top, e.fma(a[1], exp(e, e.sub(a[0], base)), e.mul(b[1], exp(e, e.sub(b[0], base))))
-    # The better value; of equals, and of NaNs, the earlier position.
+    # The better value; of equal values, and of NaNs, the lower index.
     beats, no_worse = ("gt", "ge") if name == "argmax" else ("lt", "le")
     if in_order:
         take = e.not_(e.cmp(no_worse, a[0], b[0]))
@@ -119,11 +116,11 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
 
 
 def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is weighted from both, so that
-    of infinities it is what their sum is."""
+    """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is a weighted average of both,
+    so that for infinities it is what their sum is."""
     known = e.known(a[0]), e.known(b[0])
     apart = e.sub(b[1], a[1])
-    if None not in known and sum(known):  # as many elements in every thread
+    if None not in known and sum(known):  # the same counts in every thread
         weight, dtype, lanes = known[1] / sum(known), a[0].dtype, a[0].lanes
         count, share, rest, scale = (
             e.const(float(n), dtype, lanes) for n in (sum(known), weight, 1 - weight, known[0] * weight)
@@ -137,41 +134,41 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
         count,
         mean,
         e.fma(apart, e.mul(apart, scale), e.add(a[2], b[2])),
-    )  # 0 for a mean of nothing, however large the other
+    )  # 0 if one is empty, for any mean of the other
 
 
 def share_of(e: Emitter, part: Val, count: Val) -> Val:
-    """``part / count``, 0 where both are. Squared deviations are taken from what comes of it as from the mean: an ulp
-    would make some of its square."""
+    """``part / count``, 0 if both are 0. Accurate, since squared deviations are taken from a mean computed with it: an
+    ulp of error would add its square."""
     return e.mul(part, corrected_reciprocal(e, e.max(count, 1.0)))
 
 
 def finite_base(e: Emitter, top: Val) -> Val:
-    """What exponents are counted from: the maximum, but something finite where all is -inf so far."""
+    """The base of exponents: the maximum, or a finite value if all elements so far are -inf."""
     return e.select(e.cmp("eq", top, -math.inf), 0.0, top)
 
 
 def extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
-    """The "max" or "min" of two."""
+    """The "max" or "min" of two values."""
     if a.dtype is dt.bool_:
         return e.or_(a, b) if name == "max" else e.and_(a, b)
     return e.max(a, b) if name == "max" else e.min(a, b)
 
 
 def _nan_apart(e: Emitter, op: Op) -> bool:
-    """Whether NaNs are looked for beside the comparisons that find the maximum or minimum: a processor's instruction
-    for these loses some."""
+    """Whether NaNs are detected separately from the comparisons for a maximum or minimum, because x86's instructions
+    lose some."""
     return e.target == "cpu" and op.name in ("max", "min") and op.operands[0].dtype.is_float
 
 
 def _one_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
-    """The larger or smaller one of two floats; ``b`` where either is NaN, as x86's instruction has it."""
+    """The larger or smaller of two floats; ``b`` if either is NaN, like x86's instruction."""
     return e.select(e.cmp("gt" if name == "max" else "lt", a, b), a, b)
 
 
 def _extreme_of_floats(e: Emitter, name: str, vals: list[Val], state: Val | None = None) -> Val:
-    """The "max" or "min" of several vectors and what came before. A NaN in ``state`` stays there, as that comes
-    second."""
+    """The "max" or "min" of several vectors and the previous ``state``. A NaN in ``state`` persists, since it is the
+    second operand."""
     if state is None and len(vals) == 1:
         return vals[0]
     top = in_pairs(lambda a, b: _one_of(e, name, a, b), vals)
@@ -179,23 +176,23 @@ def _extreme_of_floats(e: Emitter, name: str, vals: list[Val], state: Val | None
 
 
 def _any_nan(e: Emitter, vals: list[Val]) -> Val:
-    """Where one of several vectors is NaN. One comparison tells of two."""
+    """The lanes where one of several vectors is NaN. One comparison checks two vectors."""
     return in_pairs(e.or_, [e.cmp("uno", vals[i], vals[min(i + 1, len(vals) - 1)]) for i in range(0, len(vals), 2)])
 
 
 def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
-    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise.
-    ``in_order``: as for :func:`combine`."""
+    """The accumulator of several vectors: ``rows`` of (elements, index, mask or None), combined pairwise. ``in_order``:
+    as for :func:`combine`."""
     if op.row.accumulator == "moments":
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
         return accumulate(e, op, None, rows)
     if _nan_apart(e, op):
-        return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)]),)
-    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), _parts(e, op, rows))
+        return (_extreme_of_floats(e, op.name, [value for (value,) in _accumulators(e, op, rows)]),)
+    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), _accumulators(e, op, rows))
 
 
-def _parts(e: Emitter, op: Op, rows) -> list[tuple[Val, ...]]:
+def _accumulators(e: Emitter, op: Op, rows) -> list[tuple[Val, ...]]:
     """The accumulator of each vector: ``rows`` as for :func:`total`."""
     parts = []
     for value, position, inside in rows:
@@ -207,27 +204,27 @@ def _parts(e: Emitter, op: Op, rows) -> list[tuple[Val, ...]]:
 
 
 def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows, in_order: bool = False) -> tuple[Val, ...]:
-    """The accumulator of ``state`` and several vectors: ``rows``, ``in_order`` as for :func:`total`. That of a
-    :class:`MaxSumExp` has one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
+    """The accumulator of ``state`` and several vectors: ``rows``, ``in_order`` as for :func:`total`. For a
+    :class:`MaxSumExp` it has one lane, shared by the vectors' lanes, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
         assert state is not None
         if _nan_apart(e, op):
-            return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)], state[0]),)
+            return (_extreme_of_floats(e, op.name, [value for (value,) in _accumulators(e, op, rows)], state[0]),)
         if state[0].lanes == 1:
             return combine(e, op, state, of_thread(e, op, rows))
         return combine(e, op, state, total(e, op, rows, in_order), in_order)
-    held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
-    if state is None or state[0].lanes < held[0].lanes:
-        held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
-    top = in_pairs(e.max, held if state is None else [*held, state[0]])
+    values = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
+    if state is None or state[0].lanes < values[0].lanes:
+        values = [e.extract(value, lane) for value in values for lane in range(value.lanes)]
+    top = in_pairs(e.max, values if state is None else [*values, state[0]])
     base = finite_base(e, top)
-    new = sum_of_exp(e, held, base)
+    new = sum_of_exp(e, values, base)
     return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
 
 
 def accumulate_start(e: Emitter, op: Op, state: tuple[Val, ...], rows, start: Val) -> tuple[Val, Val]:
-    """As :func:`accumulate` for argmax or argmin, which loops meet in order, but a position is the ``start`` of those
-    vectors where the value is: a comparison for all of them, not for each. :func:`first_offset` finds it there."""
+    """Like :func:`accumulate` for argmax or argmin with elements in order, except that the index is the ``start`` of
+    the vectors that contain the value: one comparison for all of them. :func:`first_offset` finds the value there."""
     name, vals = op.name.removeprefix("arg"), [value for value, _, _ in rows]
     beats, (best, position) = "gt" if name == "max" else "lt", state
     if not best.dtype.is_float:
@@ -239,8 +236,8 @@ def accumulate_start(e: Emitter, op: Op, state: tuple[Val, ...], rows, start: Va
 
 
 def first_offset(e: Emitter, vals: list[Val], best: Val) -> Val:
-    """Where in vectors one behind the other ``best`` is first."""
-    here = in_pairs(lambda a, b: _behind(e, a, b), [_is_best(e, val, best) for val in vals])
+    """The first index of ``best`` in adjacent vectors."""
+    here = in_pairs(lambda a, b: _concatenated(e, a, b), [_is_best(e, val, best) for val in vals])
     bits, count = e.fresh(), e.fresh()
     e.line(f"{bits} = llvm.bitcast {here} : {here.type} to i{here.lanes}")
     e.line(f'{count} = "llvm.intr.cttz"({bits}) <{{is_zero_poison = false}}> : (i{here.lanes}) -> i{here.lanes}')
@@ -249,20 +246,20 @@ def first_offset(e: Emitter, vals: list[Val], best: Val) -> Val:
     return e.op(f"arith.{'extui' if here.lanes < 64 else 'trunci'} {count} : i{here.lanes} to i64", dt.i64)
 
 
-def _behind(e: Emitter, a: Val, b: Val) -> Val:
-    """The lanes of two vectors."""
+def _concatenated(e: Emitter, a: Val, b: Val) -> Val:
+    """The concatenation of two vectors."""
     lanes = ", ".join(map(str, range(a.lanes + b.lanes)))
     return e.op(f"vector.shuffle {a}, {b} [{lanes}] : {a.type}, {b.type}", a.dtype, a.lanes + b.lanes)
 
 
 def _is_best(e: Emitter, val: Val, best: Val) -> Val:
-    """The lanes that are the best of values among which these are: it is NaN if any is."""
+    """The lanes equal to ``best``, which is NaN if any value is."""
     equal = e.cmp("eq", val, best)
     return e.or_(equal, e.isnan(val)) if val.dtype.is_float else equal
 
 
 def state_lanes(op: Op, lanes: int) -> int:
-    """The lanes of the accumulator that all elements of vectors along a row go into."""
+    """The lanes of the accumulator of vectors along a row."""
     return 1 if isinstance(op, MaxSumExp) else lanes
 
 
@@ -274,8 +271,8 @@ def in_pairs(combine, vals: list):
 
 
 def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
-    """As :func:`total`, of the lanes too. Of an m2, the deviations from the mean of all of them: combining those of
-    each lane takes four instructions a lane more."""
+    """Like :func:`total`, combined across lanes, too. For an m2, deviations are from the mean of all elements:
+    combining those of each lane takes four more instructions per lane."""
     if op.row.accumulator != "moments":
         return across_lanes(e, op, total(e, op, rows))
     count, sums = counted(e, rows)
@@ -285,21 +282,21 @@ def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
 
 
 def means_and_deviations(e: Emitter, count: Val, sums: Val, deviations_from) -> tuple[Val, ...]:
-    """An m2's accumulator of so many elements with these sums lane by lane; ``deviations_from(mean)``, lane by lane
-    too, looks at them again."""
-    mean = sum_of_lanes(e, mean_of(e, count, sums))  # weighted before it is summed: a total may overflow
+    """The m2 accumulator for ``count`` elements with these sums per lane; ``deviations_from(mean)``, also per lane,
+    reads the elements again."""
+    mean = sum_of_lanes(e, mean_of(e, count, sums))  # weighted before summation, because a total may overflow
     return count, mean, sum_of_lanes(e, deviations_from(mean))
 
 
 def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
-    """The deviations of all elements of a thread from their own mean: two passes over registers."""
+    """The deviations of a thread's elements from their own mean: two passes over registers."""
     count, sums = counted(e, rows)
     mean = mean_of(e, count, sums)
     return count, mean, deviations(e, rows, mean)
 
 
 def counted(e: Emitter, rows) -> tuple[Val, Val]:
-    """The number and the sum of several vectors' elements, lane by lane: ``rows`` as for :func:`total`."""
+    """The number and the sum of several vectors' elements, per lane: ``rows`` as for :func:`total`."""
     dtype, lanes = rows[0][0].dtype, rows[0][0].lanes
     one, zero = e.const(1.0, dtype, lanes), e.const(0.0, dtype, lanes)
     certain = all(inside is None for _, _, inside in rows)
@@ -312,20 +309,19 @@ def counted(e: Emitter, rows) -> tuple[Val, Val]:
 
 
 def gather(e: Emitter, state: tuple[Val, ...], rows) -> tuple[Val, ...]:
-    """``state``, an m2's accumulator that holds the sum instead of the mean, with several vectors' numbers and sums
-    added."""
+    """``state``, an m2 accumulator with the sum in place of the mean, plus several vectors' counts and sums."""
     count, total = counted(e, rows)
     return e.add(state[0], count), e.add(state[1], total), state[2]
 
 
 def mean_of(e: Emitter, count: Val, total: Val) -> Val:
-    """The mean of so many elements with this sum; 0 of none."""
+    """The mean of ``count`` elements with this sum; 0 if there are none."""
     known = e.known(count)
     return share_of(e, total, count) if known is None else e.mul(total, e.const(1.0 / known, count.dtype, count.lanes))
 
 
 def deviations(e: Emitter, rows, mean: Val) -> Val:
-    """The sum of several vectors' squared distances from ``mean``, lane by lane."""
+    """The sum of several vectors' squared deviations from ``mean``, per lane."""
     apart = [
         e.sub(value, mean) if inside is None else e.select(inside, e.sub(value, mean), 0.0) for value, _, inside in rows
     ]
@@ -350,29 +346,29 @@ def sum_of_lanes(e: Emitter, val: Val) -> Val:
 
 
 def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val, ...]:
-    """Combines what ``a`` has many of, lanes or threads. ``pairwise(combine, a)`` does so two accumulators at a time,
-    ``fold(function, val)`` for single values.
+    """Combine the many instances of ``a``, in lanes or threads. ``pairwise(combine, a)`` combines accumulators two at a
+    time, ``fold(function, val)`` single values.
 
-    A :class:`MaxSumExp` takes an exponential a part this way, where two parts at a time take two; an m2 of numbers that
-    are not known while compiling takes one reciprocal.
-    """
+    For a :class:`MaxSumExp` this takes one exponential per instance, instead of two; for an m2 with unknown counts one
+    reciprocal."""
     if isinstance(op, MaxSumExp):
         top = fold(e.max, a[0])
         return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], finite_base(e, top)))))
     if op.row.accumulator == "moments" and e.known(a[0]) is None:
         count = fold(e.add, a[0])
-        mean = fold(e.add, e.mul(a[1], share_of(e, a[0], count)))  # weighted before it is summed: a total may overflow
+        # Weighted before summation, because a total may overflow.
+        mean = fold(e.add, e.mul(a[1], share_of(e, a[0], count)))
         apart = e.sub(a[1], mean)
         return (
             count,
             mean,
             fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2])),
-        )  # 0 from a part of nothing, however large the mean
+        )  # 0 for an empty instance, for any mean
     return pairwise(lambda x, y: combine(e, op, x, y), a)
 
 
 def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Combines a vector accumulator's lanes."""
+    """Combine a vector accumulator's lanes."""
     if a[0].lanes == 1:
         return a
     if e.target == "cpu" and op.row.accumulator == "position":
@@ -398,7 +394,7 @@ def _extreme_of_lanes(e: Emitter, name: str, val: Val) -> Val:
 
 
 def _first_of_lanes(e: Emitter, op: Op, value: Val, position: Val) -> tuple[Val, ...]:
-    """The best value of a vector's lanes, and the first of its positions."""
+    """The best value of a vector's lanes, and its lowest index."""
     best = _extreme_of_lanes(e, op.name.removeprefix("arg"), value)
     candidates = e.select(_is_best(e, value, best), position, extreme(position.dtype, True))
     least = f"vector.reduction <minsi>, {candidates} : {candidates.type} into {position.dtype.signless}"
@@ -406,7 +402,7 @@ def _first_of_lanes(e: Emitter, op: Op, value: Val, position: Val) -> tuple[Val,
 
 
 def _by_halves(e: Emitter, combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
-    """A vector accumulator's lanes in the order of pairwise summation."""
+    """A vector accumulator's lanes combined in the order of pairwise summation."""
     while a[0].lanes > 1:
         half = a[0].lanes // 2
         a = combine(tuple(_part(e, v, 0, half) for v in a), tuple(_part(e, v, half, half) for v in a))
@@ -432,10 +428,10 @@ def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
 
 
 def results(e: Emitter, op: Op | MaxSumExp | Moments, a: tuple[Val, ...]) -> tuple[Val, ...]:
-    """The reduction's values from its accumulator."""
-    if isinstance(op, MaxSumExp) and op.guarded:  # exp(m) is the sum of what is not finite
+    """All of the reduction's values from its accumulator."""
+    if isinstance(op, MaxSumExp) and op.guarded:  # if m is not finite, the sum is exp(m)
         return a[0], e.select(e.cmp("lt", e.abs(a[0]), math.inf), a[1], exp(e, a[0]))
-    if isinstance(op, MaxSumExp):  # of nothing but -inf the sum is one of NaNs
+    if isinstance(op, MaxSumExp):  # if all elements are -inf, the sum is NaN
         return a[0], e.select(e.cmp("eq", a[0], -math.inf), math.nan, a[1])
     if isinstance(op, Moments):
         return e.mul(a[1], a[0]), a[2]

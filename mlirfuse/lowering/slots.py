@@ -1,10 +1,9 @@
-"""Where kernels find their arguments: the numbering of pointers and integers that one compiled program passes around.
+"""Numbers the pointers and integers that one compiled program passes to its kernels.
 
 A call fills two arrays: ``ptrs`` (arguments in memory, then outputs, then the workspace) and ``ints`` (sizes and
-strides, grid dimensions, offsets into the workspace, and the bits of scalar arguments). The host function passes each
-kernel what it uses: a GPU's as parameters, a CPU's as an array of its pointers, in the order in which it asks for them,
-and ``ints``. So kernels that do the same have the same code, wherever their tensors stand in a call.
-"""
+strides, grid dimensions, workspace offsets, and the bits of scalar arguments). The host function passes each kernel the
+ones that it uses: to a GPU kernel as parameters, to a CPU kernel as an array of pointers in the order of first use, and
+``ints``. Kernels that do the same therefore have the same code, independent of their tensors' slots in a call."""
 
 from __future__ import annotations
 
@@ -18,37 +17,35 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 
-# What kernels tell of positions that are not there: a flag (1; 2 while the rest is written), the position, its place in
-# the program, the extent.
+# The report of an out-of-bounds index: a flag (1; 2 while the rest is written), the index, its source location, the
+# extent.
 BAD_INDEX = "mlirfuse_bad_index"
 
 
 @dataclass
 class Slots:
-    """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its
-    byte offset in ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses by name,
-    once kernels are loaded."""
+    """``pointers``: tensors in the order of ``ptrs``; ``temporaries`` in the workspace, each with the slot of its byte
+    offset in ``ints``. ``ints``: the expressions to evaluate for each new set of sizes. ``functions``: addresses by
+    name, once kernels are loaded."""
 
     pointers: dict[Value, int] = field(default_factory=dict)
-    temporaries: dict[object, int] = field(
-        default_factory=dict
-    )  # Value or key of a scheduler's own buffer -> index of its offset
+    # Value or key of a scheduler's own buffer -> slot of its offset.
+    temporaries: dict[object, int] = field(default_factory=dict)
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[tuple[str, Any], int] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
-    # of what is written into a part of an argument: bytes from the argument's first element to its own
+    # For results written into a window of an argument: bytes from the argument's first element to the result's.
     starts: dict[Value, Size] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
-    written: frozenset = (
-        frozenset()
-    )  # places that earlier kernels of the call write: what is read there is not the same for a kernel's whole life
+    # Slots that earlier kernels of the call write: with overlapping launches their loads are not invariant.
+    written: frozenset = frozenset()
 
     def size(self, size: Size) -> int:
         """The slot of a size expression."""
         return self.ints.setdefault(("size", size), len(self.ints))
 
     def inverse(self, size: Size) -> int:
-        """The slot of what indices are multiplied by instead of being divided by a size: see :func:`inverse_of`."""
+        """The slot of the multiplicative inverse of a size, see :func:`inverse_of`."""
         return self.ints.setdefault(("inverse", size), len(self.ints))
 
     def scalar(self, value: Value) -> int:
@@ -56,17 +53,16 @@ class Slots:
         return self.ints.setdefault(("scalar", value), len(self.ints))
 
     def handle(self, function: str) -> int:
-        """The slot of the address of a kernel, or of a function of the runtime, by name."""
+        """The slot of the address of a kernel, or of a runtime function, by name."""
         return self.ints.setdefault(("handle", function), len(self.ints))
 
     def numbers(self, what: str, numbers: Sequence[int]) -> int:
-        """The first slot of ``numbers``, known by ``what`` they say, which stand one behind the other."""
+        """The first of consecutive slots for ``numbers``, identified by ``what``."""
         slots = [self.ints.setdefault(("number", (what, at, n)), len(self.ints)) for at, n in enumerate(numbers)]
         return slots[0]
 
     def temporary(self, key, nbytes: Size) -> int:
-        """The slot of the byte offset of a buffer in the workspace, with room for as many bytes as any kernel asks
-        for."""
+        """The slot of the byte offset of a workspace buffer, whose size is the largest that any kernel requests."""
         if key not in self.temporaries:
             self.temporaries[key] = self.ints.setdefault(("offset", key), len(self.ints))
             self.temporary_bytes[key] = nbytes
@@ -75,7 +71,7 @@ class Slots:
         return self.temporaries[key]
 
     def place(self, value: Value) -> tuple[str, int]:
-        """Where a tensor lies: ("pointer", slot) or ("temporary", slot of its offset)."""
+        """The location of a tensor: ("pointer", slot) or ("temporary", slot of its offset)."""
         if value in self.pointers:
             return "pointer", self.pointers[value]
         return "temporary", self.temporary(value, sz.mul(value.numel, value.dtype.bytes))
@@ -87,7 +83,7 @@ class CpuArguments:
 
     def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
         self.e, self.slots, self.index = e, slots, index
-        self.passed: dict[int, int] = {}  # slot -> place
+        self.passed: dict[int, int] = {}  # slot -> index among the kernel's pointers
         self._created: dict[object, str] = {}
         e.entry += [
             "  %ptrs = llvm.load %ctx : !llvm.ptr -> !llvm.ptr",
@@ -117,7 +113,7 @@ class CpuArguments:
         return self.temporary(value, self.slots.temporary_bytes[value])
 
     def _inside(self, base: str, start: Size) -> str:
-        """The pointer ``start`` bytes behind ``base``."""
+        """The pointer ``start`` bytes after ``base``."""
         name = f"%part{len(self._created)}"
         offset = self._load("ints", self.slots.size(start), "i64")
         self._created[name] = name
@@ -151,7 +147,7 @@ class CpuArguments:
 
 
 class GpuArguments:
-    """A GPU kernel's parameters: what it asked for, in order. ``passed`` says where the host finds each."""
+    """A GPU kernel's parameters, in order of first use. ``passed`` has the slot of each."""
 
     def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
         self.e, self.slots, self.index = e, slots, index
@@ -174,7 +170,7 @@ class GpuArguments:
         return self._parameter("temporary", self.slots.temporary(key, nbytes), "!llvm.ptr<1>")
 
     def reports(self) -> str:
-        """The pointer to ``mlirfuse_bad_index``, which the device sees where the host does."""
+        """The pointer to ``mlirfuse_bad_index``, which has the same address on device and host."""
         bits = self._parameter("handle", self.slots.handle(BAD_INDEX), "i64")
         if not self._reporting:
             self._reporting = True
@@ -194,13 +190,13 @@ class GpuArguments:
 def inverse_of(size: int) -> int:
     """``factor | shift << 32``, such that ``n * factor >> shift`` is ``n // size`` for 0 <= n < 2**31 (Granlund and
     Montgomery, Division by invariant integers using multiplication, 1994)."""
-    size = max(size, 1)  # of an empty tensor nothing is divided
+    size = max(size, 1)  # an empty tensor has no indices to divide
     shift = 31 + (size - 1).bit_length()
     return (1 << shift) // size + 1 | shift << 32
 
 
 def decode_scalar(e: Emitter, name: str, dtype: dt.DType) -> Val:
-    """A by-value argument of ``dtype`` from its 64 bits: floats travel as doubles, integers as i64."""
+    """A by-value argument of ``dtype``, decoded from 64 bits: floats are passed as doubles, integers as i64."""
     key = ("scalar", name, dtype)
     if key not in e._constants:
         lines, e.lines, depth, e.depth = e.lines, [], e.depth, 1

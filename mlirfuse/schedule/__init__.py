@@ -1,1 +1,2 @@
-"""How segments become kernels: ``cpu`` and ``gpu`` have a file a scheduler, each lists them in ``choice.py``."""
+"""Maps segments to kernels. ``cpu`` and ``gpu`` have one file per scheduler; each lists its schedulers in
+``choice.py``."""

@@ -1,4 +1,4 @@
-"""A segment in stages (:mod:`mlirfuse.analysis.stages`), each with a schedule of its own."""
+"""Split a segment into stages (:mod:`mlirfuse.analysis.stages`), each scheduled independently."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ M = TypeVar("M")
 
 
 class Params(NamedTuple):
-    """The schedule of each stage; ``form``: what the stages are, by name."""
+    """The schedule of each stage. ``form`` names the way the segment is split: "phases", or another key of
+    :attr:`MultiStage.forms`."""
 
     stages: tuple[Any, ...]
     form: str = "phases"
 
 
 class MultiStage(MultiStageScheduler[Params, M]):
-    """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these
-    "phases", by name. The other schedulers say where phases by themselves take less time than they do."""
+    """Schedules the stages of a segment one by one. ``phases`` groups the reductions of a segment into stages;
+    ``forms`` names further ways to split a segment besides "phases". The other schedulers decide when a split into
+    phases is faster (:meth:`Scheduler.better_in_stages`)."""
 
     name = "multi_stage"
     parameters = Params
@@ -51,12 +53,14 @@ class MultiStage(MultiStageScheduler[Params, M]):
         return iter(())
 
     def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
-        """The stages of this form, each as it is chosen by itself."""
-        parts = analysis.once(self.forms[form])
-        return Params(tuple([self.schedulers.choose(stage, env, alignments, properties) for stage in parts]), form)
+        """The parameters for this split, with each stage's schedule chosen independently."""
+        stage_analyses = analysis.once(self.forms[form])
+        return Params(
+            tuple([self.schedulers.choose(stage, env, alignments, properties) for stage in stage_analyses]), form
+        )
 
     def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
-        """A stage for each phase of reductions."""
+        """The parameters with one stage per phase of reductions."""
         return self.in_form("phases", analysis, env, alignments, properties)
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
@@ -65,7 +69,7 @@ class MultiStage(MultiStageScheduler[Params, M]):
 
     def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
         for at, (stage, given) in enumerate(zip(self._stages(analysis, params.form), params.stages, strict=True)):
-            with _of_stage(at):
+            with _errors_of_stage(at):
                 self.schedulers.check(stage, given, env, alignments, properties)
 
     def attributes(self, params: Params) -> serialize.Attributes:
@@ -75,15 +79,18 @@ class MultiStage(MultiStageScheduler[Params, M]):
         self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
     ) -> Params:
         for key in given:
-            require(key in ("form", "stages"), f"no parameter '{key}': there are form, stages")
+            require(key in ("form", "stages"), f"no parameter '{key}': the parameters are form, stages")
         form = given.get("form", "together" if analysis.finishing else "phases")
-        parts = self._stages(analysis, form)
-        each = given.get("stages", [{}] * len(parts))
-        whole = isinstance(each, (list, tuple)) and len(each) == len(parts)
-        require(whole, f"stages: there are {len(parts)} of them")
+        stage_analyses = self._stages(analysis, form)
+        stage_schedules = given.get("stages", [{}] * len(stage_analyses))
+        complete = isinstance(stage_schedules, (list, tuple)) and len(stage_schedules) == len(stage_analyses)
+        require(
+            complete,
+            f"stages: this segment has {len(stage_analyses)} stages; give a list of {len(stage_analyses)} schedules",
+        )
         found = []
-        for at, (stage, fields) in enumerate(zip(parts, each)):
-            with _of_stage(at):
+        for at, (stage, fields) in enumerate(zip(stage_analyses, stage_schedules)):
+            with _errors_of_stage(at):
                 found.append(self.schedulers.read(fields, stage, env, alignments, properties))
         return Params(tuple(found), form)
 
@@ -97,8 +104,8 @@ class MultiStage(MultiStageScheduler[Params, M]):
 
 
 @contextlib.contextmanager
-def _of_stage(at: int) -> Iterator[None]:
-    """Says in errors which stage they are about."""
+def _errors_of_stage(at: int) -> Iterator[None]:
+    """Prefix schedule errors with the stage that they concern."""
     try:
         yield
     except ScheduleError as error:

@@ -1,6 +1,5 @@
-"""A segmented graph as schedulers see it: its segments analysed, in order of execution, and where kernels find what
-they read and write.
-"""
+"""A segmented graph as schedulers see it: analysed segments in execution order, and the argument slots that kernels
+use."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ class Step:
 
     segment: Segment
     analysis: an.Analysis
-    name: str = ""  # of its kernel, in profiles too; of several, each has more behind an underscore
+    name: str = ""  # of the kernel, also in profiles; several kernels add a suffix after an underscore
 
 
 def _reductions_first(steps: list[Step]) -> list[Step]:
-    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
-    kernel."""
+    """``steps`` in a topological order that runs reductions before independent steps: those hide the tail of a
+    reduction's small last kernel."""
     created_by = {v: step for step in steps for v in step.analysis.outputs}
     left = list(steps)
     out: list[Step] = []
@@ -56,7 +55,7 @@ def _reductions_first(steps: list[Step]) -> list[Step]:
 
 
 def _computed(analysis: an.Analysis) -> tuple:
-    """Equal for segments that compute the same of tensors of any sizes."""
+    """A key that is equal for segments that compute the same function, whatever the sizes of their tensors."""
     numbers: dict[Value, int] = {}
 
     def number(values: Iterable[Value]) -> tuple:
@@ -70,12 +69,12 @@ def _computed(analysis: an.Analysis) -> tuple:
     return tuple(map(key, analysis.ops)), number(analysis.inputs), number(analysis.outputs)
 
 
-Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segments, by number or kind
+Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segments, by number or scheduler name
 
 
 def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> None:
-    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, or by kind where it is
-    the only one. Raises :class:`ScheduleError` where there is no such segment."""
+    """Set full or partial schedules on segments of ``graph``. A key is a segment's number, or its kind if no other
+    segment has that kind. Raises :class:`ScheduleError` if a key does not match exactly one segment."""
     segments = graph.labels()[1]
     for which, schedule in given.items():
         if isinstance(which, str):
@@ -83,17 +82,16 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
         found = [s for s in segments if which in (s.number, s.scheduler)]
         if len(found) != 1:
             kinds = ", ".join(f"{s.number}: {s.scheduler}" for s in segments)
-            raise ScheduleError(f"schedule: {len(found)} segments are {which!r}; there are {kinds or 'none'}")
+            raise ScheduleError(f"schedule: {len(found)} segments match {which!r}; the segments are {kinds or 'none'}")
         attributes = serialize.parse(schedule) if isinstance(schedule, str) else dict(schedule)
         if not isinstance(attributes, dict):
-            raise ScheduleError(f"schedule: {schedule!r} is no dictionary of parameters")
+            raise ScheduleError(f"schedule: {schedule!r} is not a dictionary of parameters")
         found[0].schedule = attributes
 
 
 @contextlib.contextmanager
 def undecided(graph: Graph) -> Iterator[None]:
-    """Takes back, at its end, what is written on the segments of ``graph`` inside: to print what was chosen for one
-    call."""
+    """A context that restores the segments' schedules and parameters on exit. Used to print what one call chose."""
     saved = [(segment, segment.params, segment.schedule) for segment in graph.labels()[1]]
     try:
         yield
@@ -103,9 +101,11 @@ def undecided(graph: Graph) -> Iterator[None]:
 
 
 class SegmentedProgram:
-    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: what kernels are written for
-    (:mod:`mlirfuse.schedule.targets`); ``axes``: those that `fusion-segment` saw, where the graph is a part of the
-    block that it cut."""
+    """A segmented ``graph`` with its execution order.
+
+    ``hint`` has the sizes of the call that it was compiled for; ``target`` (:mod:`mlirfuse.schedule.targets`) writes
+    the kernels. ``axes`` are those that `fusion-segment` computed, if the graph is a part of the block that it
+    segmented."""
 
     def __init__(self, graph: Graph, target: Target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
@@ -123,13 +123,15 @@ class SegmentedProgram:
         if self._overwrite_donated() | self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
-        self.launches = self._side_by_side()
-        self.decided = any(step.segment.schedule for step in self.steps)  # something, by hand or by fusion-choose
+        self.launches = self._group_launches()
+        self.decided = any(
+            step.segment.schedule for step in self.steps
+        )  # some schedule was set by the user or by fusion-choose
 
     # ---- segments
 
     def _views(self) -> dict[Value, noop.View]:
-        """Results that are views of an argument, or of another result: they need no kernel."""
+        """Results that are views of an argument or of another result, and need no kernel."""
         return traffic.result_views(self.graph)
 
     def _steps(self, hint: Mapping[str, int]) -> list[Step]:
@@ -143,7 +145,7 @@ class SegmentedProgram:
         returned = set(graph.returns) - set(self.views)
         loose = [op for op in graph.ops if op.segment is None]
         if loose:
-            raise CompileError(f"{loose[0].name} is in no segment")
+            raise CompileError(f"operation '{loose[0].name}' belongs to no segment: run fusion-segment first")
         ordered = topological(graph.ops, {op: op.segment for op in graph.ops})
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
@@ -168,9 +170,10 @@ class SegmentedProgram:
             step.name = f"mlirfuse_{kind}{step.segment.number}"
         return steps
 
-    def _side_by_side(self) -> list[range]:
-        """The numbers of the steps, in order. Those of one range compute the same of tensors of any sizes and need none
-        of each other, so that one launch may run them. Puts such steps beside each other."""
+    def _group_launches(self) -> list[range]:
+        """Group steps that one launch may run, and return ranges of step numbers in execution order. The steps of one
+        range compute the same function on independent tensors of any sizes. Reorders the steps so that each group is
+        adjacent."""
         alike: dict[tuple, list[Step]] = {}
         if self.target.one_launch:
             levels = self._levels()
@@ -189,14 +192,14 @@ class SegmentedProgram:
         return found
 
     def _levels(self) -> dict[Step, int]:
-        """How many steps one after the other have to run before each."""
-        place = {self.graph.returns[k]: self.graph.args[a] for k, a in self.graph.aliases.items()}
+        """For each step, the length of the longest dependence chain before it."""
+        buffer = {self.graph.returns[k]: self.graph.args[a] for k, a in self.graph.aliases.items()}
         levels: dict[Step, int] = {}
-        read: dict[Value, int] = {}  # the first level that may write there
-        written: dict[Value, int] = {}  # that may read or write there
+        read: dict[Value, int] = {}  # the first level that may write this buffer
+        written: dict[Value, int] = {}  # the first level that may read or write this buffer
         for step in self.steps:
-            reads = {place.get(v, v) for v in step.analysis.inputs}
-            writes = {place.get(v, v) for v in step.analysis.outputs}
+            reads = {buffer.get(v, v) for v in step.analysis.inputs}
+            writes = {buffer.get(v, v) for v in step.analysis.outputs}
             before = [written.get(v, 0) for v in reads | writes] + [read.get(v, 0) for v in writes]
             levels[step] = level = max(before, default=0)
             read |= {v: max(level + 1, read.get(v, 0)) for v in reads}
@@ -204,8 +207,8 @@ class SegmentedProgram:
         return levels
 
     def _overwrite_donated(self) -> bool:
-        """Makes results in the memory of donated arguments that lie as they do, where they can be written as they are
-        computed; says whether any is."""
+        """Write results over donated arguments of the same dtype, shape and layout where that is safe. Returns whether
+        any result was aliased."""
         graph, changed = self.graph, False
         shown = {root for root, _, _ in self.views.values()}
         free = {k for k in graph.donated if graph.args[k] not in shown} - set(graph.aliases.values())
@@ -226,8 +229,8 @@ class SegmentedProgram:
         return changed
 
     def _copy_aside(self) -> None:
-        """Copies an argument's old elements that are another's new ones, or its own elsewhere (``b[::-1] = b``), before
-        anything is written."""
+        """Copy an argument's old elements first if they become another argument's value, or its own at other indices
+        (``b[::-1] = b``)."""
         graph, copies = self.graph, dict[Value, Value]()
         written = {graph.args[a] for a in graph.aliases.values()}
         for k in graph.aliases:
@@ -238,20 +241,20 @@ class SegmentedProgram:
                 graph.returns[k] = copies[value]
 
     def _write_late(self) -> bool:
-        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
-        end."""
+        """Compute an argument's new value in a temporary, and copy it last, if it cannot be written in place. Returns
+        whether any was."""
         graph, changed = self.graph, False
         for k, argument in graph.aliases.items():
             value = graph.returns[k]
             if value.op is not None and value.op.segment is not None and value.op.segment.why == WRITES_ARGUMENT:
-                continue  # a copy that was made here before
+                continue  # an earlier call made this copy
             if not self._in_place(value, graph.args[argument], full=argument in graph.donated):
                 graph.returns[k] = self._copy(value, WRITES_ARGUMENT)
                 changed = True
         return changed
 
     def _copy(self, value: Value, why: str) -> Value:
-        """A copy of ``value`` by a segment of its own."""
+        """A copy of ``value``, in a new segment of its own."""
         copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
         copy.group = Group()
         copy.segment = Segment(copy.group, "pointwise", {}, why)
@@ -259,12 +262,11 @@ class SegmentedProgram:
         return copy.result
 
     def _in_place(self, value: Value, argument: Value, full: bool = False) -> bool:
-        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old
+        """Whether a kernel can write ``value`` over ``argument`` while it computes: no other kernel reads the old
         elements.
 
-        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it
-        writes. ``full``: also beside reductions, see :meth:`_overwrites_full`.
-        """
+        This holds if only the kernel that computes ``value`` reads the argument, each element at the index that it
+        writes. ``full``: also allow segments with reductions, see :meth:`_overwrites_full`."""
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
         readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
@@ -281,21 +283,20 @@ class SegmentedProgram:
         """Whether a segment with reductions may write ``value``, which has all elements of the domain, over
         ``argument``.
 
-        What follows from reductions is written in a last pass, which computes all before it stores any; what does not,
-        in the first: then no other pass may read the argument.
-        """
+        The last pass writes what depends on reductions, and computes all of it before it stores any. The first pass
+        writes what does not: then no other pass may read the argument."""
         axes = analysis.axes
-        whole = value in analysis.outputs and axes.dims(argument) == axes.dims(value)
-        whole = whole and set(analysis.domain) <= set(axes.flat(value))
-        if not whole or analysis.finishing or analysis.partials or analysis.pinned or analysis.scans:
+        full = value in analysis.outputs and axes.dims(argument) == axes.dims(value)
+        full = full and set(analysis.domain) <= set(axes.flat(value))
+        if not full or analysis.finishing or analysis.partials or analysis.pinned or analysis.scans:
             return False
         outputs, _ = an.late_outputs(analysis)
         return value in analysis.late_values() or (len(analysis.phases) == 1 and outputs == [value])
 
     @staticmethod
     def _overwrites_part(analysis: an.Analysis, value: Value, argument: Value, window: Window) -> bool:
-        """Whether the kernel of a segment that reads ``argument`` may write ``value`` over a part of it: it reads each
-        element of that part where it writes it, and no others."""
+        """Whether the kernel of a segment that reads ``argument`` may write ``value`` over a window of it: it reads
+        only elements of that window, each where it writes it."""
         if value not in analysis.outputs or analysis.phases or analysis.partials or analysis.scans:
             return False
         axes = analysis.axes
@@ -308,7 +309,7 @@ class SegmentedProgram:
         )
 
     def _layout_of(self, k: int) -> Layout:
-        """How result ``k``, which is written into a part of an argument, lies in memory."""
+        """The layout of result ``k``, which is written into a window of an argument."""
         graph, window = self.graph, self.graph.windows[k]
         strides = self._strides_of(graph.aliases[k])
         return Layout(tuple(sz.mul(s, p) for s, p in zip(strides, window.step)))
@@ -322,12 +323,14 @@ class SegmentedProgram:
     def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
         """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
         if analysis.finishing:
-            parts = [stage for form in (stages.together, stages.apart) for stage in analysis.once(form)]
+            stage_analyses = [stage for form in (stages.together, stages.apart) for stage in analysis.once(form)]
             return all(
-                SegmentedProgram._overwrites(stage, value, argument) for stage in parts if argument in stage.inputs
+                SegmentedProgram._overwrites(stage, value, argument)
+                for stage in stage_analyses
+                if argument in stage.inputs
             )
         axes = analysis.axes
-        if analysis.scatter_add is not None:  # rows that nothing is added to stay what they are
+        if analysis.scatter_add is not None:  # rows that no index selects keep their values
             readers = [op for op in analysis.ops if argument in op.operands]
             initial, *others = analysis.scatter_add.operands
             return readers == [analysis.scatter_add] and initial is argument and argument not in others
@@ -339,11 +342,10 @@ class SegmentedProgram:
         ):
             return False
         written = set(axes.flat(value))
-        if (
-            not analysis.phases
-        ):  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
+        if not analysis.phases:
+            # Each element of the domain writes one element, which no other reads: the value has all the domain's axes.
             return set(analysis.domain) <= written
-        # A row's one element: written by one thread once the row is done, and read for nothing else.
+        # One element per row: one thread writes it after the row's last pass, and only the row itself reads it.
         reached = {argument}
         for op in analysis.ops:
             if any(v in reached for v in op.operands):
@@ -353,20 +355,20 @@ class SegmentedProgram:
         return written == set(analysis.kept) and reached.intersection(analysis.outputs) == {value}
 
     def sizes_key(self, env: dict[str, int]) -> tuple:
-        """The sizes of a call as a key."""
+        """The sizes of a call as a hashable key."""
         return tuple(env[s] for s in self.symbols)
 
     def call_key(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """The sizes and alignments of a call as a key."""
+        """The sizes and alignments of a call as a hashable key."""
         return self.sizes_key(env), tuple(alignments.get(self.graph.args[k]) for k in self.pointer_args)
 
     @functools.cached_property
     def text(self) -> str:
-        """The segmented graph as MLIR, the same wherever it stands in a larger one."""
+        """The segmented graph as MLIR text, independent of the larger graph that contains it."""
         return fusion.to_text(self.graph, numbers=False)
 
     def aligned(self, alignments: dict[Value, int]) -> dict[Value, int]:
-        """``alignments``, bytes of each argument's address, and those of what is written over an argument."""
+        """``alignments`` (bytes of each argument's address), extended by those of results written over arguments."""
         graph = self.graph
         if not graph.aliases:
             return alignments
@@ -377,14 +379,14 @@ class SegmentedProgram:
         }
 
     def write_schedules(self, params: tuple, segments: Mapping[Segment, Segment] | None = None) -> None:
-        """Decides: writes the schedule of each step on its segment, whole. ``params``: as the target's ``parameters``
-        gives them; ``segments``: those that stand in another graph for ours."""
+        """Set the complete schedule of each step on its segment. ``params`` are those of the target's ``parameters``;
+        ``segments`` maps this graph's segments to those of another graph, which get the schedules instead."""
         for step, schedule in zip(self.steps, self.target.schedules(self, params), strict=True):
             segment = (segments or {}).get(step.segment, step.segment)
             segment.schedule = schedule
 
     def slots(self) -> Slots:
-        """Where a variant's kernels find arguments, outputs and the workspace."""
+        """The pointer slots of arguments, outputs and the workspace of one compiled program."""
         slots = Slots()
         for k in self.pointer_args:
             slots.pointers[self.graph.args[k]] = len(slots.pointers)
@@ -394,7 +396,7 @@ class SegmentedProgram:
             if k in self.graph.windows:
                 start = zip(self.graph.windows[k].start, self._strides_of(argument))
                 slots.starts[value] = sz.mul(sum((sz.mul(n, s) for n, s in start), 0), value.dtype.bytes)
-        passed = slots.pointers.keys() | set(self.graph.args)  # arguments by value may be results too
+        passed = slots.pointers.keys() | set(self.graph.args)  # results may be arguments passed by value
         created = [v for v in self.outputs if v not in passed and v not in self.views]
         for k, value in enumerate(created):
             slots.pointers[value] = len(self.pointer_args) + k
@@ -402,8 +404,8 @@ class SegmentedProgram:
         return slots
 
     def lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
-        """First and last step that a value in the workspace is needed in, of steps that one launch may run the first; a
-        scheduler's own buffer lives in its step."""
+        """The first and last step that use each value in the workspace. Steps of one launch count as its first step; a
+        scheduler's own buffer lives for its step."""
         spans: dict[object, tuple[int, int]] = {}
         for at, step in ((numbers.start, self.steps[number]) for numbers in self.launches for number in numbers):
             for value in step.analysis.inputs + step.analysis.outputs:

@@ -1,8 +1,8 @@
-"""What a scheduler is, and the schedulers of a target together: which takes a segment, with which parameters.
+"""The scheduler protocol, and the ordered set of a target's schedulers, which picks one and its parameters for a
+segment.
 
-Adding one is a file with a subclass of :class:`Scheduler`, and a line in the list of its target
-(``schedule/cpu/choice.py``, ``schedule/gpu/choice.py``).
-"""
+To add a scheduler, write a file with a subclass of :class:`Scheduler`, and add a line to the target's list
+(``schedule/cpu/choice.py``, ``schedule/gpu/choice.py``)."""
 
 from __future__ import annotations
 
@@ -18,88 +18,88 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
 
 P = TypeVar("P", bound=tuple[Any, ...])
-M = TypeVar("M")  # Host or Machine
+M = TypeVar("M")  # HostProperties or DeviceProperties
 Sizes = dict[str, int]  # of a call, by symbol
-Alignments = dict[Value, int]  # bytes, of tensors' addresses; what is not there is aligned as allocations are
+Alignments = dict[Value, int]  # bytes, of tensors' addresses; a missing tensor has an allocation's alignment
 Params = Any  # a scheduler's own named tuple
 EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or of each of its stages
 
 
 class Scheduler(ABC, Generic[P, M]):
-    """One way to make kernels of a segment.
+    """One strategy for generating kernels of a segment.
 
-    ``parameters`` is the class of what decides their code: a named tuple of bools, ints, strings, tuples of those and
-    named tuples, since it is hashed and compared whenever a call has new sizes. Two calls with the same parameters run
-    the same code.
-    """
+    ``parameters`` is the class of its parameters, which determine the generated code: a named tuple of bools, ints,
+    strings, tuples of those and named tuples. It must be hashable, and cheap to hash and compare, which happens at each
+    call with new sizes. Calls with equal parameters run the same code."""
 
     name: ClassVar[str]
     parameters: ClassVar[type]
 
     @abstractmethod
     def takes(self, analysis: Analysis) -> bool:
-        """Whether it can write the kernels of this segment, for some sizes at least."""
+        """Whether this scheduler can write the kernels of the segment, at least for some sizes."""
 
     @abstractmethod
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[P]:
-        """Parameters worth measuring for these sizes, all different, the model's choice first; none where another
-        scheduler shall take it."""
+        """Distinct parameters worth measuring for these sizes, the heuristic's choice first. Empty if another scheduler
+        should take the segment."""
 
     def together(
         self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: M
     ) -> list[P] | None:
-        """Parameters of segments that compute the same of tensors of other sizes, so that few of their kernels differ
-        and one launch runs those that do not; None: as each is chosen by itself."""
+        """Parameters for segments that compute the same function on tensors of different sizes, chosen so that few
+        distinct kernels result and one launch runs equal ones. None: choose for each segment separately."""
         return None
 
     def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, properties: M) -> bool | None:
-        """Whether stages (:mod:`mlirfuse.schedule.multi_stage`) take less time than ``params``; None: they are not
-        worth trying."""
+        """Whether a split into stages (:mod:`mlirfuse.schedule.multi_stage`) is estimated to be faster than ``params``.
+        None: stages are not worth measuring."""
         return None
 
     @abstractmethod
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: P, properties: M) -> EmittedKernels:
-        """The kernels, whose names begin with ``name``, each with the part of the segment that it computes."""
+        """Yield each stage of the segment with its kernels, whose names begin with ``name``."""
 
     @abstractmethod
     def check(self, analysis: Analysis, params: P, env: Sizes, alignments: Alignments, properties: M) -> None:
-        """Raises :class:`ScheduleError` with the constraint that parameters violate for these sizes: kernels would be
-        wrong, or could not be launched."""
+        """Raise :class:`ScheduleError`, which names the violated constraint, if these parameters and sizes would give
+        wrong kernels or kernels that cannot be launched."""
 
     def attributes(self, params: P) -> serialize.Attributes:
-        """Every parameter as an attribute."""
+        """All parameters as attributes."""
         return serialize.attributes(params)
 
     def read(
         self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
     ) -> P:
-        """The parameters with these attributes, those that are not given as the model chooses them for these sizes.
-        Raises :class:`ScheduleError`."""
+        """The parameters given by attributes; missing ones are the heuristic's choice for these sizes. Raises
+        :class:`ScheduleError`."""
         chosen = next(self.candidates(analysis, env, alignments, properties), None)
         return serialize.read(self.parameters, given, chosen)
 
 
 def require(holds: bool, constraint: str) -> None:
-    """Raises :class:`ScheduleError` with the constraint where it does not hold."""
+    """Raise :class:`ScheduleError` with the text ``constraint`` unless it ``holds``."""
     if not holds:
         raise ScheduleError(constraint)
 
 
 def power_of_two(n: int) -> bool:
+    """Whether ``n`` is a positive power of two."""
     return n > 0 and n & (n - 1) == 0
 
 
 class MultiStageScheduler(Scheduler[P, M]):
-    """One that divides a segment into stages, for which other schedulers write kernels."""
+    """A scheduler that splits a segment into stages and has other schedulers write their kernels."""
 
     @abstractmethod
     def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> P:
-        """A stage for each phase of reductions, each as it is chosen by itself."""
+        """The parameters with one stage per phase of reductions, each chosen independently."""
 
 
 class Schedulers(Generic[M]):
-    """The schedulers of a target, in the order in which they are asked, first ``multi_stage`` of them all: where
-    another says that stages are better than what it has chosen, or none has candidates, those are taken."""
+    """The schedulers of a target, in order of preference, with ``multi_stage`` first. Stages are chosen if a scheduler
+    estimates them to be faster than its own choice, or if no scheduler has candidates."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Schedulers(Generic[M]):
         self._named = {s.name: s for s in self.all}
 
     def of(self, params: Params) -> Scheduler[Any, M]:
-        """The scheduler that parameters belong to."""
+        """The scheduler that uses these parameters."""
         return self._of[type(params)]
 
     def choose(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
-        """The model's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` where no
+        """The heuristic's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` if no
         scheduler takes the segment."""
         for scheduler in analysis.once(self._takers):
             for params in scheduler.candidates(analysis, env, alignments, properties):
@@ -130,14 +130,14 @@ class Schedulers(Generic[M]):
     def choose_together(
         self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: M
     ) -> list[Params]:
-        """As :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
+        """Like :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
         takers = {analysis.once(self._takers)[0] for analysis in analyses}
         found = takers.pop().together(analyses, env, alignments, properties) if len(takers) == 1 else None
         return found or [self.choose(analysis, env, alignments, properties) for analysis in analyses]
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[Params]:
-        """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked
-        for. Raises :class:`CompileError` where there are none."""
+        """Parameters worth measuring for these sizes, generated lazily, the heuristic's choice first. Raises
+        :class:`CompileError` if there are none."""
         none = True
         for scheduler in analysis.once(self._takers):
             found = scheduler.candidates(analysis, env, alignments, properties)
@@ -154,16 +154,17 @@ class Schedulers(Generic[M]):
             yield self.choose(analysis, env, alignments, properties)
 
     def _takers(self, analysis: Analysis) -> list[Scheduler[Any, M]]:
-        """Those that are asked for candidates: stages are offered where others say so, but for what they alone take."""
+        """The schedulers to ask for candidates. ``multi_stage`` is among them only if no other takes the segment:
+        otherwise the others decide when to offer stages."""
         takers = [scheduler for scheduler in self.all if scheduler.takes(analysis)]
         return takers if takers == [self.multi_stage] else [s for s in takers if s is not self.multi_stage]
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
-        """The kernels of the scheduler that ``params`` belong to."""
+        """The kernels, written by the scheduler that ``params`` belong to."""
         return self.of(params).emit(name, analysis, slots, params, properties)
 
     def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
-        """Raises :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""
+        """Raise :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""
         scheduler = self.of(params)
         if not scheduler.takes(analysis):
             raise ScheduleError(f"scheduler '{scheduler.name}' does not take this segment")
@@ -172,22 +173,22 @@ class Schedulers(Generic[M]):
     # ---- as attributes
 
     def attributes(self, params: Params) -> serialize.Attributes:
-        """A schedule as the attribute dictionary that stands on a segment: its scheduler's name and every parameter."""
+        """A schedule as the attribute dictionary of a segment: the scheduler's name and every parameter."""
         scheduler = self.of(params)
         return {"scheduler": scheduler.name} | scheduler.attributes(params)
 
     def read(
         self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
     ) -> Params:
-        """The schedule of a segment for these sizes, of which ``given`` names some parameters or all; the others are as
-        the model chooses them. It is checked. Raises :class:`ScheduleError`."""
+        """Parse and check a segment's schedule for these sizes. ``given`` may be partial; the heuristic chooses the
+        rest. Raises :class:`ScheduleError`."""
         name = given.get("scheduler")
         if name is None:
             name = self.of(self.choose(analysis, env, alignments, properties)).name
         if name not in self._named:
             name = old_names.renamed("the scheduler", str(name), old_names.SCHEDULERS)
         if name not in self._named:
-            raise ScheduleError(f"no scheduler '{name}': there are {', '.join(self._named)}")
+            raise ScheduleError(f"no scheduler '{name}': the schedulers are {', '.join(self._named)}")
         scheduler = self._named[name]
         if not scheduler.takes(analysis):
             raise ScheduleError(f"scheduler '{name}' does not take this segment")

@@ -1,5 +1,5 @@
-"""Parameters of schedulers as attributes: dictionaries, lists, strings, numbers and element types, as the fusion
-dialect prints and reads them on a segment."""
+"""Converts scheduler parameters to and from attributes: dictionaries, lists, strings, numbers and element types, which
+the fusion dialect prints and parses on a segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Attributes = dict[str, Any]
 
 
 def attributes(params: Any) -> Attributes:
-    """The fields of a named tuple."""
+    """The fields of a named tuple as attributes."""
     return {key: _attribute(value) for key, value in params._asdict().items()}
 
 
@@ -30,17 +30,17 @@ def _attribute(value: Any) -> Any:
 
 
 def read(cls: type, given: Attributes, default: Any) -> Any:
-    """The named tuple ``cls`` with the fields that are ``given``, the others as in ``default`` (None: there is none).
-    Raises :class:`ScheduleError`."""
+    """The named tuple ``cls`` with the fields that are ``given``, and the others from ``default``, which may be None.
+    Raises :class:`ScheduleError` for an unknown, missing or ill-typed field."""
     types = _types(cls)
     given = {key if key in types else old_names.renamed_field(key, types): value for key, value in given.items()}
     for key in given:
         if key not in types:
-            raise ScheduleError(f"no parameter '{key}': there are {', '.join(types)}")
+            raise ScheduleError(f"no parameter '{key}': the parameters are {', '.join(types)}")
     missing = [key for key in types if key not in given and key not in cls._field_defaults]  # type: ignore[attr-defined]
     if default is None and missing:
         raise ScheduleError(
-            f"parameter '{missing[0]}' is missing: for these sizes this scheduler takes no such segment by itself"
+            f"parameter '{missing[0]}' is missing, and this scheduler has no default for this segment at these sizes"
         )
     fields = {key: _read(key, types[key], value, getattr(default, key, None)) for key, value in given.items()}
     return cls(**fields) if default is None else default._replace(**fields)
@@ -67,11 +67,11 @@ def _read(key: str, type_: Any, value: Any, default: Any) -> Any:
     if typing.get_origin(type_) is frozenset and isinstance(value, (list, tuple, frozenset)):
         return frozenset(sz.parse(n) if isinstance(n, str) else n for n in value)
     name = getattr(type_, "__name__", str(type_)) if typing.get_origin(type_) is None else str(type_)
-    raise ScheduleError(f"{key} = {value!r} is no {name}")
+    raise ScheduleError(f"{key} = {value!r} is not of type {name}")
 
 
 def serialized(given: Attributes) -> str:
-    """A schedule for people, on a line: what the memory's accesses are first, then what is switched on."""
+    """A schedule on one line, for people: parameters of memory accesses first, then the enabled options."""
     words = []
     for key, value in flat(given).items():
         if value is not False:
@@ -80,7 +80,7 @@ def serialized(given: Attributes) -> str:
 
 
 def flat(given: Attributes) -> Attributes:
-    """The parameters that are one word each, without those that say how memory is aligned."""
+    """The parameters with scalar values, without the alignments."""
     out: Attributes = {}
     for key, value in given.items():
         if key == "access":
@@ -93,13 +93,13 @@ def flat(given: Attributes) -> Attributes:
 
 
 def text(given: Any) -> str:
-    """Attributes as MLIR spells them."""
+    """Attributes as MLIR text."""
     return fusion.attribute(given)
 
 
 def parse(serialized_: str) -> Any:
-    """The attributes that :func:`text` spells. Raises :class:`ScheduleError`."""
+    """Parse the attributes that :func:`text` writes. Raises :class:`ScheduleError`."""
     try:
         return fusion.attribute_of(serialized_)
     except ValueError as error:
-        raise ScheduleError(f"'{serialized_}' is no attribute: {error}") from error
+        raise ScheduleError(f"'{serialized_}' is not an MLIR attribute: {error}") from error

@@ -1,5 +1,4 @@
-"""What kernels are written for: a CPU or an NVIDIA GPU. A target chooses schedules and writes the kernels of a
-program."""
+"""The compilation targets, a CPU or an NVIDIA GPU. A target chooses schedules and writes a program's kernels."""
 
 from __future__ import annotations
 
@@ -21,30 +20,30 @@ from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import Schedulers
 from mlirfuse.schedule.serialize import Attributes
 
-STATIC_SHARED = 48 << 10  # bytes of a block whose size is not given at launch
+STATIC_SHARED = 48 << 10  # bytes of static shared memory per block, the PTX limit
 
 
 class Scheduled(ABC):
-    """A target whose kernels schedulers write."""
+    """Base class of targets whose kernels are written by schedulers."""
 
     name: str
     properties: Any
     early_launch: bool
-    one_launch: bool  # runs kernels of one code together, see SegmentedProgram.launches
+    one_launch: bool  # launches kernels with identical code together, see SegmentedProgram.launches
     device: int | None
 
     @property
     @abstractmethod
     def schedulers(self) -> Schedulers[Any]:
-        """Its schedulers, which are imported when they are asked for: most processes use one target's."""
+        """The target's schedulers, imported lazily: most processes use only one target's."""
 
     @abstractmethod
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
 
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """The schedule of each step for these sizes: as its segment says, as the model chooses where it says nothing.
-        ``alignments``: bytes, of each argument's address. Raises :class:`ScheduleError`."""
+        """The schedule of each step for these sizes: the one set on its segment, else the heuristic's choice.
+        ``alignments`` has the bytes that each argument's address is a multiple of. Raises :class:`ScheduleError`."""
         aligned = program.aligned(alignments) if program.graph.aliases else alignments
         if program.decided:
             return self.read(program, [step.segment.schedule for step in program.steps], env, aligned)
@@ -64,8 +63,8 @@ class Scheduled(ABC):
         env: dict[str, int],
         alignments: dict[Value, int],
     ) -> tuple:
-        """The schedule of each step from its attributes, some or all; the others are as the model chooses. They are
-        checked for these sizes. Raises :class:`ScheduleError`."""
+        """Parse and check the schedule of each step for these sizes. Attributes may be missing; the heuristic chooses
+        those. Raises :class:`ScheduleError`."""
         if len(given) != len(program.steps):
             raise ScheduleError(f"{len(given)} schedules for {len(program.steps)} segments")
         out = []
@@ -80,12 +79,12 @@ class Scheduled(ABC):
         return tuple(out)
 
     def schedules(self, program: SegmentedProgram, params: tuple) -> list[Attributes]:
-        """The schedule of each step, as it stands on its segment."""
+        """The schedule of each step, as attributes of its segment."""
         return [self.schedulers.attributes(p) for p in params]
 
 
 class CpuTarget(Scheduled):
-    """This machine's processor."""
+    """The CPU of this machine."""
 
     name = "cpu"
     early_launch = one_launch = False
@@ -93,14 +92,14 @@ class CpuTarget(Scheduled):
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[HostProperties]:
-        """Those of ``schedule/cpu/choice.py``."""
+        """The schedulers of ``schedule/cpu/choice.py``."""
         from mlirfuse.schedule.cpu.choice import SCHEDULERS
 
         return SCHEDULERS
 
     @functools.cached_property
     def properties(self) -> HostProperties:
-        """The processor."""
+        """The properties of the CPU."""
         return devices.host()
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
@@ -112,12 +111,12 @@ class CpuTarget(Scheduled):
         return KernelModule(tuple(kernels), False, self.host(kernels, slots))
 
     def host(self, kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -> str:
-        """A function that hands these kernels to the thread pool, as MLIR."""
+        """An MLIR function that runs these kernels on the thread pool."""
         return cpu_host(kernels, slots, name)
 
 
 class GpuTarget(Scheduled):
-    """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
+    """An NVIDIA GPU: a device of this machine, or, if ``device`` is None, an architecture to compile for."""
 
     name = "cuda"
     one_launch = True
@@ -127,7 +126,7 @@ class GpuTarget(Scheduled):
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[DeviceProperties]:
-        """Those of ``schedule/gpu/choice.py``."""
+        """The schedulers of ``schedule/gpu/choice.py``."""
         from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
         return SCHEDULERS
@@ -135,7 +134,7 @@ class GpuTarget(Scheduled):
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
         kernels: list[GpuKernel] = []
-        read: set[Any] = set()  # places in memory
+        read: set[Any] = set()  # slots that earlier kernels read
         written: set[Any] = set()
         for numbers in program.launches:
             fresh = not slots.temporaries
@@ -144,16 +143,15 @@ class GpuTarget(Scheduled):
             stages: list[tuple[Analysis, list[GpuKernel]]] = []
             for step, choice in zip(program.steps[numbers.start : numbers.stop], params[numbers.start : numbers.stop]):
                 stages += self.schedulers.emit(step.name, step.analysis, slots, choice, self.properties)
-            for parts, created in _together(stages) if len(numbers) > 1 else _apart(stages):
-                reads = {slots.place(v) for part in parts for v in part.inputs if v not in part.passed_on}
+            for computed, created in _together(stages) if len(numbers) > 1 else _apart(stages):
+                reads = {slots.place(v) for stage in computed for v in stage.inputs if v not in stage.passed_on}
                 writes = {
                     slots.place(v)
-                    for part in parts
-                    for v in part.outputs
-                    if v not in part.passed_on or v in part.results
+                    for stage in computed
+                    for v in stage.outputs
+                    if v not in stage.passed_on or v in stage.results
                 }
-                # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it
-                # does.
+                # This step's part of the workspace may overlap one that a kernel of an earlier step still uses.
                 used = {slot for one in created for k in one for kind, slot in k.passed if kind == "temporary"}
                 apart = not used or (fresh and used.isdisjoint(buffers))
                 waits = (
@@ -174,26 +172,27 @@ class GpuTarget(Scheduled):
         return KernelModule(tuple(kernels), True, self.host(kernels, slots))
 
     def host(self, kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
-        """A function that launches these kernels, as MLIR."""
+        """An MLIR function that launches these kernels."""
         return gpu_host(kernels, slots, name)
 
 
-Launched = Iterator[tuple[list[Analysis], list[list[GpuKernel]]]]  # what is computed, and the kernels of each launch
+Launched = Iterator[tuple[list[Analysis], list[list[GpuKernel]]]]  # the computed stages, and the kernels of each launch
 
 
 def _apart(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
-    """Each kernel launched by itself."""
+    """One launch per kernel."""
     for stage, kernels in stages:
         yield [stage], [[kernel] for kernel in kernels]
 
 
 def _together(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
-    """Kernels of one code launched as one where they are enough. Those of ``stages`` need none of each other."""
+    """One launch for kernels with identical code, if there are at least ``LEAST`` of them. The ``stages`` are
+    independent."""
     alike: dict[object, list[int]] = {}
     for at, (_, kernels) in enumerate(stages):
         first = kernels[0]
-        plain = len(kernels) == first.cluster == 1 and not first.static_shared + first.dynamic_shared
-        alike.setdefault(nameless(first) if plain else at, []).append(at)
+        simple = len(kernels) == first.cluster == 1 and not first.static_shared + first.dynamic_shared
+        alike.setdefault(nameless(first) if simple else at, []).append(at)
     for numbers in alike.values():
         found = [stages[at] for at in numbers]
         if len(found) < LEAST:
@@ -203,12 +202,12 @@ def _together(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
 
 
 def _check_limits(kernel: GpuKernel, properties: DeviceProperties) -> None:
-    """Raises :class:`ScheduleError` where no block of a kernel can run."""
+    """Raise :class:`ScheduleError` if a block of the kernel needs more shared memory than the device has."""
     static, nbytes = kernel.static_shared, kernel.static_shared + kernel.dynamic_shared
     for what, used, room in (("static", static, STATIC_SHARED), ("", nbytes, properties.shared_per_block)):
         if used > room:
             raise ScheduleError(
-                f"{kernel.name}: {used} bytes of {what} shared memory, a block has {room}".replace("  ", " ")
+                f"{kernel.name}: {used} bytes of {what} shared memory, but a block has {room}".replace("  ", " ")
             )
 
 
@@ -217,19 +216,19 @@ Target = CpuTarget | GpuTarget
 
 @functools.cache
 def cpu() -> CpuTarget:
-    """This machine's processor."""
+    """The target for this machine's CPU."""
     return CpuTarget()
 
 
 @functools.cache
 def gpu(device: int) -> GpuTarget:
-    """The GPU ``device``. Raises :class:`UnsupportedError` where there is none."""
+    """The target for GPU number ``device``. Raises :class:`UnsupportedError` if there is no such GPU."""
     return GpuTarget(devices.device(device), device)
 
 
 def of(name: str) -> Target:
-    """The target named "cpu", "cuda" (this machine's GPU) or "cuda:sm_90" (any GPU, for looking at its code). Raises
-    :class:`UnsupportedError` for any other."""
+    """The target named "cpu", "cuda" (this machine's GPU), or e.g. "cuda:sm_90" (any architecture, to inspect its
+    code). Raises :class:`UnsupportedError` for other names."""
     if name == "cpu":
         return cpu()
     if name == "cuda":

@@ -288,10 +288,10 @@ def rows(coefficients, bits, indent) -> str:
 
 HEADER = '''"""Constants of :mod:`mlirfuse.lowering.math`: minimax polynomials and splits of constants.
 
-Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power
-first, by the bits of the float type. The comment before a polynomial says what it stands for and where; the power of
-two is its largest error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded
-here.
+Computed by ``python -m mlirfuse.tools.fit_coefficients``, with Remez's algorithm in 60 digits. Coefficients are listed
+from the lowest power on, by the bits of the float type. The comment before a polynomial gives its function and range;
+the power of two is its largest error, relative to the function that it is used for, in exact arithmetic with the
+rounded coefficients.
 """
 '''
 
@@ -304,13 +304,13 @@ def main() -> None:
     print(f"LOG2E_F32 = {pair(1 / ln2, 32, 2)}")
     for bits in (32, 64):
         print(f"LN2_F{bits} = {pair(ln2, bits, 2)}")
-    print("# with a first part so short that its product with an exponent is exact")
+    print("# with a first part so short that its product with any exponent is exact")
     for bits, short in ((32, 15), (64, 41)):
         print(f"LN2_SHORT_F{bits} = {pair(ln2, bits, 2, short)}")
     print(f"LOG10_2_SHORT = {{32: {pair(mp.log10(2), 32, 2, 15)}, 64: {pair(mp.log10(2), 64, 2, 41)}}}")
     for bits in (32, 64):
         print(f"PI_2_F{bits} = {pair(mp.pi / 2, bits, 3)}")
-    print("# beyond these, the reduction by parts of pi/2 gives way to the one by bits of 2/pi")
+    print("# above these, angles are reduced by bits of 2/pi instead of a split pi/2")
     print("TRIG_LIMIT = {32: 80000.0, 64: 800000.0}")
     for width, zeros, count in ((32, 26, 8), (64, 66, 20)):
         print(f"# {zeros} zeros, then the bits of 2/pi")

@@ -141,7 +141,7 @@ def test_schedules_as_parameters():
         fd.execute([x])
     with FusionDefinition(schedule={"pointwise": {}}) as fd:
         body(fd)
-    with pytest.raises(ScheduleError, match="there are 0: reduction"):
+    with pytest.raises(ScheduleError, match="the segments are 0: reduction"):
         fd.execute([x])
 
 

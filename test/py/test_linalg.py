@@ -375,7 +375,7 @@ def test_options_that_there_are_not():
 DOWN = "linalg-to-buffers,allocs-to-workspace,convert-linalg-to-loops,loops-to-llvm"
 INCOMPLETE = {
     "linalg-to-buffers": "end in the LLVM dialect and leaves .*linalg.generic",
-    "linalg-to-buffers,convert-linalg-to-loops,loops-to-llvm": "calls malloc, which nobody provides: put allocs",
+    "linalg-to-buffers,convert-linalg-to-loops,loops-to-llvm": "calls malloc, which are not defined: put allocs",
     f"{DOWN},symbol-privatize,symbol-dce": "no llvm.func @entry",
     "canonicalize{x=1}": "canonicalize",
 }  # fmt: skip

@@ -168,12 +168,12 @@ def test_jit_takes_a_schedule(given):
     ("given", "problem"),
     [
         ({0: {"in_registers": 1}}, "a row has 1000"),
-        ({0: {"hold": 1}}, "no parameter 'hold': there are split, in_registers"),
-        ({0: {"in_registers": True}}, "no int"),
-        ({1: {"in_registers": 0}}, "0 segments are 1; there are 0: normalization"),
-        ({"reduction": {}}, "0 segments are 'reduction'"),
+        ({0: {"hold": 1}}, "no parameter 'hold': the parameters are split, in_registers"),
+        ({0: {"in_registers": True}}, "is not of type int"),
+        ({1: {"in_registers": 0}}, "0 segments match 1; the segments are 0: normalization"),
+        ({"reduction": {}}, "0 segments match 'reduction'"),
         ({0: {"scheduler": "transpose"}}, "does not take this segment"),
-        ({0: "{in_registers = "}, "is no attribute"),
+        ({0: "{in_registers = "}, "is not an MLIR attribute"),
     ],
 )
 @pytest.mark.parametrize("fallback", [True, False])

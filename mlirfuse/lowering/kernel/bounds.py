@@ -1,6 +1,5 @@
-"""What is known of positions that a program computes itself, of indices, sizes and constants: those that are not
-negative do not count from the end, and 32 bits do for small ones. Of what arrays hold nothing is known, and so of
-nothing that is made of it."""
+"""Bounds of indices that a program computes from indices, sizes and constants: non-negative ones do not count from the
+end, and small ones fit in 32 bits. Nothing is known of array elements, nor of values that depend on them."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from typing import NamedTuple
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 
-DEEPEST = 32  # ops from a position to what it is made of
+DEEPEST = 32  # most ops between an index and the values that it depends on
 EXTENT = float(1 << 40)  # of any array, at most
 VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim", "permute"}
 
 
 class Bounds(NamedTuple):
-    """Of the elements of a value, and of those that would follow: whether none is negative, and what no magnitude is
-    above. There is no NaN among them, nor has an integer overflowed."""
+    """Bounds of the elements of a value: whether none is negative, and the largest magnitude. No element is NaN or has
+    overflowed."""
 
     positive: bool
     most: float
@@ -31,12 +30,12 @@ class Known:
         self._found: dict[Value, Bounds | None] = {}
 
     def of(self, value: Value, depth: int = DEEPEST) -> Bounds | None:
-        """What is known of the elements of ``value``; None: nothing."""
+        """The bounds of the elements of ``value``; None if unknown."""
         if value not in self._found:
             found, dtype = self._created(value.op, depth), value.dtype
-            held = dtype.bits >= 32 if dtype.is_float else dtype.kind == "i"
+            representable = dtype.bits >= 32 if dtype.is_float else dtype.kind == "i"
             limit = 2.0 ** (127 if dtype.bits == 32 else 1023) if dtype.is_float else 2.0 ** (dtype.bits - 1)
-            self._found[value] = found if held and found and found.most < limit else None
+            self._found[value] = found if representable and found and found.most < limit else None
         return self._found[value]
 
     def _created(self, op: Op | None, depth: int) -> Bounds | None:
@@ -46,7 +45,7 @@ class Known:
             case "constant":
                 number = float(op.attrs["value"])
                 return Bounds(number >= 0, abs(number)) if math.isfinite(number) else None
-            case "size":  # of symbols any number may be made: that of elements less eight is negative for five
+            case "size":  # an expression of symbols may be negative, e.g. n - 8
                 number = op.attrs["value"]
                 return Bounds(number >= 0, float(abs(number))) if isinstance(number, int) else None
             case "iota":

@@ -1,4 +1,4 @@
-"""How exact a segment's numbers have to be: what rounding to half types hides, and what operands are known to be."""
+"""The precision that a segment's values need: errors that rounding to 16-bit floats hides, and known operand ranges."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from mlirfuse.ir.graph import Op, Value
 
 
 class ReducedPrecision:
-    """Which values of the segment ``inside`` end as half types; ``stored``: its inputs and outputs."""
+    """Which values of the segment ``inside`` are eventually rounded to 16-bit floats; ``stored``: its inputs and
+    outputs."""
 
     def __init__(self, inside: set[Op], stored: Container[Value]):
         self.inside, self.stored = inside, stored
         self._found: dict[Value, bool] = {}
 
     def hide(self, value: Value) -> bool:
-        """Whether all that is made of ``value``, by ops that keep its relative error, is rounded to a half type:
-        products, quotients, sums of exponentials."""
+        """Whether everything computed from ``value``, by ops that preserve its relative error (products, quotients,
+        sums of exponentials), is rounded to a 16-bit float."""
         found = self._found.get(value)
         if found is None:
             users, stored = self._users.get(value, ()), value in self.stored
-            found = bool(users or stored) and (_is_half(value) or not stored) and all(map(self._rounded, users))
+            found = bool(users or stored) and (_is_16bit_float(value) or not stored) and all(map(self._rounded, users))
             self._found[value] = found
         return found
 
@@ -37,30 +38,34 @@ class ReducedPrecision:
 
     def _rounded(self, op: Op) -> bool:
         if op.name == "cast":
-            return _is_half(op.result)
-        created = op.operands[0].op if op.name == "sum" else None
-        keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (created is not None and created.name == "exp")
+            return _is_16bit_float(op.result)
+        producer = op.operands[0].op if op.name == "sum" else None
+        keeps = (
+            op.row.keeps_all or op.name in ("mul", "div", "neg") or (producer is not None and producer.name == "exp")
+        )
         return keeps and self.hide(op.result)
 
 
-def _is_half(value: Value) -> bool:
+def _is_16bit_float(value: Value) -> bool:
     return value.dtype.is_float and value.dtype.bits == 16
 
 
 def is_less_its_largest(value: Value) -> bool:
-    """Whether ``value`` is elements less the largest of them, as a softmax takes the exponentials of: none is above
-    0."""
+    """Whether ``value`` is a tensor minus its maximum, as in a softmax: no element is above 0."""
     if value.op is None or value.op.name != "sub":
         return False
     x, largest = value.op.operands
-    created = largest.op
+    producer = largest.op
     return (
-        created is not None and created.name == "max" and bool(created.attrs["keepdims"]) and created.operands[0] is x
+        producer is not None
+        and producer.name == "max"
+        and bool(producer.attrs["keepdims"])
+        and producer.operands[0] is x
     )
 
 
 def is_share(op: Op) -> bool:
-    """Whether ``op`` divides the exponentials of a softmax, none above 1, by their sum, one of which is 1."""
+    """Whether ``op`` divides the exponentials of a softmax, none above 1, by their sum, of which one term is 1."""
     dividend, total = op.operands[0].op, op.operands[1].op
     while total is not None and total.name in ("expand_dims", "broadcast_in_dim"):
         total = total.operands[0].op

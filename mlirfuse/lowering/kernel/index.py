@@ -1,4 +1,4 @@
-"""Indices along axes, and their arithmetic."""
+"""Indices along axes, and index arithmetic."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from mlirfuse.lowering.emitter import Emitter, Val
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set.
+    """An index along an axis: lane k is ``base + k * step``, or lane k of ``vector`` if that is set.
 
-    ``divisor``: a power of two that divides ``base - rest``; 0: the lanes, as in the indices that schedulers make.
-    ``span``: the lanes are in ``span[0] … span[1]-1``, as far as what they give is used; None: nobody knows.
-    """
+    ``divisor``: a power of two that divides ``base - rest``; 0: the number of lanes, as for schedulers' indices.
+    ``span``: the range ``span[0] … span[1]-1`` of all lanes whose values are used; None: unknown."""
 
     base: Val | int
     step: Size = 0
@@ -31,13 +30,13 @@ class Index:
 
 ZERO = Index(0)
 Env = dict[Axis, Index]
-_MOST = 64  # what is known of powers of two is counted up to here
+_MOST = 64  # the largest tracked power of two
 
 
 class Indices:
-    """Arithmetic on indices of type ``index``, i32 or i64. ``size`` gives a size as a Val of that type; ``inverse``
-    what divides by a size where that pays. ``known_multiples``: sizes known to be multiples of ``multiple_of``, a
-    power of two."""
+    """Arithmetic on indices of type ``index``, i32 or i64. ``size`` returns a size as a Val of that type; ``inverse``
+    the multiplicative inverse of a size, for cheaper division. ``known_multiples``: sizes known to be multiples of
+    ``multiple_of``, a power of two."""
 
     def __init__(self, e: Emitter, index: dt.DType, size: Callable[[Size], Val], inverse: Callable[[Size], Val] | None,
                  known_multiples: frozenset[Size], multiple_of: int):  # fmt: skip
@@ -86,12 +85,12 @@ class Indices:
         return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=divisor, rest=(rest + more) % divisor)
 
     def moved(self, i: Index, by: Size) -> Index:
-        """``i + by``; its span is known as that of ``i`` is."""
+        """``i + by``, with the span of ``i`` shifted."""
         span = (i.span[0] + by, i.span[1] + by) if i.span else None
         return replace(self.add(i, self._constant_index(by)), span=span) if by != 0 else i
 
     def lies_in(self, i: Index, low: Size, high: Size) -> bool | None:
-        """Whether the lanes of ``i`` that count are all in ``low … high-1`` or, False, none is; None: nobody knows."""
+        """Whether all used lanes of ``i`` are in ``low … high-1``; False if none is, None if unknown."""
         if i.span is None:
             return None
         first, end = i.span
@@ -121,7 +120,7 @@ class Indices:
         return Index(base, sz.mul(i.step, by), i.lanes, divisor=divisor, rest=rest * by % divisor if rest else 0)
 
     def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
-        """Quotient and remainder of an index that is not negative."""
+        """Quotient and remainder of a non-negative index."""
         if i == ZERO:
             return ZERO, ZERO
         if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes) and self._divisor(i) >= i.lanes:
@@ -139,7 +138,7 @@ class Indices:
         return self._of_val(self.e.bitcast(q, self.index_type)), self._of_val(self.e.bitcast(r, self.index_type))
 
     def _times_inverse(self, a: Val, by: Size) -> Val:
-        """A quotient of indices in three instructions; a division takes a GPU twenty."""
+        """A quotient of indices in three instructions; a division takes twenty on a GPU."""
         assert self._inverse is not None
         e, inverse = self.e, self._inverse(by)
         factor, shift = e.cast(e.cast(inverse, dt.u32), dt.u64), e.shr(inverse, 32)
@@ -155,7 +154,7 @@ class Indices:
         return self.multiple_of if size in self.known_multiples else 1
 
     def modulo(self, i: Index) -> tuple[int, int]:
-        """A power of two, and what the base of an index is modulo it."""
+        """A power of two, and the base of an index modulo it."""
         return (_MOST, i.base % _MOST) if isinstance(i.base, int) else (i.divisor or i.lanes, i.rest)
 
     def _divisor(self, i: Index) -> int:
@@ -164,14 +163,14 @@ class Indices:
         return rest & -rest or divisor
 
     def dim_index(self, dim, env: Env) -> Index:
-        """The index along a dimension of these axes."""
+        """The index along a dimension with these axes."""
         out = ZERO
         for axis in dim:
             out = self.add(self.scale(out, axis.size), env.get(axis, ZERO))
         return out
 
     def spread(self, dim, index: Index, env: Env) -> None:
-        """Sets the axes of a dimension from the index along it."""
+        """Set the axes of a dimension in ``env`` from the index along it."""
         for axis in reversed(dim[1:]):
             index, env[axis] = self.divmod(index, axis.size)
         if dim:

@@ -1,4 +1,4 @@
-"""Elements that ops move along a dimension: slices, rolls, padding, and what is joined."""
+"""Ops that remap indices along a dimension: slice, roll, pad, concatenate."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel.index import Env, Index
 from mlirfuse.lowering.kernel.memory import Accesses
 
-Steps = Generator[tuple[Value, Env], Val, Val]  # an op's rule: what it needs, and where; what it gives
+Steps = Generator[tuple[Value, Env], Val, Val]  # an op's rule: yields operands and envs, returns the result
 
 
 class IndexRemapping(Accesses):
-    """The rules of :class:`mlirfuse.lowering.kernel.values.Kernel` for them. ``inside``: the segment's ops."""
+    """The rules of :class:`mlirfuse.lowering.kernel.values.ElementEmitter` for these ops. ``inside``: the segment's
+    ops."""
 
     inside: set[Op]
 
     def _through(self, op: Op, env: Env, pairs, operand: int = 0) -> Env:
-        """The env of an operand whose dimension j is the result's dimension k, for (j, k) in ``pairs``."""
+        """The env of an operand whose dimension j corresponds to the result's dimension k, for (j, k) in ``pairs``."""
         source, target = self.dims(op.operands[operand]), self.dims(op.result)
         new = env
         for j, k in pairs:
@@ -35,7 +36,7 @@ class IndexRemapping(Accesses):
         return (yield op.operands[0], self._sliced(op, env))
 
     def _sliced(self, op: Op, env: Env) -> Env:
-        """The env of a slice's operand; the same one each time, so that what is known there is found."""
+        """The env of a slice's operand; the same object each time, so that memoized values are found."""
 
         def make() -> Env:
             operand, new = op.operands[0], dict(env)
@@ -52,7 +53,7 @@ class IndexRemapping(Accesses):
         raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
 
     def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val]:
-        """``i - low`` held inside ``0 … size-1``, and whether it was inside."""
+        """``i - low`` clamped to ``0 … size-1``, and whether it was inside."""
         lanes = i.lanes
         uniform = (
             i.step == 1
@@ -67,8 +68,8 @@ class IndexRemapping(Accesses):
             base = self.scalar(i.base)
             last = self.size(size - (i.lanes if uniform else 1))
             inside = e.and_(e.cmp("ge", base, 0), e.cmp("le", base, last))
-            held = e.max(e.min(base, last), 0)
-            return Index(held, i.step, i.lanes, divisor=lanes if uniform else 1), inside
+            clamped = e.max(e.min(base, last), 0)
+            return Index(clamped, i.step, i.lanes, divisor=lanes if uniform else 1), inside
         value, last = self.materialize(i), self.size(size - 1)
         inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
         return self._of_val(e.max(e.min(value, last), 0)), inside
@@ -81,18 +82,18 @@ class IndexRemapping(Accesses):
         return (yield operand, inner)
 
     def _rolled(self, i: Index, shift: Size, extent: Size) -> Index:
-        """``i - shift``, counted from the end where that is before the first."""
+        """``i - shift``, wrapped around if negative."""
         e, lanes = self.e, i.lanes
         for low, high, by in ((0, shift, extent - shift), (shift, extent, -shift)):
             if self.lies_in(i, low, high):
                 return self.moved(i, by)
         one_run = i.step == 1 and self._divisor(i) >= lanes
         uniform = one_run and self._is_multiple(shift, lanes) and self._is_multiple(extent, lanes)
-        whole = i.vector is None and (lanes == 1 or i.step == 0)
+        one_index = i.vector is None and (lanes == 1 or i.step == 0)
         i = self.add(i, self._constant_index(sz.mul(shift, -1)))
-        back = self.scalar(i.base) if whole or uniform else self.materialize(i)
+        back = self.scalar(i.base) if one_index or uniform else self.materialize(i)
         moved = e.select(e.cmp("lt", back, 0), e.add(back, self.size(extent)), back)
-        if whole or uniform:  # all lanes come from one side
+        if one_index or uniform:  # all lanes come from one side
             return Index(moved, i.step, lanes, divisor=lanes if uniform else 1)
         return self._of_val(moved)
 
@@ -100,7 +101,7 @@ class IndexRemapping(Accesses):
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)
         new = dict(env)
-        past: Env | None = None  # where a vector runs on past an end of the operand
+        past: Env | None = None  # the env of a contiguous vector that may extend beyond the operand
         inside: Val | None = None
         for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
             if source[j] != target[j] or low != 0 or high != 0:
@@ -110,17 +111,17 @@ class IndexRemapping(Accesses):
                     return (yield fill, env)
                 moved = self.moved(i, sz.mul(low, -1))
                 if known:
-                    for each in (new, past):
-                        if each is not None:
-                            self.spread(source[j], moved, each)
+                    for one_env in (new, past):
+                        if one_env is not None:
+                            self.spread(source[j], moved, one_env)
                     continue
-                held, here = self._clamp(i, low, operand.shape[j])
+                clamped, here = self._clamp(i, low, operand.shape[j])
                 if i.lanes > 1 and i.vector is None and i.step == 1:
                     past = dict(new)
                     self.spread(source[j], moved, past)
                 elif past is not None:
-                    self.spread(source[j], held, past)
-                self.spread(source[j], held, new)
+                    self.spread(source[j], clamped, past)
+                self.spread(source[j], clamped, new)
                 if inside is not None:
                     here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
                 inside = here
@@ -136,40 +137,40 @@ class IndexRemapping(Accesses):
         starts = [sz.total(operand.shape[axis] for operand in op.operands[:k]) for k in range(len(op.operands))]
         for k, (operand, start) in enumerate(zip(op.operands, starts)):
             if self.lies_in(i, start, start + operand.shape[axis]):
-                return (yield operand, self._along_part(op, env, k, self.moved(i, sz.mul(start, -1))))
+                return (yield operand, self._along_operand(op, env, k, self.moved(i, sz.mul(start, -1))))
         lanes = max((index.lanes for index in env.values()), default=1)
         if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
-            return (yield from self._part(op, env, self.scalar(i.base), lanes))
+            return (yield from self._element_of_operand(op, env, self.scalar(i.base), lanes))
         behind = [self._behind(i, start) for start in starts[1:]]
-        envs = self._loaded_of_parts(op, env, i, starts, behind)
+        envs = self._loaded_from_one_operand(op, env, i, starts, behind)
         if not envs:
-            held = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
-            envs = [self._along_part(op, env, k, index) for k, index in enumerate(held)]
+            clamped = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
+            envs = [self._along_operand(op, env, k, index) for k, index in enumerate(clamped)]
         result = yield op.operands[0], envs[0]
         for condition, operand, inner in zip(behind, op.operands[1:], envs[1:]):
             result = self.e.select(condition, (yield operand, inner), result)
         return result
 
     def _behind(self, i: Index, start: Size) -> Val:
-        """Whether ``i`` is at ``start`` or behind it; one lane where all lanes are on one side."""
+        """Whether ``i >= start``; one lane if all lanes are on one side."""
         aligned = i.vector is None and i.step == 1 and self._divisor(i) >= i.lanes
         at = self.scalar(i.base) if aligned and self._is_multiple(start, i.lanes) else self.materialize(i)
         return self.e.cmp("ge", at, self.size(start))
 
-    def _along_part(self, op: Op, env: Env, k: int, index: Index) -> Env:
-        """The env of the ``k``-th part that is joined, at an index along it."""
+    def _along_operand(self, op: Op, env: Env, k: int, index: Index) -> Env:
+        """The env of the ``k``-th operand of a concatenation, at an index along it."""
         axis, operand = op.attrs["axis"], op.operands[k]
         inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
         self.spread(self.dims(operand)[axis], index, inner)
         return inner
 
-    def _loaded_of_parts(self, op: Op, env: Env, i: Index, starts: list[Size], behind: list[Val]) -> list[Env]:
-        """Loads a GPU's vector along ``i``, whose lanes are all in one part, from that alone, if each part is made of
-        one input's elements in the same type. The envs of the parts then, at places that are not held inside of them.
-        """
+    def _loaded_from_one_operand(self, op: Op, env: Env, i: Index, starts: list[Size], behind: list[Val]) -> list[Env]:
+        """Load a GPU's vector along ``i``, whose lanes are all in one operand, from that operand alone, if each operand
+        is computed from elements of one input of the same dtype. Returns the envs of the operands then, not clamped;
+        else []."""
         if self.e.target != "gpu" or i.lanes == 1 or self.past or any(condition.lanes > 1 for condition in behind):
             return []
-        envs = [self._along_part(op, env, k, self.moved(i, sz.mul(start, -1))) for k, start in enumerate(starts)]
+        envs = [self._along_operand(op, env, k, self.moved(i, sz.mul(start, -1))) for k, start in enumerate(starts)]
         loads = [load for load in map(self._only_load, op.operands, envs) if load is not None]
         if len(loads) < len(envs) or len({self.memories[value].dtype for value, _ in loads}) > 1:
             return []
@@ -181,8 +182,8 @@ class IndexRemapping(Accesses):
         return envs
 
     def _only_load(self, value: Value, env: Env) -> tuple[Value, Env] | None:
-        """The input, and where, whose elements alone ``value`` is made of at ``env``, each of one. The rules of the ops
-        between come to the same env."""
+        """The only input, and its env, from which ``value`` at ``env`` is computed elementwise. The rules of the ops
+        between arrive at the same env."""
         while value.op is not None and value.op in self.inside:
             op = value.op
             many = [k for k, operand in enumerate(op.operands) if operand.rank]
@@ -195,11 +196,11 @@ class IndexRemapping(Accesses):
                 return None
         return (value, env) if value in self.memories else None
 
-    def _part(self, op: Op, env: Env, at: Val, lanes: int, k: int = 0, start: Size = 0) -> Steps:
-        """The element at ``at`` of the ``k``-th part, which begins at ``start``, or of one behind it, where all lanes
-        are in the same. Vectors that were loaded of all parts would not become one."""
+    def _element_of_operand(self, op: Op, env: Env, at: Val, lanes: int, k: int = 0, start: Size = 0) -> Steps:
+        """The element at ``at`` of the ``k``-th operand, which starts at ``start``, or of a later one, if all lanes are
+        in the same. Branches, because loads of vectors from all operands would not be combined to one."""
         operand, extent = op.operands[k], op.operands[k].shape[op.attrs["axis"]]
-        inner = self._along_part(op, env, k, self._clamp(Index(at), start, extent)[0])
+        inner = self._along_operand(op, env, k, self._clamp(Index(at), start, extent)[0])
         if k == len(op.operands) - 1:
             return self.e.splat((yield operand, inner), lanes)
         end = start + extent
@@ -208,6 +209,6 @@ class IndexRemapping(Accesses):
             val = self.e.splat((yield operand, inner), lanes)
             self.e.line(f"scf.yield {val} : {found.type}")
         with self.region("", "}"):
-            val = yield from self._part(op, env, at, lanes, k + 1, end)
+            val = yield from self._element_of_operand(op, env, at, lanes, k + 1, end)
             self.e.line(f"scf.yield {val} : {found.type}")
         return found

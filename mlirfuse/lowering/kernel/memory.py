@@ -1,4 +1,4 @@
-"""Elements in memory: where a tensor lies, and its loads and stores."""
+"""Tensors in memory: layouts, loads and stores."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.index import ZERO, Env, Index, Indices
 
 WIDEST = 16  # bytes of the widest access of a GPU
-PICKED = (*range(2, 9), -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
+PICKED = (*range(2, 9), -1, -2, -3, -4)  # steps of vectors that are shuffled out of contiguous ones
 
-# What a GPU's caches do with vectors that are read.
-PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
-STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
+# Cache hints for vector loads on a GPU.
+PASS_L1 = "pass L1"  # no allocation in L1: for inputs that are read once
+STAY_L2 = "stay in L2"  # evicted from L2 last, after written data
 _HINTED = {
     PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];",
     STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;",
@@ -35,8 +35,8 @@ _PREDICATED = {  # by bytes
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, how a
-    GPU's caches shall treat its vectors, ``PASS_L1`` or ``STAY_L2``, and its elements from the first to the last."""
+    """A tensor in memory: an SSA pointer, strides in elements, the alignment in bytes of every vector access, the cache
+    hint ``PASS_L1`` or ``STAY_L2`` for its vectors, and the number of elements that it spans."""
 
     pointer: str
     strides: tuple[Size, ...]
@@ -49,8 +49,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them
-    row-major, from ``origin`` of the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
+    """Vectors whose lanes run across two nested loops: ``index`` counts their elements row-major from ``origin`` of the
+    outer loop on; ``outer`` and ``inner`` are each lane's indices in the two loops."""
 
     loops: tuple[Axis, Axis]  # their innermost axes
     extent: Size  # of the inner loop
@@ -62,8 +62,8 @@ class Flat:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Tensors whose memory runs through all loops as through one: at ``env``, its vectors begin at ``offset``, which is
-    a multiple of the lanes."""
+    """Tensors that are contiguous across all loops: at ``env``, their vectors start at ``offset``, a multiple of the
+    lanes."""
 
     values: frozenset[Value]
     env: Env
@@ -72,8 +72,9 @@ class Line:
 
 
 class Accesses(Indices):
-    """Reads and writes elements of the tensors in ``memories``, whose dimensions are ``axes``. What was loaded or
-    computed for an index is remembered in the scope that it is visible in. ``scalar`` gives a by-value argument."""
+    """Loads and stores elements of the tensors in ``memories``, with the dimensions ``axes``. Values that were loaded
+    or computed for an index are memoized in the scope where they are visible. ``scalar`` returns a by-value
+    argument."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, scalar: Callable[[Value], Val] | None, inverse: Callable[[Size], Val] | None,
@@ -84,21 +85,19 @@ class Accesses(Indices):
         self._memo: list[dict] = [{}]
         self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
         self._policy: str | None = None
-        self.copies: dict[Value, Memory] = {}  # second places of what is stored
+        self.copies: dict[Value, Memory] = {}  # second locations of stored values
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
-        self.ahead = (
-            0  # how far behind each vector that a CPU loads its caches are told to fetch, in bytes; 0: not told
-        )
-        self.runs = 0  # vectors that memory is not aligned for: so many elements are loaded at once, each once
-        self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
-        self.line: Line | None = None  # and across all
-        self.past = False  # vectors may reach past the tensors whose spans are known
+        self.ahead = 0  # software prefetch distance of a CPU's vector loads, in bytes; 0: none
+        self.runs = 0  # unaligned vectors are loaded by so many elements at once, each only once
+        self.flat: Flat | None = None  # vectors run across two loops, at envs with its indices
+        self.line: Line | None = None  # vectors run across all loops
+        self.past = False  # vectors may extend beyond tensors whose spans are known
 
     # ---- scopes
 
     @contextmanager
     def region(self, head: str, tail: str = "}"):
-        """A nested region: values computed in it are not seen after it. ``head`` is its opening line."""
+        """A nested region: values computed in it are not visible after it. ``head`` is its opening line."""
         self.e.line(head)
         self.e.depth += 1
         self._memo.append({})
@@ -108,8 +107,8 @@ class Accesses(Indices):
         self.e.line(tail)
 
     def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
-        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``.
-        A thread runs one of the two."""
+        """The results of ``this()`` if ``condition`` holds, else of ``that()``, of the types of ``like``. Emits a
+        branch."""
         name, types = self.e.fresh(), ", ".join(v.type for v in like)
         count = f":{len(like)}" if len(like) > 1 else ""
         head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
@@ -122,14 +121,14 @@ class Accesses(Indices):
 
     @contextmanager
     def forget(self):
-        """Values computed in here are computed again after it: keeps fewer alive."""
+        """Values computed in this context are recomputed after it, which keeps fewer alive."""
         self._memo.append({})
         yield
         self._memo.pop()
 
     @contextmanager
     def masked(self, mask: Val | None):
-        """Loads and stores in here touch only the lanes of ``mask``; the others' values are 0."""
+        """Loads and stores in this context access only the lanes of ``mask``; other lanes load 0."""
         saved, self.mask = self.mask, mask
         self._memo.append({})
         yield
@@ -146,7 +145,7 @@ class Accesses(Indices):
         return value, tuple(env.get(axis, ZERO) for dim in self.dims(value) for axis in dim)
 
     def bind(self, value: Value, env: Env, val: Val) -> None:
-        """Says what ``value`` is at ``env``: a reduction's result."""
+        """Set the value of ``value`` at ``env``: a reduction's result."""
         self._memo[-1][self._key(value, env)] = val
 
     # ---- addresses, loads and stores
@@ -160,7 +159,7 @@ class Accesses(Indices):
         if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
             step_of = dict(steps)
             outer, inner = (step_of.get(axis, 0) for axis in flat.loops)
-            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
+            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory is contiguous across both loops
                 env = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
                 start = self.scale(flat.index, inner)
         return functools.reduce(
@@ -168,7 +167,7 @@ class Accesses(Indices):
         )
 
     def _steps(self, value: Value, strides) -> list[tuple[Axis, Size]]:
-        """How far a step along each axis of a tensor is in memory."""
+        """The stride along each axis of a tensor."""
         steps = []
         for dim, stride in zip(self.dims(value), strides):
             for axis in reversed(dim):
@@ -188,38 +187,37 @@ class Accesses(Indices):
         return name
 
     def place(self, value: Value, env: Env) -> str:
-        """The address of an input's element, of a vector the first one's."""
+        """The address of an input's element, or of a vector's first."""
         return self.address(self.memories[value], self.offset(value, env).base)
 
     def offset(self, value: Value, env: Env) -> Index:
-        """How many elements of an input or output ``env`` is behind its first one."""
+        """The offset in elements of ``env`` in an input or output."""
         return self._offset(value, self.memories[value].strides, env)
 
     def load_aligned(self, value: Value, offset: Val, lanes: int) -> Val:
-        """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned
-        for such."""
+        """Load an input's vector at an offset that is a multiple of its lanes, in its memory format."""
         memory = self.memories[value]
         return self._load(replace(memory, align=min(WIDEST, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
 
     def load(self, value: Value, env: Env) -> Val:
         if value not in self.memories:
-            assert self._scalar is not None, value  # a kernel without arguments by value has all in memory
+            assert self._scalar is not None, value  # without arguments by value, all are in memory
             return self._scalar(value)
         return self._from_memory(self.preload(value, env), value.dtype)
 
     def reload(self, value: Value, env: Env) -> Val:
-        """Loads an output's element, as it was stored last."""
+        """Load an output's element, as last stored."""
         return self._from_memory(self._load(self.memories[value], self.offset(value, env)), value.dtype)
 
     def preload(self, value: Value, env: Env) -> Val:
-        """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what
-        was loaded before is still known."""
+        """Load an input's element in its memory format; a later :meth:`value` converts it. Inside :meth:`forget`,
+        earlier loads are still known."""
         key = ("loaded", self._key(value, env))
         return self._once(key, lambda: self._load(self.memories[value], self.offset(value, env)))
 
     def load_inside(self, value: Value, env: Env, inside: Val) -> Val | None:
-        """A CPU's vector of an input, of which the lanes that are not ``inside`` lie outside of the tensor, and are not
-        read. None where no instruction does that."""
+        """A CPU's vector of an input whose lanes that are not ``inside`` are outside of the tensor and not read; None
+        if there is no instruction for that."""
         if self.e.target != "cpu" or self.mask is not None:
             return None
         offset, features = self.offset(value, env), self.e.features
@@ -236,12 +234,12 @@ class Accesses(Indices):
 
         return self._from_memory(self._once(("inside", str(inside), self._key(value, env)), load), value.dtype)
 
-    def load_of_one(self, places: list[tuple[Value, Env]], behind: list[Val], lanes: int) -> Val | None:
-        """A vector of one of several inputs, at its place: of the last for which ``behind`` holds, those of all but the
-        first one. None where lanes do not follow each other in memory."""
+    def load_of_one(self, loads: list[tuple[Value, Env]], behind: list[Val], lanes: int) -> Val | None:
+        """A vector of one of several inputs: of the last one for which ``behind`` holds (conditions for all but the
+        first). None if lanes are not contiguous."""
         e = self.e
-        memories = [self.memories[value] for value, _ in places]
-        indices = [self.offset(value, env) for value, env in places]
+        memories = [self.memories[value] for value, _ in loads]
+        indices = [self.offset(value, env) for value, env in loads]
         if any(index.vector is not None or index.step != 1 for index in indices):
             return None
         pointer, base = memories[0].pointer, self.scalar(indices[0].base)
@@ -254,7 +252,7 @@ class Accesses(Indices):
         return self._load(chosen, Index(base, 1, lanes, divisor=min(map(self._divisor, indices))))
 
     def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
-        """Says what loading ``value`` at ``env`` gives: what a scheduler staged elsewhere."""
+        """Set what loading ``value`` at ``env`` returns, e.g. from a copy in shared memory."""
         self._memo[-1]["loaded", self._key(value, env)] = val
 
     def _from_memory(self, val: Val, dtype: dt.DType) -> Val:
@@ -263,8 +261,8 @@ class Accesses(Indices):
         return self.e.cast(val, dtype.compute)
 
     def held(self, dtype: dt.DType) -> dt.DType:
-        """The type that elements are loaded and stored as: bools as bytes; half types on the CPU as bits, since LLVM
-        makes a masked access of vectors of them into calls of conversions that nobody provides."""
+        """The dtype that elements are loaded and stored as: bools as bytes; 16-bit floats on the CPU as bits, since
+        LLVM lowers masked accesses of vectors of them to calls of missing conversion functions."""
         if dtype is dt.bool_:
             return dt.u8
         return dt.u16 if dtype.is_float and dtype.bits == 16 and self.e.target == "cpu" else dtype
@@ -319,9 +317,9 @@ class Accesses(Indices):
         return e.op(f"{text} -> {Val('', dtype, lanes).type}", dtype, lanes)
 
     def _load_past(self, memory: Memory, offset: Index) -> Val:
-        """A vector, of which lanes may be outside of the tensor: what these are does not matter, and nothing outside is
-        read. At any element, vectors of short types are put together of the two that memory is aligned for; where those
-        reach past the tensor, elements are loaded one by one."""
+        """A vector with lanes that may be outside of the tensor: those are undefined, and nothing outside is read.
+        Unaligned vectors of short types are funnel-shifted from two aligned ones; if those extend beyond the tensor,
+        elements are loaded one by one."""
         e, dtype, lanes, span = self.e, self.held(memory.dtype), offset.lanes, memory.span
         assert span is not None
         last = self.size(span - 1)
@@ -333,13 +331,13 @@ class Accesses(Indices):
             return e.from_lanes([inside(self._lane(offset, k)) for k in range(lanes)])
         start, nbytes = self.scalar(offset.base), lanes * dtype.bytes
         aligned = memory.align >= nbytes
-        whole = aligned and self._divisor(offset) >= lanes
-        pair = aligned and not whole and dtype.bytes < 4 <= nbytes
+        exact = aligned and self._divisor(offset) >= lanes
+        pair = aligned and not exact and dtype.bytes < 4 <= nbytes
         first = e.and_(start, -lanes) if pair else start
         firsts = [Index(first, 1, lanes), Index(e.add(first, lanes), 1, lanes)][: 1 + pair]
 
         def vectors() -> list[Val]:
-            if whole or pair:
+            if exact or pair:
                 return [self._load_vector(memory, self.address(memory, i.base), lanes, nbytes) for i in firsts]
             return [e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])]
 
@@ -351,7 +349,7 @@ class Accesses(Indices):
         return self._out_of_two(found[0], found[1], start) if pair else found[0]
 
     def _out_of_two(self, low: Val, high: Val, start: Val, divisor: int = 1) -> Val:
-        """The vector that begins at element ``start``, modulo its lanes, of two that follow each other in memory.
+        """Funnel-shift two adjacent vectors: the vector that starts at element ``start``, modulo the lanes.
         ``divisor``: a power of two that divides ``start``."""
         e, lanes, nbytes = self.e, low.lanes, low.dtype.bytes
         words, count = e.words(low) + e.words(high), lanes * nbytes // 4
@@ -366,86 +364,86 @@ class Accesses(Indices):
         return e.of_words(words[:count], low.dtype, lanes)
 
     def _fetch(self, address: str) -> None:
-        """Has the caches fetch what lies :attr:`ahead` of an address, which may be past the end of its tensor."""
+        """Prefetch the memory :attr:`ahead` bytes after an address, which may be beyond the tensor."""
         name, pointer = self.e.fresh(), self.pointer_type
         self.e.line(f"{name} = llvm.getelementptr {address}[{self.ahead}] : ({pointer}) -> {pointer}, i8")
         how = "<{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}>"  # to read, into all caches, data
         self.e.line(f'"llvm.intr.prefetch"({name}) {how} : ({pointer}) -> ()')
 
     def _element_of_run(self, memory: Memory, offset: Index, lane: int) -> Val:
-        """An element of an input, of which vectors that overlap have several, out of vectors of :attr:`runs` elements
-        that memory is aligned for. Where it is not known which lane of them it is, each two that follow each other are
-        put together to one that begins some whole vectors behind where all positions of the run are counted from."""
+        """An element of an input that overlapping vectors share, extracted from aligned vectors of :attr:`runs`
+        elements. If its lane is not known at compile time, two adjacent vectors are funnel-shifted to one that starts a
+        multiple of its length after the common base of the run's indices."""
         e, (divisor, rest), base = self.e, self.modulo(offset), self.scalar(offset.base)
         many = min(self.runs, WIDEST // memory.dtype.bytes)
         many = many if many * memory.dtype.bytes >= 4 else min(many, divisor)  # bits are shifted within words
         if divisor >= many:
             at = (rest + lane) % many
             start = self.add(Index(base), Index(lane - at)).base
-            return e.extract(self._whole(memory, start, many), at)
+            return e.extract(self._aligned_vector(memory, start, many), at)
         _, number = e.sum_of(base)
         begin = e.add(base, -number)
         left = (rest - number) % divisor
         number, at = divmod(number + lane, many)
 
         def two() -> Val:
-            low, high = (self._whole_behind(memory, begin, number + k, many) for k in range(2))
+            low, high = (self._clamped_aligned_vector(memory, begin, number + k, many) for k in range(2))
             return self._out_of_two(low, high, begin, left & -left or divisor)
 
         return e.extract(self._once(("two", memory.pointer, e.sum_of(begin), number), two), at)
 
-    def _whole_behind(self, memory: Memory, begin: Val, number: int, lanes: int) -> Val:
-        """The vector that is so many behind that which has the element ``begin``; of those outside of memory, which
-        nobody needs, the first or the last."""
+    def _clamped_aligned_vector(self, memory: Memory, begin: Val, number: int, lanes: int) -> Val:
+        """The aligned vector ``number`` vectors after the one that contains the element ``begin``, clamped to the
+        tensor (clamped vectors are not used)."""
         e, span = self.e, memory.span
-        assert span is not None  # of inputs it is known
+        assert span is not None  # known for inputs
 
         def load() -> Val:
             start = e.add(e.and_(begin, -lanes), number * lanes)
-            return self._whole(memory, e.max(e.min(start, self.size(span - lanes)), 0), lanes)
+            return self._aligned_vector(memory, e.max(e.min(start, self.size(span - lanes)), 0), lanes)
 
         return self._once(("behind", memory.pointer, e.sum_of(begin), number), load)
 
-    def _whole(self, memory: Memory, start: Val | int, lanes: int) -> Val:
-        """The vector that begins at an element that memory is aligned for."""
+    def _aligned_vector(self, memory: Memory, start: Val | int, lanes: int) -> Val:
+        """The vector that starts at an aligned element."""
         key = "whole", memory.pointer, lanes, self.e.sum_of(self.scalar(start))
         aligned = replace(memory, align=lanes * memory.dtype.bytes)
         return self._once(key, lambda: self._load(aligned, Index(start, 1, lanes)))
 
     def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """What was loaded or made for ``key`` in a scope around, or ``make()``."""
+        """The memoized value for ``key`` in an enclosing scope, or ``make()``."""
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
             found = self._memo[-1][key] = make()
         return found
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:
-        """A vector of every second to eighth element, or of elements backwards, out of whole vectors over what it
-        spans, and not past that. To gather them takes four times as long."""
+        """A vector with a constant stride of 2 to 8 elements, or backwards, shuffled out of contiguous vectors over its
+        span, not beyond it. Gathers take four times as long."""
         e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
         assert isinstance(step, int)
         span = abs(step) * (lanes - 1) + 1
         low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
-        places = [k * step if step > 0 else span - 1 + k * step for k in range(lanes)]
+        offsets = [k * step if step > 0 else span - 1 + k * step for k in range(lanes)]
         found: Val | None = None
         for start in (*range(0, span - lanes, lanes), span - lanes):
             vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
-            picked = ", ".join(
-                str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(places)
+            mask = ", ".join(
+                str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(offsets)
             )
             found = e.op(
-                f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes
+                f"vector.shuffle {found or vector}, {vector} [{mask}] : {vector.type}, {vector.type}", dtype, lanes
             )
         assert found is not None
         return found
 
     def _masks_stores(self, val: Val) -> bool:
-        """Whether some lanes of such a vector are stored as soon as all of them."""
+        """Whether a masked store of such a vector is as fast as an unmasked one."""
         return self.mask is None and {"avx512f", "avx512vl"} <= self.e.features and val.dtype.bytes >= 4
 
     def _store_spread(self, memory: Memory, offset: Index, val: Val) -> None:
-        """Stores a vector to every second to fourth element by whole vectors over what it spans, of which the lanes in
-        between are left out: to scatter them takes twice to three times as long."""
+        """Store a vector with a constant stride of 2 to 4 elements by contiguous masked stores over its span: scatters
+        take two to three times as long."""
         e, lanes, step = self.e, offset.lanes, offset.step
         assert isinstance(step, int)
         for start in range(0, step * lanes, lanes):
@@ -461,7 +459,7 @@ class Accesses(Indices):
             )
 
     def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
-        """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""
+        """A load of 16 bytes with a cache hint, as inline assembly, since LLVM has no instruction for it."""
         e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
         operands, constraints, types = address, "=r,=r,=r,=r,l", self.pointer_type
         if hint == STAY_L2:
@@ -470,7 +468,7 @@ class Accesses(Indices):
         return e.of_words([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)], dtype, lanes)
 
     def policy(self) -> str:
-        """What accesses with the hint ``STAY_L2`` take: a number that the GPU makes."""
+        """The cache policy operand of accesses with the hint ``STAY_L2``."""
         if self._policy is None:
             self._policy = self.e.fresh()
             self.e.entry.append(
@@ -487,21 +485,21 @@ class Accesses(Indices):
         return self.add(Index(i.base), self.scale(Index(lane), i.step)).base
 
     def store(self, value: Value, env: Env, val: Val) -> None:
-        """Stores the element of ``value`` at ``env``, wherever it belongs."""
+        """Store the element of ``value`` at ``env``, in all of its locations."""
         self._store(value, env, val, self.memories[value])
         if value in self.copies:
             self._store(value, env, val, self.copies[value])
 
     def store_if(self, condition: Val, value: Value, env: Env, val: Val) -> None:
-        """The same where ``condition`` holds. Vectors of whole words are stored without a branch: what comes before and
-        behind one is scheduled apart."""
+        """Store if ``condition`` holds. Vectors of 4, 8 or 16 bytes use a predicated store: a branch would separate the
+        scheduling of the code before and after it."""
         for memory in filter(None, (self.memories[value], self.copies.get(value))):
             if not self._store_predicated(condition, value, env, val, memory):
                 with self.region(f"scf.if {condition} {{"):
                     self._store(value, env, val, memory)
 
     def store_at_zero(self, value: Value, env: Env, val: Val, indices: Sequence[Index]) -> None:
-        """The same where all of ``indices`` are 0."""
+        """Store if all of ``indices`` are 0."""
         condition = None
         for index in indices:
             at_zero = self.e.cmp("eq", self.scalar(index.base), 0)
@@ -513,7 +511,7 @@ class Accesses(Indices):
                 self.store(value, env, val)
 
     def _store_predicated(self, condition: Val, value: Value, env: Env, val: Val, memory: Memory) -> bool:
-        """:meth:`_store` by one instruction, if there is one for it."""
+        """:meth:`_store` as one predicated instruction; False if there is none for it."""
         e, offset = self.e, self._offset(value, memory.strides, env)
         nbytes = offset.lanes * self.held(memory.dtype).bytes
         if nbytes not in _PREDICATED or nbytes > memory.align or offset.vector is not None or offset.step != 1:
@@ -528,7 +526,7 @@ class Accesses(Indices):
         return True
 
     def _stored(self, val: Val, memory: Memory) -> Val:
-        """``val`` as it is in memory."""
+        """``val`` in its memory format."""
         e = self.e
         if memory.dtype is dt.bool_:
             return e.cast(val, dt.u8)

@@ -23,11 +23,13 @@ from mlirfuse.lowering.kernel.index_remapping import IndexRemapping, Steps
 from mlirfuse.lowering.kernel.memory import Memory
 
 
-class Kernel(IndexRemapping):
-    """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
-    index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
+class ElementEmitter(IndexRemapping):
+    """Emits elements of a segment's tensors.
+
+    ``axes`` are the segment's; ``memories`` its inputs and outputs in memory; ``size`` returns a size as a Val of the
+    index type, ``scalar`` a by-value argument, ``inverse`` the multiplicative inverse of a size. ``index`` is i32 or
     i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of ``multiple_of``. ``reports``
-    gives the pointer to where positions that are not there are told."""
+    returns the pointer to the report of out-of-bounds indices."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, inside: set[Op], scalar: Callable[[Value], Val] | None = None,
@@ -38,15 +40,14 @@ class Kernel(IndexRemapping):
         self.reports = reports
         self._reduced_precision = ReducedPrecision(inside, self.memories)
         self._bounds = Known()
-        self.short_means = True  # what is divided by a number of elements takes no branch
+        self.short_means = True  # division by a number of elements is branch-free
 
     def value(self, value: Value, env: Env) -> Val:
         """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`).
 
-        Each op has a rule that yields (operand, env) where it needs an operand's element, and gives the result's.
-        The rules of a chain wait here on a list, not on Python's stack, which a long chain would overflow.
-        """
-        waiting: list[tuple[tuple, Steps]] = []
+        Each op has a rule, a generator that yields (operand, env) to get an operand's element, and returns the
+        result's. The rules of a chain are on an explicit stack, because a long chain would overflow Python's."""
+        stack: list[tuple[tuple, Steps]] = []
         while True:
             key = self._key(value, env)
             val = self._known(key)
@@ -55,13 +56,13 @@ class Kernel(IndexRemapping):
                 if isinstance(created, Val):
                     val = self._memo[-1][key] = created
                 else:
-                    waiting.append((key, created))
-            while waiting:
+                    stack.append((key, created))
+            while stack:
                 try:
-                    value, env = waiting[-1][1].send(val)  # type: ignore[arg-type]  # None starts a rule
+                    value, env = stack[-1][1].send(val)  # type: ignore[arg-type]  # None starts a rule
                     break
                 except StopIteration as done:
-                    val = self._memo[-1][waiting.pop()[0]] = done.value
+                    val = self._memo[-1][stack.pop()[0]] = done.value
             else:
                 assert val is not None
                 return val
@@ -73,17 +74,21 @@ class Kernel(IndexRemapping):
         return None
 
     def _created(self, value: Value, env: Env) -> Val | Steps:
-        """The element, or the rule that makes it of its operands'."""
+        """The element, or the rule that computes it."""
         op = value.op
         if op is None or op not in self.inside:
             return self.load(value, env)
         if op.row.kind == "reduce":
             if self.axes.reduced(op):
-                raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
+                raise CompileError(
+                    f"{op.name} is used before it is computed: the scheduler does not support this segment"
+                )
             return self._reduce_of_one(op, env)
         if op.row.kind == "scan":
             if self.axes.scanned(op):
-                raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
+                raise CompileError(
+                    f"{op.name} is used before it is computed: the scheduler does not support this segment"
+                )
             return self._scan_of_one(op, env)
         return getattr(self, f"_{op.name}", self._elementwise)(op, env)
 
@@ -92,26 +97,26 @@ class Kernel(IndexRemapping):
         if op.row.accumulator == "position":
             return self.e.const(0, dt.i64)
         val = yield op.operands[0], self._through(op, env, self._kept(op))
-        if op.row.accumulator == "moments":  # of one number: 0, or NaN where it is none or infinite
+        if op.row.accumulator == "moments":  # 0, or NaN for NaN and infinities
             return self.e.sub(val, val)
-        if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
+        if op.name == "sum" and val.dtype.is_float:  # sums start from 0, so that the sum of -0 is 0
             return self.e.add(val, 0.0)
         return self.e.cmp("ne", val, 0) if op.row.accumulator == "truth" and val.dtype is not dt.bool_ else val
 
     def _scan_of_one(self, op: Op, env: Env) -> Steps:
-        """A scan along an extent of 1: its element, of a recurrence the one that is added."""
+        """A scan along an extent of 1: its element; for a recurrence, the added operand."""
         last = len(op.operands) - 1
         added = op.operands[last]
         return (yield added, self._through(op, env, [(d, d) for d in range(added.rank)], last))
 
     def operands(self, op: Op, env: Env) -> list[Val]:
-        """The elements of the operands of an op on elements, or a scan, where its result's is at ``env``."""
+        """The elements of the operands of an elementwise op or scan, for its result at ``env``."""
         return [
             self.value(v, self._through(op, env, [(d, d) for d in range(v.rank)], k)) for k, v in enumerate(op.operands)
         ]
 
     def at_row(self, op: Op, env: Env, row: Index) -> Env:
-        """The env of the elements of an accumulation's result in ``row``, where ``env`` is that of values."""
+        """The env of the elements of a scatter-add's result in ``row``, for the values at ``env``."""
         target, source = self.dims(op.result), self.dims(op.operands[2])
         new = dict(env)
         for d in range(1, op.result.rank):
@@ -138,7 +143,7 @@ class Kernel(IndexRemapping):
         return self._typed(op.result, self._computed(op, vals))
 
     def _computed(self, op: Op, vals: list[Val]) -> Val:
-        """An element of an elementwise op, of its operands'."""
+        """An element of an elementwise op, from its operands' elements."""
         e = self.e
         if op.name in RULES and self._short(op.result):
             return e.cast(EMIT[op.name](e, *(e.cast(v, dt.i32) for v in vals)), dt.i64)
@@ -164,36 +169,36 @@ class Kernel(IndexRemapping):
         return self.e.mul(val, m.rough_sigmoid(self.e, val))
 
     def _rough(self, op: Op) -> bool:
-        """Whether a GPU's approximation of a float32 result is good enough: rounding to a half type hides what it is
-        off by, and it takes a quarter of the instructions."""
+        """Whether a GPU's approximation of a float32 result suffices: rounding to a 16-bit float hides its error, and
+        it takes a quarter of the instructions."""
         return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._reduced_precision.hide(op.result)
 
     def _div(self, op: Op, env: Env) -> Steps:
-        """On a GPU, what divides many numbers is inverted once, a constant before. Quotients that are rounded to half
-        types are then within 2.5 ulp of float32, others are corrected, and those by constants are divisions: a division
-        takes twice as many instructions, and a branch."""
+        """On a GPU, a divisor that many elements share is inverted once, a constant at compile time. Quotients that are
+        rounded to 16-bit floats are within 2.5 ulp of float32; others are corrected, and divisions by constants are
+        kept. A division takes twice as many instructions, and a branch."""
         axes = self.axes.flat
         if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32:
             return (yield from self._elementwise(op, env))
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
-        half, number = self._reduced_precision.hide(op.result), self.e.known(divisor)
+        reduced, number = self._reduced_precision.hide(op.result), self.e.known(divisor)
         if number is not None or not set(axes(op.operands[1])) < set(axes(op.result)):
-            quotient = m.half_quotient_by(self.e, dividend, number) if half and number is not None else None
+            quotient = m.half_quotient_by(self.e, dividend, number) if reduced and number is not None else None
             return quotient or self._typed(op.result, self._computed(op, [dividend, divisor]))
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
         if once and self.short_means and is_size(op.operands[1]):
             return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
-            if half:
+            if reduced:
                 return m.rough_quotient(self.e, dividend, divisor)
             return (yield from self._elementwise(op, env))
         key = self._key(op.operands[1], b)
         if is_share(op):
             (inverse,) = self._once(("reciprocal", key), lambda: (m.reciprocal(self.e, divisor),))
-            return self.e.mul(dividend, inverse) if half else m.quotient_of_share(self.e, dividend, divisor, inverse)
+            return self.e.mul(dividend, inverse) if reduced else m.quotient_of_share(self.e, dividend, divisor, inverse)
         scale, inverse = self._once(("inverse", key), lambda: m.inverse(self.e, divisor))
-        if half:
+        if reduced:
             return self.e.mul(self.e.mul(dividend, scale), inverse)
         return m.quotient_by_inverse(self.e, dividend, divisor, scale, inverse)
 
@@ -202,7 +207,7 @@ class Kernel(IndexRemapping):
         return val
 
     def _nextafter(self, op: Op, env: Env) -> Steps:
-        """Among the numbers of the operands' own type: half types are rounded to it first."""
+        """The next number of the operands' own type: operands of 16-bit floats are rounded to it first."""
         dtype, vals = op.result.dtype, []
         for k, operand in enumerate(op.operands):
             vals.append((yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k)))
@@ -217,7 +222,7 @@ class Kernel(IndexRemapping):
         return self.e.cast(self.e.cast(val, to), to.compute)
 
     def _where(self, op: Op, env: Env) -> Steps:
-        """Of a condition that all lanes are known to have, only what it chooses."""
+        """If the condition is known for all lanes, evaluate only the selected operand."""
         truth = self._truth(op.operands[0], env)
         if truth is None:
             return (yield from self._elementwise(op, env))
@@ -226,7 +231,7 @@ class Kernel(IndexRemapping):
         return (yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k))
 
     def _truth(self, value: Value, env: Env) -> bool | None:
-        """What is known of a condition on positions, such as a slice makes that is written to."""
+        """The known value of a condition on indices, e.g. of an assignment to a slice; None if unknown."""
         op = value.op
         if op is None or op.name not in ("logical_and", "ge", "lt") or not any(i.span for i in env.values()):
             return None
@@ -244,7 +249,7 @@ class Kernel(IndexRemapping):
         return op.name == ("lt" if below else "ge") if below or above else None
 
     def _range(self, value: Value, env: Env) -> tuple[Size, Size] | None:
-        """The least and the largest that an integer is known to be, of positions and sizes."""
+        """The known least and largest value of an integer computed from indices and sizes; None if unknown."""
         op = value.op
         if op is None or value.dtype.kind != "i":
             return None
@@ -307,23 +312,21 @@ class Kernel(IndexRemapping):
                 and tuple(memory.strides) == sz.contiguous_strides(operand.shape)
             ):
                 aligned = min(memory.align, self._divisor(index) * operand.dtype.bytes)
-                return self._from_memory(
-                    self._load(replace(memory, align=aligned), index), operand.dtype
-                )  # the same place, whatever the shape
+                # The same linear offset for any shape.
+                return self._from_memory(self._load(replace(memory, align=aligned), index), operand.dtype)
             env = dict(env)
             self.spread(source, index, env)
         return (yield operand, env)
 
-    def _held_index(self, val: Val, indices: Value, extent: Size) -> Index:
-        """An index out of ``indices``: negative ones count from the end, out of range is clamped."""
+    def _clamped_index(self, val: Val, indices: Value, extent: Size) -> Index:
+        """An index from ``indices``: negative ones count from the end, out-of-bounds ones are clamped."""
         e, created = self.e, indices.op
         if created is not None and created.name == "position" and created.attrs["extent"] == extent:
             return self._of_val(e.cast(val, self.index_type))
         return self._of_val(e.cast(self._inside(val, indices, extent), self.index_type))
 
     def _inside(self, val: Val, given: Value, extent: Size, wraps: bool = True) -> Val:
-        """A position ``val`` of those ``given``: negative ones count from the end where it ``wraps``, out of range is
-        held inside."""
+        """An index ``val`` from ``given``, clamped to the extent; negative ones count from the end if it ``wraps``."""
         e = self.e
         if self._short(given) and isinstance(extent, int) and extent < 1 << 31:
             val = e.cast(val, dt.i32)
@@ -339,9 +342,9 @@ class Kernel(IndexRemapping):
         return found is not None and found.positive
 
     def _short(self, value: Value) -> bool:
-        """Whether 32 bits hold each element of an integer of 64."""
+        """Whether 32 bits hold each element of a 64-bit integer."""
         found = self._bounds.of(value) if value.dtype is dt.i64 else None
-        return found is not None and found.most < 1 << 30  # a float that is rounded up is still inside
+        return found is not None and found.most < 1 << 30  # still in range if a float was rounded up
 
     def _position(self, op: Op, env: Env) -> Steps:
         e, (operand,) = self.e, op.operands
@@ -363,8 +366,8 @@ class Kernel(IndexRemapping):
         return self.e.op(f"vector.reduction <or>, {lanes} : {lanes.type} into i1", dt.bool_)
 
     def _report(self, bad: Val, given: Val, extent: Val, site: int) -> None:
-        """Where a lane is ``bad``, writes its position, the place in the program and the extent where the runtime looks
-        after the call: ``mlirfuse_bad_index``. Of several bad lanes the largest position is told."""
+        """If a lane is ``bad``, write its index, the source location and the extent to ``mlirfuse_bad_index``, which
+        the runtime checks after the call. Of several bad lanes the largest index is reported."""
         e = self.e
         if self.mask is not None:
             mask = self._any(self.mask) if bad.lanes == 1 else e.splat(self.mask, bad.lanes)
@@ -389,14 +392,14 @@ class Kernel(IndexRemapping):
             with self.region(f"scf.if {first} {{"):
                 for slot, val in enumerate((position, e.const(site, dt.i64), e.extract(extent, 0)), 1):
                     store(val, slot)
-                order = "atomic release {alignment = 8 : i64}"  # behind the others
+                order = "atomic release {alignment = 8 : i64}"  # after the others
                 e.line(f"llvm.store {one}, {to} {order} : i64, {self.pointer_type}")
 
     def _take(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis, rank = op.attrs["axis"], indices.rank
         at = self._through(op, env, [(d, axis + d) for d in range(rank)], 1)
-        index = self._held_index((yield indices, at), indices, operand.shape[axis])
+        index = self._clamped_index((yield indices, at), indices, operand.shape[axis])
         pairs = [(d, d if d < axis else d + rank - 1) for d in range(operand.rank) if d != axis]
         inner = dict(self._through(op, env, pairs))
         self.spread(self.dims(operand)[axis], index, inner)
@@ -405,7 +408,7 @@ class Kernel(IndexRemapping):
     def _take_along_axis(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis = op.attrs["axis"]
-        index = self._held_index((yield indices, env), indices, operand.shape[axis])
+        index = self._clamped_index((yield indices, env), indices, operand.shape[axis])
         inner = dict(env)
         source, target = self.dims(operand), self.dims(op.result)
         for d in range(operand.rank):
@@ -420,7 +423,7 @@ class Kernel(IndexRemapping):
         key, counter = op.operands
         seed, offset = e.cast((yield key, env), dt.u64), e.cast((yield counter, env), dt.u64)
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
-        share = 4 // count  # elements of one block
+        share = 4 // count  # elements per block of words
         extent = op.result.shape[-1] if op.result.rank else 1
         if (
             i.vector is None
@@ -429,7 +432,7 @@ class Kernel(IndexRemapping):
             and self._is_multiple(extent, i.lanes)
             and self._divisor(i) >= share
         ):
-            # The lanes are whole blocks: each is drawn once.
+            # The lanes are complete blocks, each of which is drawn once.
             blocks = [
                 e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b)
                 for b in range(i.lanes // share)

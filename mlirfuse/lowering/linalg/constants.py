@@ -1,4 +1,4 @@
-"""A graph for one set of sizes."""
+"""Specializes a graph to one set of sizes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from mlirfuse.ir.graph import Graph, Value, Window, walk
 
 
 def with_constant_sizes(graph: Graph, env: Mapping[str, int]) -> Graph:
-    """A copy of ``graph`` whose sizes and strides are those that the symbols' values ``env`` give."""
+    """A copy of ``graph`` with constant sizes and strides, for the symbols' values ``env``."""
     created, values = graph.copy(), dict(env)
 
-    def settled(value: Any) -> Any:
+    def substituted(value: Any) -> Any:
         if isinstance(value, sz.Expr):
             return sz.substitute(value, values)
-        return tuple(map(settled, value)) if isinstance(value, (tuple, list)) else value
+        return tuple(map(substituted, value)) if isinstance(value, (tuple, list)) else value
 
     for op in walk(created.body):
-        op.attrs = {key: settled(value) for key, value in op.attrs.items()}
+        op.attrs = {key: substituted(value) for key, value in op.attrs.items()}
     for value in {
         *created.args,
         *created.returns,
         *(v for op in walk(created.body) for v in (*op.operands, *op.results)),
     }:
         if value.dtype is not None and value.shape:
-            fixed = Value(value.dtype, settled(value.shape))
+            fixed = Value(value.dtype, substituted(value.shape))
             value.shape, value.type = fixed.shape, fixed.type
-    created.windows = {k: Window(settled(window.start), window.step) for k, window in created.windows.items()}
+    created.windows = {k: Window(substituted(window.start), window.step) for k, window in created.windows.items()}
     for layout in created.layouts:
         if layout is not None:
-            layout.strides = settled(tuple(layout.strides))
+            layout.strides = substituted(tuple(layout.strides))
     return created

@@ -1,5 +1,5 @@
-"""Loops and branches on tensors, and the ops on numbers that they need: ``scf`` as it stands, around what its blocks
-become."""
+"""Loops and branches on tensors, and ops on numbers: ``scf`` ops are kept, around the lowered contents of their
+blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KNOWN = {"scf.if", "scf.for", "scf.while", "guard", *scalars.OPS}
 
 
 class ControlFlow:
-    """Writes ops of other dialects into ``main``. ``block`` writes what a block holds, ``tell`` is told of each value
-    whose sizes may be known by it alone."""
+    """Writes ops of other dialects into ``main``. ``block`` writes the contents of a block; ``tell`` is called with
+    each value that may define size symbols."""
 
     def __init__(self, main: Function, block: Callable[[Block], None], tell: Callable[[Value], None]):
         self.main, self.block, self.tell = main, block, tell
@@ -25,7 +25,7 @@ class ControlFlow:
     # ---- values
 
     def name(self, value: Value, name: str) -> None:
-        """``value`` is the SSA value ``name``."""
+        """Record that ``value`` is the SSA value ``name``."""
         if value.dtype is None:
             self.numbers[value] = name
             return
@@ -42,7 +42,7 @@ class ControlFlow:
         return self.numbers[value] if value.dtype is None else self.tensor(value)
 
     def given(self, values: Iterable[Value], like: Iterable[Value]) -> list[str]:
-        """``values`` as values of the types of ``like``."""
+        """The SSA names of ``values``, cast to the types of ``like``."""
         out = []
         for value, wanted in zip(values, like):
             name, a, b = self.serialized(value), self.type(value), self.type(wanted)
@@ -52,7 +52,7 @@ class ControlFlow:
     # ---- ops
 
     def op(self, op: Op) -> None:
-        """Writes ``op``, whose name is one of :data:`KNOWN`."""
+        """Write ``op``, whose name is one of :data:`KNOWN`."""
         write = {"scf.if": self._if, "scf.for": self._for, "scf.while": self._while}.get(op.name, self._number)
         write(op)
 
@@ -112,10 +112,10 @@ class ControlFlow:
         self.main.e.line("}")
         self._done(op, created)
 
-    # ---- pieces
+    # ---- regions
 
     def _open(self, results: list[Value], head: str, arrow: str | None = None) -> str:
-        """Begins an op with regions; the name of its results."""
+        """Begin an op with regions, and return the name of its results."""
         created = self.main.e.fresh()
         types = ", ".join(map(self.type, results))
         left = f"{created}:{len(results)} = " if len(results) > 1 else f"{created} = " if results else ""
@@ -124,7 +124,7 @@ class ControlFlow:
         return created
 
     def _body(self, block: Block, names: dict[Value, str], end: Callable[[], None]) -> None:
-        """What ``block`` holds, then ``end``. What is made in it is known only there."""
+        """Write the contents of ``block``, then ``end()``. Values defined in it are only visible there."""
         main = self.main
         tensors, indices, numbers = dict(main.tensors), dict(main.indices), dict(self.numbers)
         main.e.depth += 1
@@ -147,5 +147,5 @@ class ControlFlow:
 
 
 def _at_entry(key: object, name: str) -> bool:
-    """Whether an index stands at the function's entry: a constant, or a symbol that an argument tells."""
+    """Whether an index is defined at the function's entry: a constant, or a symbol that is an argument's extent."""
     return isinstance(key, int) or (isinstance(key, tuple) and key[0] == "symbol" and name == f"%{key[1]}")

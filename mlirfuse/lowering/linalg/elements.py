@@ -1,5 +1,5 @@
-"""Values at an index, computed in the body of a generic: what a kernel's rules (:mod:`mlirfuse.lowering.kernel`) are
-for loads and stores, these are for tensors."""
+"""Elements at an index, computed in the body of a generic: the counterpart of a kernel's rules
+(:mod:`mlirfuse.lowering.kernel`) for tensors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RENAMING = {"broadcast_in_dim", "permute", "squeeze", "expand_dims"}
 
 
 class Elements(Writer):
-    """The element of any value of ``members`` at an index of the body that is being written. ``on_device``: 0-d values
-    are computed in bodies as well, not in the function: a GPU's host reads no elements."""
+    """Computes the element of any value of ``members`` at an index of the current body. ``on_device``: 0-d values are
+    also computed in bodies instead of in the function, because a GPU's host reads no elements."""
 
     def __init__(self, members: list[Op], symbol: Callable[[str], str], on_device: bool):
         super().__init__(symbol, on_device)
@@ -33,11 +33,11 @@ class Elements(Writer):
 
     @abstractmethod
     def tensor(self, value: Value) -> Tensor:
-        """``value`` as a tensor that exists, made now if it does not."""
+        """``value`` as a tensor, created now if it does not exist."""
 
     @abstractmethod
     def in_body(self, value: Value) -> bool:
-        """Whether ``value`` is computed in the body of what uses it, or of a generic of its own."""
+        """Whether ``value`` is computed in the body of its user, or in its own generic."""
 
     def value(self, value: Value, index: tuple[Index, ...]) -> Val:
         """The element of ``value`` at ``index``, in its compute type."""
@@ -75,8 +75,8 @@ class Elements(Writer):
                 self.body.operands[key] = Val(e.fresh(), tensor.dtype)
             val = self.body.operands[key]
         else:
-            places = ", ".join(self._as_index(i) for i in at)
-            val = e.op(f"tensor.extract {tensor.name}[{places}] : {tensor.type}", tensor.dtype)
+            indices = ", ".join(self._as_index(i) for i in at)
+            val = e.op(f"tensor.extract {tensor.name}[{indices}] : {tensor.type}", tensor.dtype)
         return e.cast(val, value.dtype.compute)
 
     def _as_index(self, i: Index) -> str:
@@ -91,7 +91,7 @@ class Elements(Writer):
         return self.emit(f"arith.index_cast {i} : i64 to index")
 
     def i64(self, i: Index) -> Val:
-        """An index as an i64 to compute with."""
+        """An index as an i64."""
         if isinstance(i, Val):
             return i
         if isinstance(i, int):
@@ -104,14 +104,14 @@ class Elements(Writer):
         return self.body.memo[key]
 
     def linear(self, index, extents) -> Val:
-        """The row-major position of ``index``."""
+        """The row-major linear index of ``index``."""
         out = self.e.const(0, I64)
         for k, (i, n) in enumerate(zip(index, extents)):
             out = self.e.add(self.e.mul(out, self.size(n)), self.i64(i)) if k else self.i64(i)
         return out
 
     def spread(self, extents, linear: Val, places, at: list[Index]) -> None:
-        """Sets ``at[place]`` for each of ``places`` from a row-major position."""
+        """Set ``at[place]`` for each of ``places`` from a row-major linear index."""
         e = self.e
         for k in range(len(places) - 1, -1, -1):
             if k == 0:
@@ -136,7 +136,7 @@ class Elements(Writer):
         return EMIT[op.name](self.e, *(self.element_at(v, index) for v in op.operands))
 
     def element_at(self, value: Value, index) -> Val:
-        """The element of an operand that broadcasts, at an index of the result."""
+        """The element of a broadcast operand, at an index of the result."""
         return self.value(value, tuple(0 if n == 1 else i for n, i in zip(value.shape, index)))
 
     def _reduce_of_one(self, op: Op, index) -> Val:
@@ -198,7 +198,7 @@ class Elements(Writer):
 
     def _at_reshape(self, op: Op, index) -> Val:
         places = renaming_reshape(op.operands[0].shape, op.result.shape)
-        assert places is not None  # others are tensors of their own
+        assert places is not None  # other reshapes are separate tensors
         return self.value(op.operands[0], tuple(0 if p is None else index[p] for p in places))
 
     def _at_slice(self, op: Op, index) -> Val:
@@ -232,8 +232,8 @@ class Elements(Writer):
         val = self.value(source, tuple(at))
         return val if inside is None else e.select(inside, val, fill)
 
-    def _held(self, val: Val, extent: Size, wraps: bool = True) -> Val:
-        """An index out of an array: negative ones count from the end where it ``wraps``, out of range is clamped."""
+    def _clamped(self, val: Val, extent: Size, wraps: bool = True) -> Val:
+        """An index from an array, clamped to the extent; negative ones count from the end if it ``wraps``."""
         e = self.e
         i, n = e.cast(val, I64), self.size(extent)
         if wraps:
@@ -241,26 +241,26 @@ class Elements(Writer):
         return e.max(e.min(i, e.sub(n, 1)), 0)
 
     def _at_position(self, op: Op, index) -> Val:
-        """Not checked: these kernels have nowhere to tell."""
+        """An index without a bounds check, since these kernels cannot report."""
         (operand,) = op.operands
-        held = self._held(self.value(operand, index), op.attrs["extent"], op.attrs["wraps"])
-        return self.e.cast(held, op.result.dtype)
+        clamped = self._clamped(self.value(operand, index), op.attrs["extent"], op.attrs["wraps"])
+        return self.e.cast(clamped, op.result.dtype)
 
     def _at_take(self, op: Op, index) -> Val:
         source, indices = op.operands
         axis = op.attrs["axis"]
         at = tuple(0 if n == 1 else i for n, i in zip(indices.shape, index[axis : axis + indices.rank]))
-        held = self._held(self.value(indices, at), source.shape[axis])
-        return self.value(source, (*index[:axis], held, *index[axis + indices.rank :]))
+        clamped = self._clamped(self.value(indices, at), source.shape[axis])
+        return self.value(source, (*index[:axis], clamped, *index[axis + indices.rank :]))
 
     def _at_take_along_axis(self, op: Op, index) -> Val:
         source, indices = op.operands
         axis = op.attrs["axis"]
-        held = self._held(
+        clamped = self._clamped(
             self.value(indices, tuple(0 if n == 1 else i for n, i in zip(indices.shape, index))), source.shape[axis]
         )
         return self.value(
-            source, tuple(held if d == axis else 0 if source.shape[d] == 1 else i for d, i in enumerate(index))
+            source, tuple(clamped if d == axis else 0 if source.shape[d] == 1 else i for d, i in enumerate(index))
         )
 
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
@@ -280,8 +280,8 @@ class Elements(Writer):
 
 
 def renaming_reshape(old, new) -> tuple[int | None, ...] | None:
-    """For each old dimension the new one that it becomes (None for an extent of 1), where a reshape only adds or drops
-    extents of 1."""
+    """For each old dimension the corresponding new one (None for an extent of 1), if a reshape only adds or drops
+    extents of 1; else None."""
     before = [n for n in old if n != 1]
     after = [(k, n) for k, n in enumerate(new) if n != 1]
     if before != [n for _, n in after]:
@@ -291,8 +291,7 @@ def renaming_reshape(old, new) -> tuple[int | None, ...] | None:
 
 
 def _stored(members: list[Op]) -> set[Value]:
-    """Elementwise values that are computed once and stored: what several ops use, and what is repeated along other
-    dimensions."""
+    """Elementwise values that are computed once and stored: those with several users, and those that are broadcast."""
     users: dict[Value, list[Op]] = {}
     for op in members:
         for value in dict.fromkeys(op.operands):

@@ -1,13 +1,13 @@
-"""The entry of a program that goes down by MLIR's own passes: a function of buffers around the functions of tensors.
+"""The entry function of a program that is lowered by MLIR's own passes: it wraps the functions on tensors, and takes
+buffers.
 
 ::
 
     func.func @entry(%p0: memref<4x5xf32, strided<[10, 2]>>, %p1: memref<4xf32>, %s0: i64, %workspace: memref<?xi8>)
 
-Its parameters are the arrays among the arguments as they lie in memory, the results, the arguments passed by value (64
-bits each), and room for what lies between. Sizes and strides are constants. What a result is
-written over (``Graph.aliases``) is written last, after everything has been read.
-"""
+Its parameters are the arrays among the arguments with their memory layout, the results, the arguments passed by value
+(64 bits each), and a workspace for intermediate values. Sizes and strides are constants. Results that overwrite
+arguments (``Graph.aliases``) are written last, after everything has been read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from mlirfuse.lowering.linalg.writer import type_of
 from mlirfuse.lowering.slots import Slots
 
 ENTRY = "entry"
-WORKSPACE = "workspace"  # what it is called among a program's temporaries
+WORKSPACE = "workspace"  # its key among a program's temporaries
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the entry. ``kind``: "pointer", a buffer at ``ptrs[slot]``; "scalar", the bits ``ints[slot]`` of a
-    number, floats as doubles; "workspace", bytes from the offset ``ints[slot]`` of the workspace on. Extents, strides
-    and ``offset``, where the buffer begins from there, count elements. ``flipped``: dimensions that the argument runs
-    through backwards; MLIR takes no negative strides everywhere."""
+    """A parameter of the entry. ``kind``: "pointer", a buffer at ``ptrs[slot]``; "scalar", a number with the bits
+    ``ints[slot]``, floats as doubles; "workspace", the bytes from offset ``ints[slot]`` of the workspace. Extents,
+    strides and ``offset``, the buffer's start, count elements. ``flipped``: dimensions with negative strides, which
+    MLIR does not support everywhere."""
 
     name: str
     kind: str
@@ -52,14 +52,14 @@ class Parameter:
             return "i64"
         if self.kind == "workspace":
             return "memref<?xi8>"
-        plain = sz.contiguous_strides(self.shape) == self.strides
-        layout = "" if plain else f", strided<[{', '.join(map(str, self.strides))}]>"
+        contiguous = sz.contiguous_strides(self.shape) == self.strides
+        layout = "" if contiguous else f", strided<[{', '.join(map(str, self.strides))}]>"
         return f"memref<{''.join(f'{n}x' for n in self.shape)}{self.dtype.signless}{layout}>"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """``text``: the module, ``@entry`` and what it calls; ``parameters``: the entry's, in order; ``writes``: whether
+    """``text``: the module with ``@entry`` and its callees; ``parameters``: the entry's, in order; ``writes``: whether
     there is anything to compute."""
 
     text: str
@@ -72,11 +72,10 @@ def _ints(sizes: Iterable[Size]) -> tuple[int, ...]:
 
 
 def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -> Entry:
-    """The module of the segmented ``graph`` for the sizes ``env``, whose tensors lie where ``slots`` says;
-    ``on_device``: elements are read and written in bodies of generics alone.
+    """The module of the segmented ``graph`` for the sizes ``env``, with tensors at the locations in ``slots``;
+    ``on_device``: elements are only read and written in bodies of generics.
 
-    Raises :class:`UnsupportedError` where something has no linalg form.
-    """
+    Raises :class:`UnsupportedError` for ops without a linalg form."""
     fixed = with_constant_sizes(graph, env)
     fixed.name = "compute"
     written = [
@@ -100,7 +99,7 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
         return created
 
     def part(k: int, value: Value) -> Parameter:
-        """The part of an argument that result ``k`` is written into."""
+        """The window of an argument that result ``k`` is written into."""
         window, strides = fixed.windows[k], strides_of(graph.aliases[k])
         start = sum(_ints(sz.mul(n, s) for n, s in zip(window.start, strides)))
         return buffer(f"%w{k}", graph.returns[k], value, tuple(map(sz.mul, strides, window.step)), start)
@@ -137,7 +136,7 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
         created = f"%o#{at}"
         if k in results:
             place, to = results[k].name, results[k].type
-        else:  # read by others until the end
+        else:  # written last, because others read the argument
             over = parts[k] if k in parts else arguments[graph.aliases[k]]
             place, to = f"%late{k}", type_of(value.shape, value.dtype)
             to = to.replace("tensor", "memref", 1)
@@ -157,7 +156,7 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
 
 
 def _as_tensor(e: Emitter, k: int, parameter: Parameter, value: Value) -> None:
-    """Makes ``%tk`` the tensor of a parameter."""
+    """Define ``%tk`` as the tensor of a parameter."""
     to = type_of(value.shape, value.dtype)
     if parameter.kind == "scalar":
         bits = Val(parameter.name, dt.i64)
@@ -171,8 +170,7 @@ def _as_tensor(e: Emitter, k: int, parameter: Parameter, value: Value) -> None:
 
 
 def _reversed(e: Emitter, source: str, created: str, parameter: Parameter, type_: str) -> None:
-    """Makes the tensor ``%created`` of ``source``, whose elements lie the other way round along the parameter's flipped
-    dimensions."""
+    """Define the tensor ``%created`` as ``source`` reversed along the parameter's flipped dimensions."""
     rank, element = len(parameter.shape), parameter.dtype.signless
     space, kinds = ", ".join(f"d{d}" for d in range(rank)), ", ".join(['"parallel"'] * rank)
     maps = f"indexing_maps = [affine_map<({space}) -> ({space})>], iterator_types = [{kinds}]"

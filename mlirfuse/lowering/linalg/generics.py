@@ -1,4 +1,4 @@
-"""``linalg.generic``: of elementwise values, and of reductions."""
+"""``linalg.generic`` for elementwise values, reductions and scans."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mlirfuse.lowering.linalg.writer import Body, Dim, Index, Tensor, type_of
 
 
 class Generics(Elements):
-    """Writes generics."""
+    """Writes ``linalg.generic`` ops."""
 
     def generic(self, value: Value, dtype: DType) -> Tensor:
-        """A generic over the dimensions of ``value`` that gives it as ``dtype``: read where it is a tensor, else
+        """A generic over the dimensions of ``value`` that yields it as ``dtype``: read if it is a tensor, else
         computed."""
         body, at = Body(value.shape), tuple(Dim(k) for k in range(value.rank))
         with self._writing(body) as lines:
@@ -35,7 +35,7 @@ class Generics(Elements):
 
     @contextmanager
     def _writing(self, body: Body):
-        """What is emitted in here goes to the region of ``body``."""
+        """Lines emitted in this context go to the region of ``body``."""
         lines: list[str] = []
         saved = self.e.lines, self.e.depth, self.body
         self.e.lines, self.e.depth, self.body = lines, 2, body
@@ -45,8 +45,8 @@ class Generics(Elements):
     def _write(
         self, body: Body, lines, outs, out_map, dtypes, yielded, accumulators, op: Op | None, kinds
     ) -> list[str]:
-        """The op itself; gives the names of its results. ``out_map``: the dimensions of all outputs, or a list with
-        those of each. ``kinds``: the iterators' types, or one for all of them."""
+        """Write the op, and return the names of its results. ``out_map``: the dimensions of all outputs, or a list with
+        those of each. ``kinds``: the iterator types, or one for all of them."""
         rank = len(body.extents)
         kinds = [kinds] * rank if isinstance(kinds, str) else kinds
         out_maps = out_map if isinstance(out_map, list) else [out_map] * len(outs)
@@ -54,9 +54,7 @@ class Generics(Elements):
             covered = {i.number for _, at in body.operands for i in at if isinstance(i, Dim)} | {
                 i.number for at in out_maps for i in at
             }
-            for number in (
-                set(range(rank)) - covered
-            ):  # a dimension that no tensor has: an empty one says how long it is
+            for number in set(range(rank)) - covered:  # an empty tensor defines the extent of a dimension without one
                 extent = body.extents[number]
                 shape_only = Tensor(self.empty((extent,), dt.bool_), dt.bool_, (extent,), (0,))
                 body.operands[shape_only, (Dim(number),)] = Val(self.e.fresh(), dt.bool_)
@@ -93,7 +91,7 @@ class Generics(Elements):
         return [name] if len(outs) == 1 else [f"{name}#{k}" for k in range(len(outs))]
 
     def _filled(self, op: Op, shape) -> tuple[list[str], list[DType]]:
-        """Tensors of the accumulator's parts, each begun with the reduction's identity."""
+        """Tensors of the accumulator's components, filled with the reduction's identity."""
         outs, dtypes = [], red.accumulator_types(op)
         for start in red.identity(self.e, op, 1):
             empty, to = self.empty(shape, start.dtype), type_of(shape, start.dtype)
@@ -112,7 +110,7 @@ class Generics(Elements):
         return self._reduce(op, extents, [order.index(d) for d in kept], lambda: self.value(source, everywhere), dims)
 
     def _reduce(self, op: Op, extents, kept: list[int], element, dims) -> Tensor:
-        """Reduces ``element()`` over the dimensions of ``extents`` that are not ``kept``."""
+        """Reduce ``element()`` over the dimensions of ``extents`` that are not ``kept``."""
         shape = tuple(extents[d] for d in kept)
         outs, dtypes = self._filled(op, shape)
         body = Body(extents)
@@ -127,8 +125,8 @@ class Generics(Elements):
         return Tensor(result.name, result.dtype, shape, dims)
 
     def _scan(self, op: Op) -> Tensor:
-        """A generic that goes along the axis in order, whose outputs are the states so far and the scan's elements. Of
-        a scan from the other end it makes the elements in its own order, and another puts them where they belong."""
+        """A generic that iterates along the axis in order, with the states and the scan's elements as outputs. For a
+        reverse scan it yields the elements in its own order, and a second generic reverses them."""
         value, axis = op.result, op.attrs["axis"] % op.result.rank
         kept = [d for d in range(value.rank) if d != axis]
         order = [*kept, axis]  # of the loops
@@ -170,18 +168,19 @@ class Generics(Elements):
         return Tensor(name, dtype, value.shape, tuple(range(value.rank)))
 
     def _from_end(self, dims: list[Index], axis: int, value: Value) -> tuple[Index, ...]:
-        """An index with that along ``axis`` counted from the end."""
+        """An index with the one along ``axis`` counted from the end."""
         last = self.size(value.shape[axis] - 1)
         return tuple(self.e.sub(last, self.i64(i)) if d == axis else i for d, i in enumerate(dims))
 
     def _position(self, op: Op, reduced: list[int], extents: list[Size]) -> Val | None:
-        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        """The row-major index along the reduced dimensions, for argmax and argmin; None for other ops."""
         if op.row.accumulator != "position":
             return None
         return self.linear([Dim(d) for d in reduced], extents)
 
     def _partial_sum(self, op: Op) -> Tensor:
-        """Part p has every parts-th row from row p on: loops over parts, rows of a part, and what is kept."""
+        """Partial sum p has every parts-th row from row p on: loops over partial sums, their rows, and the kept
+        dimensions."""
         source = op.operands[0]
         axes = table.axes_of(op.attrs, source.rank)
         kept = [d for d in range(source.rank) if d not in axes]

@@ -1,4 +1,4 @@
-"""From what a pipeline leaves of a program's entry to what a call runs: on a CPU a function that calls the entry, for a
+"""From a pipeline's output for a program's entry to what a call runs: on a CPU a function that calls the entry, for a
 GPU the kernels that the entry launches."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from mlirfuse.lowering.slots import Slots
 
 
 def checked_entry(module, parameters: tuple[Parameter, ...]):
-    """The entry of a module that should be in the LLVM dialect. Raises :class:`CompileError` for what is missing."""
+    """The entry of a module in the LLVM dialect. Raises :class:`CompileError` if the pipeline's output cannot be
+    called."""
     left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
     if left:
         raise CompileError(f"the pipeline has to end in the LLVM dialect and leaves {', '.join(sorted(left))}")
@@ -29,8 +30,8 @@ def checked_entry(module, parameters: tuple[Parameter, ...]):
     outside = [name for name, function in functions.items() if not function.regions[0].blocks]
     if outside:
         raise CompileError(
-            f"the pipeline's code calls {', '.join(outside)}, which nobody provides: put allocs-to-workspace and "
-            "copies-to-linalg behind one-shot-bufferize"
+            f"the pipeline's code calls {', '.join(outside)}, which are not defined: put allocs-to-workspace and "
+            "copies-to-linalg after one-shot-bufferize"
         )
     found, wanted = str(functions[ENTRY].attributes["function_type"]), _descriptors(parameters)
     if found != wanted:
@@ -48,8 +49,9 @@ def _descriptors(parameters: tuple[Parameter, ...]) -> str:
 
 
 def cpu_launch(parameters: tuple[Parameter, ...], slots: Slots, nbytes: int) -> str:
-    """The function that a call runs, in the LLVM dialect: calls the entry, a buffer as MLIR's descriptor of it in
-    single arguments (allocated and aligned pointer, offset, extents, strides). ``nbytes``: of the workspace."""
+    """The function that a call runs, in the LLVM dialect. It calls the entry with each buffer as MLIR's memref
+    descriptor, in separate arguments (allocated and aligned pointer, offset, extents, strides). ``nbytes``: of the
+    workspace."""
     host = HostLines()
     given: list[tuple[str, str]] = []
     for p in parameters:
@@ -73,9 +75,9 @@ def cpu_launch(parameters: tuple[Parameter, ...], slots: Slots, nbytes: int) -> 
 
 
 def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list[GpuKernel]:
-    """The kernels that the entry launches, in order, without their code; a part of the workspace is a temporary of its
-    own in ``slots``. Raises :class:`CompileError` where the entry does anything else, or is another than its caller
-    takes."""
+    """The kernels that the entry launches, in order, without their code; each buffer in the workspace is a temporary in
+    ``slots``. Raises :class:`CompileError` if the entry does anything else, or has another type than its caller
+    expects."""
     ir = mlir.ir
     functions = {op.operation.attributes["sym_name"].value: op.operation for op in module.body.operations
                  if op.operation.name == "func.func"}  # fmt: skip
@@ -88,7 +90,7 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
     binaries = [op.operation for op in module.body.operations if op.operation.name == "gpu.binary"]
     if len(binaries) != 1:
         raise CompileError(
-            f"the pipeline has to end in one gpu.binary and leaves {len(binaries)}: merge-gpu-modules behind "
+            f"the pipeline has to end in one gpu.binary and leaves {len(binaries)}: run merge-gpu-modules after "
             "gpu-kernel-outlining, and gpu-module-to-binary{format=isa} at the end"
         )
     block = function.regions[0].blocks[0]
@@ -97,11 +99,11 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
 
     def known(value) -> int:
         if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
-            raise CompileError("a kernel's launch depends on values that are no constants")
+            raise CompileError("a kernel's launch depends on values that are not constants")
         return ir.IntegerAttr(value.owner.attributes["value"]).value
 
     def place(value) -> tuple[tuple[str, int], str]:
-        """Where a kernel's parameter comes from, and its type."""
+        """The source of a kernel's parameter, and its type."""
         if isinstance(value.owner, ir.Block):
             parameter = parameters[arguments.index(value)]
             if parameter.offset:
@@ -109,7 +111,7 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
             return (parameter.kind, parameter.slot), "i64" if parameter.kind == "scalar" else "!llvm.ptr"
         source, shift = value.owner.operands[0], value.owner.operands[1]
         if value.owner.name != "memref.view" or source != arguments[-1]:
-            raise CompileError(f"a kernel is given the result of {value.owner.name}: fold-memref-alias-ops comes first")
+            raise CompileError(f"a kernel is given the result of {value.owner.name}: run fold-memref-alias-ops before")
         key = f"{WORKSPACE} from {known(shift)} on"
         return ("temporary", slots.temporary(key, buffer_bytes(str(value.type)))), "!llvm.ptr"
 
@@ -118,24 +120,24 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
             operands, segments = list(op.operands), list(op.attributes["operandSegmentSizes"])
             grid, threads = known(operands[0]), known(operands[3])
             if any(known(v) != 1 for v in (*operands[1:3], *operands[4:6])):
-                raise CompileError("a kernel is launched in several dimensions: flatten-parallel-loops comes first")
+                raise CompileError("a kernel is launched in several dimensions: run flatten-parallel-loops before")
             given = operands[len(operands) - segments[-2] :]
             places = [place(v) for v in given]
             passed = {where: (f"%p{k}", type_) for k, (where, type_) in enumerate(places)}
             if len(passed) < len(places):
-                raise CompileError("a kernel is given one buffer twice: fold-memref-alias-ops comes first")
+                raise CompileError("a kernel is given one buffer twice: run fold-memref-alias-ops before")
             name = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
             kernels.append(GpuKernel(name, "", "", grid, threads, 1, passed))
         elif op.name not in ("arith.constant", "memref.view", "func.return"):
             raise CompileError(
-                f"the host runs {op.name}: on a GPU the entry only launches kernels; flatten-parallel-loops puts the "
-                "rest into loops, and allocs-to-workspace takes memref.alloc away"
+                f"the host runs {op.name}: on a GPU the entry only launches kernels; flatten-parallel-loops moves "
+                "other ops into loops, and allocs-to-workspace removes memref.alloc"
             )
     return kernels
 
 
 def buffer_bytes(type_: str) -> int:
-    """The bytes of a contiguous buffer of this memref type. Raises :class:`CompileError` where its size is no
+    """The bytes of a contiguous buffer of this memref type. Raises :class:`CompileError` if its size is not
     constant."""
     found = re.fullmatch(r"memref<((?:\d+x)*)[a-z]+(\d+)>", type_)
     if found is None:

@@ -1,4 +1,4 @@
-"""A segmented graph as a module: a function, and one for each of its segments."""
+"""Lowers a segmented graph to a module: a main function, and one for each segment."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from mlirfuse.lowering.linalg.writer import Tensor, kind_of, type_of
 
 
 def to_linalg(graphs: list[Graph], kept=()):
-    """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of what
-    else it holds.
+    """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of further
+    ops.
 
-    Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, ops of other dialects but
-    ``scf`` and those on numbers, composite ops that were not taken apart.
-    """
+    Raises :class:`UnsupportedError` for ops without a tensor form: writes in place, ops of other dialects except
+    ``scf`` and those on numbers, composite ops that were not decomposed."""
     return fusion.parse("module {\n" + "\n".join([*kept, *map(functions, graphs)]) + "\n}\n")
 
 
 def functions(graph: Graph, on_device: bool = False) -> str:
-    """The text of ``graph``'s functions; ``on_device``: they read and make elements in bodies of generics alone, and
-    generics count what is parallel first. Raises :class:`UnsupportedError`, as :func:`to_linalg`."""
-    return _Program(graph, on_device).text()
+    """The text of ``graph``'s functions. ``on_device``: they only read and create elements in bodies of generics, whose
+    parallel dimensions come first. Raises :class:`UnsupportedError` like :func:`to_linalg`."""
+    return _Lowering(graph, on_device).text()
 
 
-class _Program:
-    """One graph: a function, and one for each of its segments."""
+class _Lowering:
+    """One graph: a main function, and one for each segment."""
 
     def __init__(self, graph: Graph, on_device: bool):
         self.graph, self.on_device = graph, on_device
         self.functions: list[str] = []
-        self.where: dict[
-            str, tuple[int, int, int]
-        ] = {}  # argument, dimension, and how many times the symbol that extent is
-        self.reported: dict[str, tuple[Value, int]] = {}  # a symbol -> a value that is no argument, and its dimension
+        # For each symbol an argument, a dimension, and the multiple of the symbol that its extent is.
+        self.where: dict[str, tuple[int, int, int]] = {}
+        self.reported: dict[str, tuple[Value, int]] = {}  # symbol -> a value that is not an argument, and its dimension
         for k, value in enumerate(graph.args):
             for d, n in enumerate(value.shape):
                 for name in sz.symbols(n):
@@ -70,7 +68,7 @@ class _Program:
         return "\n".join(self.functions)
 
     def _tell(self, value: Value) -> None:
-        """Symbols that no argument tells are the extents of ``value``."""
+        """Record the extents of ``value`` as definitions of symbols that no argument defines."""
         for d, n in enumerate(value.shape):
             if not isinstance(n, int) and n.is_symbol and str(n) not in self.where:
                 self.reported.setdefault(str(n), (value, d))
@@ -100,7 +98,7 @@ class _Program:
             elif kind_of(members[0]) == "library" or members[0].name == "guard":
                 self._library(members[0])
             else:
-                for value in outs:  # in its element type, as it passes between kernels
+                for value in outs:  # in its element type, as between kernels
                     if value.rank or kind_of(value.op) != "create":
                         main.tensors[value] = main.result(value)
 
@@ -113,7 +111,7 @@ class _Program:
         return f" {{{', '.join(given)}}}" if given else ""
 
     def _symbol(self, name: str) -> str:
-        """A size symbol in the main function."""
+        """The ``index`` value of a size symbol in the main function."""
         key = ("symbol", name)
         main = self.main
         if key not in main.indices:
@@ -124,7 +122,7 @@ class _Program:
                     main.indices[key] = main.emit(f"tensor.dim {found}, {main.index(d)} : {self.flow.type(value)}")
                 return main.indices[key]
             if name not in self.where:
-                raise UnsupportedError(f"size symbol {name} is the extent of no argument of {self.graph.name}")
+                raise UnsupportedError(f"size symbol {name} is not an extent of any argument of {self.graph.name}")
             k, d, by = self.where[name]
             value, axis = self.graph.args[k], main.index(d)
             main.indices[key] = f"%{name}"
@@ -170,8 +168,7 @@ class _Program:
         many = f"{result}:{len(outs)}" if len(outs) > 1 else result
         e.line(f"{many} = func.call @{name}({operands}) : ({signature}) -> ({types})")
         for k, value in enumerate(outs):
-            place = result if len(outs) == 1 else f"{result}#{k}"
-            self.flow.name(value, place)
+            self.flow.name(value, result if len(outs) == 1 else f"{result}#{k}")
 
     def _library(self, op: Op) -> None:
         given = [self.main.full(v, v.dtype) for v in op.operands]
@@ -190,11 +187,11 @@ class _Program:
 
 
 def _check(op: Op) -> None:
-    """Raises where ``op`` has no meaning on tensors, or was to be rewritten before."""
+    """Raise :class:`UnsupportedError` if ``op`` has no tensor form, or should have been rewritten before."""
     row = op.row
     if row.kind == "foreign":
         if op.name not in KNOWN:
-            raise UnsupportedError(f"'{op.name}' is not a tensor op, and none of scf that is lowered", op.loc)
+            raise UnsupportedError(f"'{op.name}' is neither a tensor op nor a supported scf op", op.loc)
         return
     if writes_in_place(op):
         raise UnsupportedError(f"{op.name} writes into its first operand: run fusion-remove-inplace first", op.loc)

@@ -1,4 +1,4 @@
-"""Which values of a segment are tensors, and the shape ops that become ops of ``tensor``."""
+"""Decides which values of a segment are tensors, and lowers shape ops to ``tensor`` ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_BODIES = RENAMING | {
 
 
 class Function(Generics):
-    """Writes the body of one ``func.func`` that computes ``members``. ``symbol`` gives the ``index`` value of a size
+    """Writes the body of one ``func.func`` that computes ``members``. ``symbol`` returns the ``index`` value of a size
     symbol."""
 
     def __init__(self, members: list[Op], symbol: Callable[[str], str], on_device: bool):
@@ -28,7 +28,7 @@ class Function(Generics):
         self.inside = set(members)
 
     def tensor(self, value: Value) -> Tensor:
-        """``value`` as a tensor that exists, made now if it does not."""
+        """``value`` as a tensor, created now if it does not exist."""
         found = self.tensors.get(value)
         if found is None:
             with self.outside():
@@ -57,7 +57,7 @@ class Function(Generics):
         }[op.name](op)
 
     def full(self, value: Value, dtype: DType | None = None) -> Tensor:
-        """``value`` as a tensor of all of its dimensions, of ``dtype`` if that is given."""
+        """``value`` as a tensor with all of its dimensions, of ``dtype`` if that is given."""
         if dtype is not None and (value.rank or self.on_device) and value not in self.tensors and self.in_body(value):
             return self.generic(value, dtype)
         if value.rank == 0 and value not in self.tensors and self.in_body(value) and not self.on_device:
@@ -88,7 +88,7 @@ class Function(Generics):
         return Tensor(created, tensor.dtype, tuple(shape), tuple(range(len(shape))))
 
     def in_body(self, value: Value) -> bool:
-        """Whether ``value`` is computed in the body of what uses it, or of a generic of its own."""
+        """Whether ``value`` is computed in the body of its user, or in its own generic."""
         op = value.op
         if op is None or op not in self.inside:
             return False
@@ -153,7 +153,7 @@ class Function(Generics):
         return Tensor(created, source.dtype, value.shape, tuple(range(value.rank)))
 
     def _reshape(self, op: Op) -> Tensor:
-        """Runs of dimensions with one number of elements are collapsed and expanded again."""
+        """Collapse runs of dimensions with equal numbers of elements, and expand them again."""
         source, shape = self.full(op.operands[0]), op.result.shape
         runs = _runs(source.shape, shape)
         given = source.type
@@ -169,31 +169,31 @@ class Function(Generics):
         return self._expand(source, [new for _, new in runs], shape) if len(runs) < len(shape) else source
 
     def _cast_type(self, tensor: Tensor, given: str, wanted) -> Tensor:
-        """``tensor``, whose type is ``given``, with the ``wanted`` extents: one may be known where the other is a
+        """``tensor``, of type ``given``, cast to the ``wanted`` extents: one may be constant where the other is a
         symbol."""
         to = type_of(wanted, tensor.dtype)
         name = tensor.name if to == given else self.emit(f"tensor.cast {tensor.name} : {given} to {to}")
         return Tensor(name, tensor.dtype, tuple(wanted), tensor.dims)
 
     def result(self, value: Value) -> Tensor:
-        """``value`` as the function gives it: all dimensions, in its element type."""
+        """``value`` as the function returns it: with all dimensions, in its element type."""
         return self.full(value, value.dtype)
 
 
 def _reduces(op: Op) -> bool:
-    """Whether a reduction reduces more than extents of 1."""
+    """Whether a reduction reduces extents other than 1."""
     source = op.operands[0]
     return any(source.shape[d] != 1 for d in table.axes_of(op.attrs, source.rank))
 
 
 def _only_adds(op: Op) -> bool:
-    """Whether a pad is known to cut nothing off."""
+    """Whether a pad is known to have no negative padding."""
     return all(isinstance(n, int) and n >= 0 for key in ("low", "high") for n in op.attrs[key])
 
 
 def _runs(old, new) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of old and of new dimensions that have one number of elements; one run of all where sizes do
-    not tell."""
+    """The shortest runs of old and new dimensions with equal numbers of elements; one run of all if sizes are
+    unknown."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) and j < len(new):

@@ -1,4 +1,4 @@
-"""The text of one function on tensors: its lines and sizes."""
+"""Writes the text of one function on tensors: its lines and sizes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ I64 = dt.i64
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """The index along a dimension of the iteration space of the body that is being written."""
+    """The index along a dimension of the current body's iteration space."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that exists: its SSA name, element type, and extents. ``dims``: which dimensions of its value it has;
-    the others are 1."""
+    """A tensor: its SSA name, element type, and extents. ``dims``: the dimensions of its value that it has; the others
+    are 1."""
 
     name: str
     dtype: DType
@@ -39,7 +39,7 @@ class Tensor:
 
 
 def type_of(shape, dtype: DType) -> str:
-    """MLIR's type below the fusion level, where integers carry no sign."""
+    """The MLIR type below the fusion level, where integers are signless."""
     return f"tensor<{''.join(f'{n}x' if isinstance(n, int) else '?x' for n in shape)}{dtype.signless}>"
 
 
@@ -49,8 +49,7 @@ Index = int | Dim | Val
 
 
 class Body:
-    """The region of a generic in the making: which tensors it reads through which maps, and what has been computed in
-    it."""
+    """The region of a generic under construction: the tensors that it reads, by indexing map, and memoized values."""
 
     def __init__(self, extents):
         self.extents = tuple(extents)
@@ -59,22 +58,22 @@ class Body:
 
 
 class Writer:
-    """Writes the body of one ``func.func``. ``symbol`` gives the ``index`` value of a size symbol."""
+    """Writes the body of one ``func.func``. ``symbol`` returns the ``index`` value of a size symbol."""
 
     def __init__(self, symbol: Callable[[str], str], on_device: bool):
-        # Neither a CPU's nor a GPU's instructions, but plain arith and math; of the latter MLIR's conversion for GPUs
-        # makes calls of a library that is not there.
+        # Uses arith and math instead of target-specific instructions; but on a device no math, which MLIR's conversion
+        # for GPUs lowers to calls of a library that is not available.
         self.e = Emitter("gpu" if on_device else "linalg")
         self.symbol = symbol
         self.body: Body | None = None
         self.outer: list[str] = self.e.lines
         self.indices: dict[object, str] = {}
 
-    # ---- places
+    # ---- lines
 
     @contextmanager
     def outside(self):
-        """What is emitted in here stands before the op whose region is being written."""
+        """Lines emitted in this context precede the op whose region is being written."""
         lines, body, depth = self.e.lines, self.body, self.e.depth
         self.e.lines, self.body, self.e.depth = self.outer, None, 1
         yield
@@ -120,7 +119,7 @@ class Writer:
         return self.emit(f"arith.{name} {a}, {b} : index")
 
     def size(self, size: Size) -> Val:
-        """A size as an i64 to compute with."""
+        """A size as an i64."""
         if isinstance(size, int):
             return self.e.const(size, I64)
         key = ("i64", size)
@@ -131,7 +130,7 @@ class Writer:
         return Val(self.indices[key], I64)
 
     def serialized(self, sizes: Iterable[Size]) -> str:
-        """Sizes as they stand in the lists of ``tensor`` ops: numbers where they are known, else values."""
+        """Sizes as operands of ``tensor`` ops: numbers if they are constant, else values."""
         return ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in sizes)
 
     def dynamic(self, shape) -> list[str]:

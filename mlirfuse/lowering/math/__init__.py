@@ -1,21 +1,18 @@
-"""Elementary functions and random numbers, expanded into arithmetic on the :class:`Emitter`.
+"""Elementary functions and random numbers, expanded to arithmetic on the :class:`Emitter`.
 
-Every function takes and gives Vals of float32 or float64 in any number of lanes and emits straight-line code for both
-targets: fused multiply-adds, selects and integer operations on the exponent. No library is called. Rare cases that
-would cost every element dearly sit behind a branch that is taken where any lane needs it (huge angles; the loop of
-``fmod``).
+Every function takes and returns Vals of float32 or float64 with any number of lanes, and emits straight-line code for
+both targets: fused multiply-adds, selects and integer operations on the exponent. No library is called. Rare expensive
+cases are in a branch that is taken if any lane needs it (huge angles; the loop of ``fmod``).
 
-Conventions. "ulp" is the largest error seen against the exact value, in units of the last place, subnormal results
-included; the tests hold each function to its bound. Special values are those of C99's annex F, as NumPy gives them.
-Polynomials are minimax ones of our own (:mod:`mlirfuse.lowering.math.coefficients`, which says how they were made and
-how good they are); what a function's docstring says is the identity that reduces its argument to where its polynomial
-is good. On the GPU, float32 functions may use the hardware's ``ex2.approx`` and ``rcp.approx`` on arguments where these
-are good to a unit in the last place.
+Conventions: "ulp" is the largest observed error against the exact value, in units in the last place, including
+subnormal results; tests check each function's bound. Special values are those of C99's annex F, as in NumPy.
+Polynomials are minimax approximations (:mod:`mlirfuse.lowering.math.coefficients` documents how they were computed, and
+their errors); a function's docstring gives the identity that reduces its argument to the polynomial's range. On the
+GPU, float32 functions may use the hardware's ``ex2.approx`` and ``rcp.approx`` where those are accurate to an ulp.
 
-The functions that ops and kernels use are named here; a file holds a family of them, and what families share is in
+This module exports the functions that ops and kernels use. Each file has a family of them; shared code is in
 :mod:`~mlirfuse.lowering.math.formats`, :mod:`~mlirfuse.lowering.math.arithmetic` and
-:mod:`~mlirfuse.lowering.math.division`.
-"""
+:mod:`~mlirfuse.lowering.math.division`."""
 
 from mlirfuse.lowering.math.division import (
     corrected_reciprocal,

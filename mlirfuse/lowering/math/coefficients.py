@@ -1,9 +1,9 @@
 """Constants of :mod:`mlirfuse.lowering.math`: minimax polynomials and splits of constants.
 
-Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power
-first, by the bits of the float type. The comment before a polynomial says what it stands for and where; the power of
-two is its largest error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded
-here.
+Computed by ``python -m mlirfuse.tools.fit_coefficients``, with Remez's algorithm in 60 digits. Coefficients are listed
+from the lowest power on, by the bits of the float type. The comment before a polynomial gives its function and range;
+the power of two is its largest error, relative to the function that it is used for, in exact arithmetic with the
+rounded coefficients.
 """
 
 LOG2E = 1.4426950408889634
@@ -11,13 +11,13 @@ LOG10E = 0.4342944819032518
 LOG2E_F32 = (1.442695, 1.925963e-08)
 LN2_F32 = (0.6931472, -1.9046542e-09)
 LN2_F64 = (0.6931471805599453, 2.3190468138462996e-17)
-# with a first part so short that its product with an exponent is exact
+# with a first part so short that its product with any exponent is exact
 LN2_SHORT_F32 = (0.69314575, 1.4286068e-06)
 LN2_SHORT_F64 = (0.6931471805601177, -1.7239444525614835e-13)
 LOG10_2_SHORT = {32: (0.3010254, 4.605039e-06), 64: (0.3010299956640665, -8.532344317057107e-14)}
 PI_2_F32 = (1.5707964, -4.371139e-08, -1.7151245e-15)
 PI_2_F64 = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
-# beyond these, the reduction by parts of pi/2 gives way to the one by bits of 2/pi
+# above these, angles are reduced by bits of 2/pi instead of a split pi/2
 TRIG_LIMIT = {32: 80000.0, 64: 800000.0}
 # 26 zeros, then the bits of 2/pi
 TWO_OVER_PI_32 = (

@@ -1,5 +1,4 @@
-"""Reciprocals, quotients and reciprocal square roots, and the GPU's approximations that they and the exponentials start
-from."""
+"""Reciprocals, quotients and reciprocal square roots, and the GPU's approximations."""
 
 from __future__ import annotations
 
@@ -26,22 +25,20 @@ def rcp_approx(e: Emitter, x: Val) -> Val:
 
 
 def reciprocal(e: Emitter, x: Val) -> Val:
-    """1 / x within 1 ulp for ``x`` of moderate size (2**-120 to 2**120); may give 0 for larger and is infinite for
-    smaller."""
+    """1 / x within 1 ulp for 2**-120 <= ``|x|`` <= 2**120; may be 0 for larger, and infinite for smaller ``x``."""
     return rcp_approx(e, x) if has_approximations(e, x) else e.div(1.0, x)
 
 
 def corrected_reciprocal(e: Emitter, x: Val) -> Val:
-    """As :func:`reciprocal`, corrected by one of Newton's steps where that is an approximation: rounded, but in rare
+    """Like :func:`reciprocal`, but an approximation is corrected by one Newton step: correctly rounded, except in rare
     cases."""
     r = reciprocal(e, x)
     return e.fma(e.fma(e.neg(x), r, 1.0), r, r) if has_approximations(e, x) else r
 
 
 def rsqrt(e: Emitter, x: Val) -> Val:
-    """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves
-    zeros and infinities alone. A square root and a division, each with a branch for subnormals, take three times the
-    instructions."""
+    """``1 / sqrt(x)`` within 1 ulp: a GPU's approximation, within 2 ulp, and one Newton step that preserves zeros and
+    infinities. A square root and a division, each with a branch for subnormals, take three times the instructions."""
     if not has_approximations(e, x):
         return e.div(1.0, e.sqrt(x))
     y = e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rsqrt.approx.f", v), x)
@@ -59,17 +56,18 @@ def quotient(e: Emitter, a, b: Val) -> Val:
 
 
 def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
-    """A power of two ``s`` with the sign of ``b``, and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for
-    all float32 ``a``: ``b s`` lies in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2, so that
-    only a quotient that overflows does so on the way, and none from 2^-125 on loses places."""
+    """A power of two ``s`` with the sign of ``b``, and ``r``, such that ``(a * s) * r = a / b`` within 2.5 ulp on a
+    GPU, for all float32 ``a``. ``b s`` is in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2,
+    so that intermediate results only overflow if the quotient does, and quotients from 2^-125 on keep their
+    precision."""
     exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
     s = e.copysign(e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32), b)
     return s, rcp_approx(e, e.mul(b, s))
 
 
 def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
-    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, in half the instructions of a division that
-    rounds."""
+    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, with half the instructions of a correctly rounded
+    division."""
     a, b = e._pair(a, b)
     asm = 'llvm.inline_asm "div.full.f32 $0, $1, $2;", "=f,f,f"'
     pairs = [(e.extract(a, k), e.extract(b, k)) for k in range(a.lanes)]
@@ -77,37 +75,37 @@ def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
 
 
 def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
-    """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It
-    is rounded as the division's but for about one in 2^22, and within 1 ulp below 2^-100, 2 below 2^-125, where what is
-    left is not exact."""
+    """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by its remainder (Markstein, 1990). It
+    equals the correctly rounded division except for about one in 2^22, and is within 1 ulp below 2^-100, 2 below
+    2^-125, where the remainder is not exact."""
     return _corrected(e, e.mul(a, s), e.mul(b, s), r)
 
 
 def quotient_of_share(e: Emitter, a: Val, b: Val, r: Val) -> Val:
-    """``a / b`` of float32 on a GPU where ``0 <= a <= 1 <= b <= 2**126``, or either is NaN, and ``r`` is the
-    approximate reciprocal of ``b``: as exact as :func:`quotient_by_inverse`. No infinity is to be looked for."""
+    """``a / b`` of float32 on a GPU, if ``0 <= a <= 1 <= b <= 2**126`` or either is NaN, and ``r`` is the approximate
+    reciprocal of ``b``: as exact as :func:`quotient_by_inverse`, without a check for infinities."""
     q = e.mul(a, r)
     return e.fma(e.fma(q, b, e.neg(a)), e.neg(r), q)
 
 
 def rounded_reciprocal(e: Emitter, x: Val) -> Val:
-    """``1 / x`` for all ``x``: on a GPU, of float32, as exact as :func:`quotient_by_inverse`, without the branch for
-    subnormals that keeps what is around it from being in flight together."""
+    """``1 / x`` for all ``x``: for float32 on a GPU as exact as :func:`quotient_by_inverse`, without a branch for
+    subnormals, which would prevent overlap with the surrounding code."""
     if not has_approximations(e, x):
         return e.div(1.0, x)
     return quotient_by_inverse(e, e.const(1.0, x.dtype, x.lanes), x, *inverse(e, x))
 
 
 def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
-    """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements,
-    maybe 0."""
+    """``a / n`` of float32 on a GPU for a number of elements ``n``, possibly 0: as exact as
+    :func:`quotient_by_inverse`."""
     return _corrected(e, a, n, rcp_approx(e, n))
 
 
 def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
-    """``a / b`` from ``r``, about ``1 / b``, where ``b`` has no sign. Infinities leave nothing to correct by; a
-    quotient within an ulp of the largest float may be infinite. What is too much is taken off, in place of adding what
-    is left: where that is nothing, -0 is added, which leaves zeros of both signs as they are."""
+    """``a / b`` from ``r``, about ``1 / b``, for ``b`` without a sign. Infinities have no remainder to correct by; a
+    quotient within an ulp of the largest float may be infinite. The excess is subtracted, rather than the remainder
+    added: if it is zero, -0 is added, which preserves zeros of both signs."""
     q = e.mul(a, r)
     more = e.fma(q, b, e.neg(a))
     corrected = e.fma(more, e.neg(r), q)
@@ -115,8 +113,8 @@ def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
 
 
 def half_quotient_by(e: Emitter, a: Val, number: float) -> Val | None:
-    """``a / number`` of float32 on a GPU within 1.5 ulp for all ``a``, a multiplication; None where the inverse is no
-    normal number. A division takes more than ten instructions, and a branch for subnormals."""
+    """``a / number`` of float32 on a GPU within 1.5 ulp for all ``a``, as a multiplication; None if the inverse is not
+    a normal number. A division takes more than ten instructions, and a branch for subnormals."""
     if not 2.0**-126 <= abs(float(number)) <= 2.0**126:
         return None
     return e.mul(a, float(np.float32(1 / np.float64(number))))

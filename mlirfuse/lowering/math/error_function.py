@@ -26,10 +26,9 @@ def _erfc_parts(e: Emitter, a: Val) -> tuple[Val, Val, Val]:
 
 
 def erfc(e: Emitter, x: Val) -> Val:
-    """1 - erf(x), within 4 ulp, also where it is subnormal.
+    """1 - erf(x), within 4 ulp, also for subnormal results.
 
-    ``exp(-x²) P(t) / (1 + 2x)`` with ``t = (x - k) / (x + k)`` and x² taken as a pair; below 0.65, ``1 - erf(x)``.
-    """
+    ``exp(-x²) P(t) / (1 + 2x)`` with ``t = (x - k) / (x + k)`` and x² as a pair; below 0.65, ``1 - erf(x)``."""
     a = e.abs(x)
     s, low, factor = _erfc_parts(e, a)
     y = exp_scaled(e, s, low, factor)
@@ -51,14 +50,14 @@ def erf(e: Emitter, x: Val) -> Val:
     else:
         s, low, factor = _erfc_parts(e, below(e, a, 6.0))
         far = e.sub(1.0, e.mul(exp_inside(e, s), e.mul(factor, e.add(low, 1.0))))
-    return e.copysign(e.select(e.cmp("ge", a, 1.0), far, near), x)  # NaN takes the near way
+    return e.copysign(e.select(e.cmp("ge", a, 1.0), far, near), x)  # NaN takes the near branch
 
 
 def _erfinv_parts(e: Emitter, x: Val, w: Val, s: Val) -> Val:
-    """The inverse error function of x as ``x g(w)``; ``w = -log(1 - x²)`` up to that of the last x below 1, and s is
-    its root."""
-    pieces: Sequence[Any] = co.ERFINV[x.dtype.bits]  # the first one is (end, coefficients), others (end, center, these)
-    (end, coefficients), *others = pieces
+    """The inverse error function of x as ``x g(w)``, with ``w = -log(1 - x²)`` up to its value for the last x below 1,
+    and s the square root of w."""
+    intervals: Sequence[Any] = co.ERFINV[x.dtype.bits]  # first (end, coefficients), others (end, center, coefficients)
+    (end, coefficients), *others = intervals
     y = poly(e, w, coefficients)
     for next_end, center, coefficients in others:
         y = e.select(e.cmp("lt", w, end), y, poly(e, e.sub(s, center), coefficients))
@@ -67,7 +66,8 @@ def _erfinv_parts(e: Emitter, x: Val, w: Val, s: Val) -> Val:
 
 
 def erfinv(e: Emitter, x: Val) -> Val:
-    """The inverse of erf, within 2.5 ulp: ``x g(-log(1 - x²))``, g by polynomials in the logarithm or its root."""
+    """The inverse of erf, within 2.5 ulp: ``x g(-log(1 - x²))``, with g by polynomials in the logarithm or its square
+    root."""
     t = e.fma(e.neg(x), x, 1.0)
     w = e.neg(log_positive(e, t))
     y = _erfinv_parts(e, x, w, e.sqrt(e.max(w, 0.0)))
@@ -76,11 +76,10 @@ def erfinv(e: Emitter, x: Val) -> Val:
 
 
 def erfcinv(e: Emitter, x: Val) -> Val:
-    """The inverse of erfc, within 3.5 ulp, also for subnormal x: as :func:`erfinv` of 1 - x, with ``w = -log(x (2 -
+    """The inverse of erfc, within 3.5 ulp, also for subnormal x: like :func:`erfinv` of 1 - x, with ``w = -log(x (2 -
     x))``.
 
-    For w beyond what erfinv meets, a polynomial in ``(s - k) / (s + k)`` with s the root of w.
-    """
+    For w beyond erfinv's range, a polynomial in ``(s - k) / (s + k)`` with s the square root of w."""
     f = format_of(x)
     u = e.sub(1.0, x)
     # near 1, t is 1 - u² rounded once; near 0, x (2 - x) keeps x's bits

@@ -9,11 +9,10 @@ from mlirfuse.lowering.math.formats import INF, NAN, format_of
 
 
 def fmod(e: Emitter, x: Val, y: Val) -> Val:
-    """The remainder of the quotient truncated, with the sign of ``x``; exact.
+    """The remainder of the truncated quotient, with the sign of ``x``; exact.
 
-    Long division: a multiple of ``y 2**k`` is taken off, k such that the quotient has few enough digits for the
-    remainder to be exact. One round is enough until x is 2**22 (2**51 in float64) times y.
-    """
+    Long division: subtracts a multiple of ``y 2**k``, with k such that the quotient has few enough digits for the
+    remainder to be exact. One iteration suffices for x up to 2**22 (2**51 in float64) times y."""
     f = format_of(x)
     a, b = e.abs(x), e.abs(y)
     lanes = x.lanes
@@ -24,7 +23,7 @@ def fmod(e: Emitter, x: Val, y: Val) -> Val:
     divisor = e.select(e.and_(valid, e.cmp("lt", b, INF)), b, e.const(INF, x.dtype, lanes))
     subnormal = e.cmp("lt", divisor, f.smallest_normal)
     field = e.shr(e.bitcast(e.select(subnormal, e.mul(divisor, 2.0**f.mantissa), divisor), f.sint), f.mantissa)
-    field = e.select(subnormal, e.sub(field, f.mantissa), field)  # the exponent as if there were no subnormal numbers
+    field = e.select(subnormal, e.sub(field, f.mantissa), field)  # the exponent, extended to subnormal numbers
 
     type_, name, carried, inside = a.type, e.fresh(), e.fresh(), e.fresh()
     e.line(f"{name} = scf.while ({carried} = {a}) : ({type_}) -> {type_} {{")
@@ -66,8 +65,8 @@ def nextafter(e: Emitter, x: Val, y: Val) -> Val:
     return e.select(e.cmp("uno", x, y), e.const(NAN, x.dtype, x.lanes), result)
 
 
-def _nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
-    """:func:`nextafter` among the numbers of a half type, of float32 values that are such numbers."""
+def _nextafter_16bit(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
+    """:func:`nextafter` for numbers of a 16-bit float type, given as float32."""
     unsigned = dt.u16
     bits = e.bitcast(e.cast(x, dtype), unsigned)
     away = e.cmp("eq", e.cmp("lt", x, y), e.cmp("gt", x, 0.0))
@@ -80,18 +79,18 @@ def _nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
 
 
 def nextafter_of(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
-    """What the op ``nextafter`` gives for operands of ``dtype`` in its compute type, in which its result is too: half
-    types are rounded to the type first."""
+    """The result of the op ``nextafter`` for operands of ``dtype``, in the compute type: 16-bit floats are rounded to
+    the type first."""
     if dtype is dtype.compute:
         return nextafter(e, x, y)
     a, b = (e.cast(e.cast(v, dtype), dtype.compute) for v in (x, y))
-    return e.cast(_nextafter_half(e, a, b, dtype), dtype.compute)
+    return e.cast(_nextafter_16bit(e, a, b, dtype), dtype.compute)
 
 
 def ldexp(e: Emitter, x: Val, n: Val) -> Val:
     """``x * 2**n`` for an i32 ``n``, rounded once."""
     f = format_of(x)
-    # in three steps, the last of which alone may round: x is first made normal and its exponent taken off
+    # three steps, of which only the last may round: x is first made normal, and its exponent removed
     n = e.max(e.min(n, 5000), -5000)
     wide = e.cast(n, f.sint)
     subnormal = e.cmp("lt", e.abs(x), f.smallest_normal)
@@ -103,5 +102,5 @@ def ldexp(e: Emitter, x: Val, n: Val) -> Val:
     total = e.select(subnormal, e.sub(total, f.mantissa + 1), total)
     total = e.max(e.min(total, f.bias + 2), -(f.bias + f.mantissa + 2))
     y = scale(e, unit, e.bitcast(total, f.uint))
-    plain = e.and_(e.cmp("lt", e.abs(x), INF), e.cmp("ne", x, 0.0))
-    return e.select(plain, y, x)
+    finite = e.and_(e.cmp("lt", e.abs(x), INF), e.cmp("ne", x, 0.0))
+    return e.select(finite, y, x)

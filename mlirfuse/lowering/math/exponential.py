@@ -27,12 +27,12 @@ def exp_poly(e: Emitter, r: Val) -> Val:
     return poly(e, r, (1.0, 1.0, *co.EXPM1[r.dtype.bits]))
 
 
-EXPONENT_BITS = 1.5 * 2.0**23 + 127.0  # added to n, it leaves the exponent of the float32 2**n in the low bits
+EXPONENT_BITS = 1.5 * 2.0**23 + 127.0  # n plus this has the exponent field of the float32 2**n in its low bits
 
 
 def fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
-    """``a * b + c`` in float32 on the GPU, rounded down: with a ``c`` like :data:`EXPONENT_BITS`, the floor of
-    the product."""
+    """``a * b + c`` in float32 on the GPU, rounded down: with a ``c`` like :data:`EXPONENT_BITS`, the floor of the
+    product."""
     factor, summand = e.const(b, dt.f32), e.const(c, dt.f32)
     return e.per_lane(
         lambda lane: e.op(
@@ -44,16 +44,15 @@ def fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
 
 def exp_hardware(e: Emitter, x: Val, t: Val, lift: int = 0) -> tuple[Val, Val]:
     """exp(x) as a number in [1, 2) and a power of two, ``2**lift`` times as large, where ``t`` is n plus
-    :data:`EXPONENT_BITS`. ex2.approx is at its best,
-    1.4 ulp, on [0, 1), hence the floor."""
+    :data:`EXPONENT_BITS`. ex2.approx is most accurate, 1.4 ulp, on [0, 1), hence the floor."""
     r = e.fma(x, co.LOG2E_F32[0], e.sub(EXPONENT_BITS, t))
     r = e.fma(x, co.LOG2E_F32[1], r)
     return ex2_approx(e, r), e.bitcast(e.shl(e.bitcast(e.add(t, float(lift)) if lift else t, dt.u32), 23), dt.f32)
 
 
 def _power_of(e: Emitter, x: Val, high: float | None) -> Val:
-    """For :func:`exp_hardware` over all x: n stays where 2**n is normal, and the hardware's exponential takes what is
-    left over, up to infinity and down to 0. Without ``high`` n is not held from above."""
+    """For :func:`exp_hardware` over all x: n is clamped so that 2**n is normal, and the hardware's exponential covers
+    the rest, up to infinity and down to 0. Without ``high`` n is not clamped from above."""
     t = fma_down(e, x, co.LOG2E, EXPONENT_BITS)
     return clamp(e, t, EXPONENT_BITS - 126.0, None if high is None else EXPONENT_BITS + high)
 
@@ -67,7 +66,7 @@ def exp_inside(e: Emitter, x: Val) -> Val:
 
 
 def exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None = None, offset: int = 0) -> Val:
-    """``exp(x + low) * factor * 2**offset`` over all x, rounded to subnormals once. ``factor`` lies near 1 or a little
+    """``exp(x + low) * factor * 2**offset`` over all x, rounded to subnormals once. ``factor`` is near 1 or slightly
     below."""
     f = format_of(x)
     x = above(e, below(e, x, f.exp_high + 1), f.exp_low - 4)
@@ -79,10 +78,9 @@ def exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None = 
 
 
 def exp(e: Emitter, x: Val, negative: bool = False) -> Val:
-    """e**x, within 1 ulp (1.94 on the GPU in float32). ``negative``: no x is above 0, and none overflows.
+    """e**x, within 1 ulp (1.94 on the GPU in float32). ``negative``: no x is above 0, so that none overflows.
 
-    ``exp(n ln2 + r) = 2**n (1 + r + r² P(r))``. On the GPU in float32, 2**r comes from the hardware.
-    """
+    ``exp(n ln2 + r) = 2**n (1 + r + r² P(r))``. On the GPU in float32, the hardware computes 2**r."""
     f = format_of(x)
     if has_approximations(e, x):
         return e.mul(*exp_hardware(e, x, _power_of(e, x, None if negative else 127.0)))
@@ -92,21 +90,21 @@ def exp(e: Emitter, x: Val, negative: bool = False) -> Val:
 
 
 def rough_exp(e: Emitter, x: Val) -> Val:
-    """e**x of float32 on a GPU within ``(2 + |x| / 5)`` ulp; 0 where that is subnormal."""
+    """e**x of float32 on a GPU within ``(2 + |x| / 5)`` ulp; 0 if that is subnormal."""
     return ex2_approx(e, e.mul(x, co.LOG2E))
 
 
-NO_POWER = -130.0  # the hardware's exponential is 0 from here on, and its corrections are finite
+NO_POWER = -130.0  # the hardware's exponential is 0 from here down, and corrections are finite
 
 
 def gap_between(e: Emitter, a: Val, b: Val) -> Val:
-    """``a - b``; of two equal infinities 0, or NaN on a GPU in float32, where :func:`share_of_larger` takes that."""
+    """``a - b``; 0 for equal infinities, or NaN on a GPU in float32, where :func:`share_of_larger` handles that."""
     gap = e.sub(a, b)
     return gap if has_approximations(e, a) else e.select(e.cmp("eq", a, b), 0.0, gap)
 
 
 def share_of_larger(e: Emitter, gap: Val) -> Val:
-    """exp(-|gap|), for what is added to 1 at least: on a GPU in float32 within an ulp of 1, and 0 for NaN."""
+    """exp(-|gap|), to be added to at least 1: on a GPU in float32 within an ulp of 1, and 0 for NaN."""
     below = e.neg(e.abs(gap))
     if has_approximations(e, gap):
         return rough_exp(e, clamp(e, below, NO_POWER, None))
@@ -116,9 +114,8 @@ def share_of_larger(e: Emitter, gap: Val) -> Val:
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """The sum of ``exp(x - base)`` over ``xs``, none above ``base``; x may be -inf.
 
-    On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, and apart from it the
-    sum of what the rounding left over: a term is within ``(2 + |t| / 8)`` ulp of its own.
-    """
+    On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, plus a separate sum of
+    the rounding errors' contributions: a term is within ``(2 + |t| / 8)`` of its ulps."""
     if not has_approximations(e, base):
         return _pairwise(e, (exp(e, e.sub(x, base), negative=True) for x in xs))
     rest = None
@@ -136,8 +133,8 @@ def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
 
 
 def _pairwise(e: Emitter, vals) -> Val:
-    """The sum of vals, pairwise; each is added as soon as its partner is there, so that few are held."""
-    sums: list[tuple[int, Val]] = []  # of so many vals each
+    """The pairwise sum of vals; each is added as soon as possible, so that few are live."""
+    sums: list[tuple[int, Val]] = []  # (number of vals, sum)
     for val in vals:
         count = 1
         while sums and sums[-1][0] == count:
@@ -174,7 +171,7 @@ def exp2_inside(e: Emitter, x: Val) -> Val:
 
 
 def _expm1_half(e: Emitter, x: Val) -> Val:
-    """(e**x - 1) / 2 for x of which neither tiny nor negative-zero values matter; infinite above the range of exp."""
+    """(e**x - 1) / 2, inaccurate for tiny x, and without the sign of zeros; infinite above the range of exp."""
     f = format_of(x)
     x = above(e, below(e, x, f.exp_high), -2.0 * f.mantissa)
     r, t = exp_reduce(e, x)
@@ -184,8 +181,7 @@ def _expm1_half(e: Emitter, x: Val) -> Val:
 
 
 def expm1(e: Emitter, x: Val) -> Val:
-    """e**x - 1, within 2 ulp: ``2**n q + (2**n - 1)`` with ``q = expm1(r)``, at half size so that 2**n cannot
-    overflow."""
+    """e**x - 1, within 2 ulp: ``2**n q + (2**n - 1)`` with ``q = expm1(r)``, halved so that 2**n cannot overflow."""
     f = format_of(x)
     y = e.add(h := _expm1_half(e, x), h)
     tiny = e.cmp("lt", e.abs(x), 2.0 ** -(f.mantissa + 2))

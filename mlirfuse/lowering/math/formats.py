@@ -1,4 +1,4 @@
-"""What the expansions of functions need to know of float32 and float64."""
+"""Parameters of float32 and float64 for the expansions of functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ INF, NAN = math.inf, math.nan
 
 @dataclass(frozen=True)
 class Format:
-    """What the expansions need to know of float32 or float64. Splits of a constant are sums of exact parts, largest
-    first."""
+    """Parameters of float32 or float64. A split constant is a sum of exact parts, largest first."""
 
     dtype: DType
     uint: DType

@@ -26,11 +26,10 @@ def _sin_pi(e: Emitter, a: Val) -> Val:
 def lgamma(e: Emitter, x: Val) -> Val:
     """log|gamma(x)|, for x > 0 within 1 ulp in float32, which is computed in float64, and within 4 ulp in float64.
 
-    For x < 0, where the function crosses zero between its poles, within 1e-8 besides 4 ulp in float32, and in float64
-    within 1e-15 times ``1 + |log|sin(pi x)|| + lgamma(1 - x)``. Arguments below 1 are moved up by one (``lgamma(1 + x)
-    - log(x)``) or reflected (``-log(|sin(pi x)| / pi) - lgamma(1 - x)``); up to 8 there are polynomials, above it
-    Stirling's series.
-    """
+    For x < 0, where the function has zeros between its poles, the error is within 4 ulp plus 1e-8 in float32, and in
+    float64 within 1e-15 times ``1 + |log|sin(pi x)|| + lgamma(1 - x)``. Arguments below 1 are shifted by one
+    (``lgamma(1 + x) - log(x)``) or reflected (``-log(|sin(pi x)| / pi) - lgamma(1 - x)``); polynomials are used up to
+    8, Stirling's series above."""
     if x.dtype is dt.f32:
         return e.cast(_lgamma(e, e.cast(x, dt.f64), 32), dt.f32)
     return _lgamma(e, x, 64)
@@ -39,7 +38,7 @@ def lgamma(e: Emitter, x: Val) -> Val:
 def _lgamma(e: Emitter, x: Val, precision: int) -> Val:
     a = e.abs(x)
     negative, small = e.cmp("lt", x, 0.0), e.cmp("lt", x, 1.0)
-    above = e.select(small, a, e.sub(x, 1.0))  # the argument z less 1
+    above = e.select(small, a, e.sub(x, 1.0))  # z - 1
     z = e.select(small, e.add(a, 1.0), x)
     t = e.sub(above, 1.0)
     near = e.add(e.mul(e.mul(above, t), poly(e, t, co.LGAMMA_NEAR[precision])), 0.0)  # no -0

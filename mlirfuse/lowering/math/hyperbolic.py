@@ -20,7 +20,7 @@ def tanh(e: Emitter, x: Val) -> Val:
     far = e.fma(q, -2.0, 1.0)
     aa = e.mul(a, a)
     near = e.fma(e.mul(a, aa), poly(e, aa, co.TANH[f.bits]), a)
-    return e.copysign(e.select(e.cmp("ge", a, 0.6), far, near), x)  # NaN takes the near way
+    return e.copysign(e.select(e.cmp("ge", a, 0.6), far, near), x)  # NaN takes the near branch
 
 
 def _half_exp(e: Emitter, a: Val) -> tuple[Val, Val]:

@@ -15,10 +15,10 @@ from mlirfuse.lowering.math.formats import INF, NAN, bits_of, format_of
 
 
 def _log_reduce(e: Emitter, x: Val, normal: bool = False) -> tuple[Val, Val]:
-    """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled
-    up, where not all are ``normal``."""
+    """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for positive x; subnormal ones are scaled up,
+    unless all are ``normal``."""
     f = format_of(x)
-    if x86_vector(e, x):  # these know subnormal numbers
+    if x86_vector(e, x):  # these support subnormal numbers
         m, n = x86(e, "getmant", x, e.const(0, dt.i32), x), x86(e, "getexp", x, x)
         large = e.cmp("gt", m, 4 / 3)  # m is in [1, 2)
         return e.sub(e.select(large, e.mul(m, 0.5), m), 1.0), e.select(large, e.add(n, 1.0), n)
@@ -51,8 +51,8 @@ def _log_finish(e: Emitter, r: Val, n: Val) -> Val:
 def _log_special(e: Emitter, x: Val, y: Val) -> Val:
     """``y`` with the special values of a logarithm of ``x``."""
     if x86_vector(e, x):
-        # what to put, by the class of x: NaN 2 (itself), 0 4 (-inf), -inf and negative 3 (NaN), inf 5 (itself), else 0
-        # (y)
+        # the replacement by the class of x: NaN 2 (itself), 0 4 (-inf), -inf and negative 3 (NaN), inf 5 (itself), else
+        # 0 (y)
         table = e.const(0x03530422, dt.i32 if x.dtype is dt.f32 else dt.i64, x.lanes)
         return x86(e, "fixupimm", y, x, table, e.const(0, dt.i32))
     y = e.select(e.cmp("lt", x, INF), y, x)
@@ -65,8 +65,8 @@ def log_positive(e: Emitter, x: Val, normal: bool = False) -> Val:
 
 
 def log_of_sum(e: Emitter, x: Val) -> Val:
-    """log of what is 1 at least and finite, for what is added to the result: on a GPU in float32 by ``lg2.approx``,
-    within 2**-22 of the larger of 1 and the result; -inf of 0 there."""
+    """log of a finite value of at least 1, for results that are added to something: on a GPU in float32 by
+    ``lg2.approx``, within 2**-22 of the larger of 1 and the result; there -inf for 0."""
     if has_approximations(e, x):
         return e.mul(lg2_approx(e, x), math.log(2))
     return log_positive(e, x, normal=True)
@@ -93,8 +93,7 @@ def log10(e: Emitter, x: Val) -> Val:
 
 
 def log1p_inside(e: Emitter, x: Val) -> Val:
-    """log1p without its special values. ``1 + x = 2**n (1 + r)``, where ``r = x 2**-n + (2**-n - 1)`` is rounded
-    once."""
+    """log1p without special values. ``1 + x = 2**n (1 + r)``, where ``r = x 2**-n + (2**-n - 1)`` is rounded once."""
     f = format_of(x)
     bits = e.bitcast(e.add(x, 1.0), f.sint)
     k = e.shr(e.sub(bits, bits_of(2 / 3, f)), f.mantissa)
@@ -105,7 +104,7 @@ def log1p_inside(e: Emitter, x: Val) -> Val:
 
 
 def log1p_of_unit(e: Emitter, t: Val) -> Val:
-    """log1p for t in [0, 1], within 1.3 ulp, as ``t + t² P(t)``: no power of two has to be taken off 1 + t."""
+    """log1p for t in [0, 1], within 1.3 ulp, as ``t + t² P(t)``, without a reduction of 1 + t."""
     return e.fma(t, e.mul(t, poly(e, t, co.LOG1P[t.dtype.bits])), t)
 
 
@@ -120,21 +119,21 @@ def log1p(e: Emitter, x: Val) -> Val:
 
 
 def logaddexp(e: Emitter, a: Val, b: Val) -> Val:
-    """``log(exp(a) + exp(b))``, within 4 ulp of the larger of the result and what the smaller operand adds. float32 is
-    computed in float64 where the result is the smaller of these, and is within 4 ulp from 2**-29 on: there is no such
-    bound at 0, near which results lie as close as they like."""
+    """``log(exp(a) + exp(b))``, within 4 ulp of the larger of the result and the smaller operand's contribution. If the
+    result is the smaller of these, float32 is computed in float64, and is within 4 ulp from 2**-29 on; near 0 there is
+    no such bound, since results may be arbitrarily small."""
     return _log_of_sum(e, a, b, lambda gap: exp(e, gap, negative=True), 1.0)
 
 
 def logaddexp2(e: Emitter, a: Val, b: Val) -> Val:
-    """``log2(2**a + 2**b)``, as near as :func:`logaddexp`."""
+    """``log2(2**a + 2**b)``, as accurate as :func:`logaddexp`."""
     return _log_of_sum(e, a, b, lambda gap: exp2(e, gap), math.log(2))
 
 
 def _log_of_sum(e: Emitter, a: Val, b: Val, power: Callable[[Val], Val], rate: float) -> Val:
-    """The larger operand and what the other adds to it, which is the logarithm of 1 and the ``power`` of the gap
-    between them, to the power's base, whose natural logarithm is ``rate``. Its relative change is at most ``rate``
-    times the gap's."""
+    """The larger operand plus the other's contribution: the logarithm of 1 plus the ``power`` of the gap between them,
+    to that power's base, whose natural logarithm is ``rate``. Its relative change is at most ``rate`` times that of the
+    gap."""
 
     def added(gap: Val) -> Val:
         return e.mul(log1p_of_unit(e, power(gap)), 1 / rate)

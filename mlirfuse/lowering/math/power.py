@@ -14,11 +14,10 @@ from mlirfuse.lowering.math.formats import F64, INF, NAN, bits_of, format_of
 
 
 def _log_pair(e: Emitter, x: Val) -> tuple[Val, Val]:
-    """log(x) of a positive finite x as a pair, about 2**-33 (float32) or 2**-66 (float64) off.
+    """log(x) of a positive finite x as a pair, with an error of about 2**-33 (float32) or 2**-66 (float64).
 
-    ``x = 2**n m`` and ``log(m) = 2s + s³ P(s²)`` with ``s = (m - 1) / (m + 1)``, s and the last sum's greater terms as
-    pairs.
-    """
+    ``x = 2**n m`` and ``log(m) = 2s + s³ P(s²)`` with ``s = (m - 1) / (m + 1)``; s and the larger terms of the last sum
+    are pairs."""
     f = format_of(x)
     subnormal = e.cmp("lt", x, f.smallest_normal)
     x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
@@ -78,8 +77,8 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
         r = _pow_wide(e, ax, y)
     else:
         high, low = _log_pair(e, ax)
-        # beyond 2**(bias/2), where the product's parts could overflow, the result is 0 or infinite: a smaller y gives
-        # the same
+        # beyond 2**(bias/2), where the product's components could overflow, the result is 0 or infinite, as for a
+        # smaller y
         limit = 2.0 ** (f.bias // 2)
         yy = above(e, below(e, y, limit), -limit)
         p, p_low = two_product(e, high, yy)
@@ -90,12 +89,12 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
     edge = e.or_(e.cmp("eq", ax, 0.0), e.cmp("eq", ax, INF))
     r = e.select(edge, extreme, r)
     # signs: a negative x needs an integer y, and an odd one keeps the sign
-    whole = e.cmp("eq", e.trunc(y), y)
+    integral = e.cmp("eq", e.trunc(y), y)
     half = e.mul(y, 0.5)
-    odd = e.and_(whole, e.cmp("ne", e.trunc(half), half))
+    odd = e.and_(integral, e.cmp("ne", e.trunc(half), half))
     negative = e.cmp("ne", e.shr(e.bitcast(x, f.uint), f.bits - 1), 0)
     r = e.select(e.and_(negative, odd), e.neg(r), r)
-    finite = e.and_(e.cmp("lt", x, 0.0), e.and_(e.cmp("gt", x, -INF), e.not_(whole)))
+    finite = e.and_(e.cmp("lt", x, 0.0), e.and_(e.cmp("gt", x, -INF), e.not_(integral)))
     nan = e.or_(finite, e.cmp("uno", x, y))
     r = e.select(nan, e.const(NAN, x.dtype, x.lanes), r)
     # an infinite y with |x| = 1, x = 1, y = 0: exactly 1
@@ -107,9 +106,8 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
 def cbrt(e: Emitter, x: Val) -> Val:
     """The cube root, within 1 ulp.
 
-    With ``x = 2**(3k) m``, m in [1, 8): a polynomial for ``m**(-1/3)``, a step of Halley's, and one of Newton's on the
-    root.
-    """
+    With ``x = 2**(3k) m``, m in [1, 8): a polynomial for ``m**(-1/3)``, a Halley step, and a Newton step for the
+    root."""
     f = format_of(x)
     a = e.abs(x)
     subnormal = e.cmp("lt", a, f.smallest_normal)
@@ -134,13 +132,13 @@ def cbrt(e: Emitter, x: Val) -> Val:
     y = e.fma(e.fma(e.mul(y, y), y, e.neg(m)), e.mul(zz, -1 / 3), y)
     y = e.mul(y, pow2(e, e.bitcast(k, f.uint), f))
     y = e.select(subnormal, e.mul(y, 2.0 ** -(up // 3)), y)
-    plain = e.and_(e.cmp("gt", a, 0.0), e.cmp("lt", a, INF))
-    return e.copysign(e.select(plain, y, a), x)
+    finite = e.and_(e.cmp("gt", a, 0.0), e.cmp("lt", a, INF))
+    return e.copysign(e.select(finite, y, a), x)
 
 
 def hypot(e: Emitter, x: Val, y: Val) -> Val:
-    """``sqrt(x² + y²)`` without overflow or underflow on the way, within 1.5 ulp; infinite if either is, even with a
-    NaN."""
+    """``sqrt(x² + y²)`` without intermediate overflow or underflow, within 1.5 ulp; infinite if either operand is, even
+    with a NaN."""
     f = format_of(x)
     ax, ay = e.abs(x), e.abs(y)
     swap = e.cmp("lt", ax, ay)

@@ -1,4 +1,4 @@
-"""Random numbers: Philox's counter-based generator, and uniform and normal numbers of its words."""
+"""Random numbers: Philox's counter-based generator, and uniform and normal numbers from its words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlirfuse.lowering.math.trigonometric import cos_poly, quadrant, sin_poly
 
 
 def _words(e: Emitter, v, count: int) -> list[Val]:
-    """u32 words, lowest first, of u32 and u64 Vals."""
+    """The u32 words, lowest first, of u32 and u64 Vals."""
     words = []
     for part in v if isinstance(v, (tuple, list)) else [v]:
         if part.dtype.bits == 64:
@@ -27,8 +27,8 @@ def _words(e: Emitter, v, count: int) -> list[Val]:
 
 
 def words_at(e: Emitter, position: Val, seed: Val, offset: Val, count: int) -> list[Val]:
-    """``count`` (1, 2 or 4) random u32 for the element at ``position`` (all u64): 4 // count elements share what is
-    drawn at once."""
+    """``count`` (1, 2 or 4) random u32 for the element at the linear index ``position`` (all u64): 4 // count elements
+    share one draw."""
     share = 4 // count
     words = philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
     which = e.cast(e.and_(position, share - 1), dt.u32)
@@ -42,11 +42,10 @@ def words_at(e: Emitter, position: Val, seed: Val, offset: Val, count: int) -> l
 
 
 def philox4x32(e: Emitter, counter, key) -> tuple[Val, Val, Val, Val]:
-    """Philox-4x32-10: four random u32 for each counter of 128 bits under a key of 64.
+    """Philox-4x32-10: four random u32 for each 128-bit counter, under a 64-bit key.
 
-    ``counter`` is a u64, or up to four u32 or two u64, lowest first (cuRAND and torch put the offset into the lower
-    half and the subsequence into the upper one); ``key`` a u64 or two u32. What is left out is 0.
-    """
+    ``counter`` is a u64, or up to four u32 or two u64, lowest first (cuRAND and torch use the lower half for the offset
+    and the upper one for the subsequence); ``key`` a u64 or two u32. Missing words are 0."""
     c = _words(e, counter, 4)
     k = _words(e, key, 2)
     lanes = max(c[0].lanes, k[0].lanes)
@@ -61,13 +60,14 @@ def philox4x32(e: Emitter, counter, key) -> tuple[Val, Val, Val, Val]:
 
 
 def multiply_wide(e: Emitter, a: Val, factor: int) -> tuple[Val, Val]:
-    """Low and high word of the 64-bit product of u32s."""
+    """The low and high words of the 64-bit product of u32s."""
     wide = e.mul(e.cast(a, dt.u64), factor)
     return e.cast(wide, dt.u32), e.cast(e.shr(wide, 32), dt.u32)
 
 
 def uniform_from_bits(e: Emitter, bits: Val, dtype: DType, more: Val | None = None) -> Val:
-    """A uniform number in [0, 1): float32 of the upper 24 bits of a u32; float64 of 53 bits of a u64, or of two u32."""
+    """A uniform number in [0, 1): float32 from the upper 24 bits of a u32; float64 from 53 bits of a u64, or of two
+    u32."""
     if dtype is dt.f32:
         if bits.dtype.bits == 64:
             bits = e.cast(e.shr(bits, 32), dt.u32)
@@ -83,14 +83,14 @@ def _join(e: Emitter, low: Val, high: Val) -> Val:
 
 
 def normal_from_bits(e: Emitter, a: Val, b: Val, dtype: DType) -> tuple[Val, Val]:
-    """Two independent normal numbers of mean 0 and variance 1 (Box and Muller) of two u32 (float32) or two u64
-    (float64)."""
+    """Two independent standard normal numbers (Box and Muller) from two u32 (float32) or two u64 (float64)."""
     f = F32 if dtype is dt.f32 else F64
     assert a.dtype.bits == b.dtype.bits == f.bits, (a, b, dtype)
     unit = 2.0**-f.bits
     u = e.fma(e.cast(a, dtype), unit, unit / 2)  # in (0, 1]
     radius = e.sqrt(e.max(e.mul(log_positive(e, u), -2.0), 0.0))
-    # b is an angle in turns: its upper two bits, rounded, are the quadrant and the rest a signed fraction of one
+    # b is an angle in revolutions: its upper two bits, rounded, are the quadrant, and the rest is a signed fraction of
+    # one
     q = e.shr(e.add(b, 1 << (f.bits - 3)), f.bits - 2)
     r = e.mul(e.cast(e.bitcast(e.shl(b, 2), f.sint), dtype), math.pi / 2 * unit)
     rr = e.mul(r, r)
@@ -99,13 +99,13 @@ def normal_from_bits(e: Emitter, a: Val, b: Val, dtype: DType) -> tuple[Val, Val
 
 
 def uniform_of_words(e: Emitter, words: list[Val], dtype: DType) -> Val:
-    """What the op ``uniform`` gives for one u32, of float64 two: rounded to ``dtype``, in its compute type."""
+    """The result of the op ``uniform`` from one u32, or two for float64: rounded to ``dtype``, in its compute type."""
     val = uniform_from_bits(e, words[0], dtype.compute, *words[1:])
     return e.cast(e.cast(val, dtype), dtype.compute)
 
 
 def normal_of_words(e: Emitter, words: list[Val], dtype: DType) -> Val:
-    """What the op ``normal`` gives for two u32, of float64 four: rounded to ``dtype``, in its compute type."""
+    """The result of the op ``normal`` from two u32, or four for float64: rounded to ``dtype``, in its compute type."""
     if dtype is dt.f64:
         words = [_join(e, *words[:2]), _join(e, *words[2:])]
     a, b = words

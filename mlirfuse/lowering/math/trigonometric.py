@@ -19,7 +19,7 @@ def sin_poly(e: Emitter, r: Val, rr: Val) -> Val:
 
 
 def cos_poly(e: Emitter, rr: Val) -> Val:
-    """cos(r) as ``(1 - r²/2) + r⁴ P(r²)``, with what the difference loses put back."""
+    """cos(r) as ``(1 - r²/2) + r⁴ P(r²)``, with the rounding error of the difference added."""
     head = e.fma(rr, -0.5, 1.0)
     lost = e.fma(rr, -0.5, e.sub(1.0, head))
     return e.add(head, e.fma(e.mul(rr, rr), poly(e, rr, co.COS[rr.dtype.bits]), lost))
@@ -63,9 +63,11 @@ def _payne_hanek_32(e: Emitter, x: Val) -> list[Val]:
     """Reduction of any |x| >= 4: the mantissa times the 96 bits of 2/pi that matter for its exponent."""
     bits = e.bitcast(x, dt.u32)
     mantissa = e.or_(e.and_(bits, 0x7FFFFF), 0x800000)
-    # x = mantissa * 2**s; the product's integer part modulo 4 and 62 bits of fraction are wanted
+    # x = mantissa * 2**s; needed are the product's integer part modulo 4 and 62 bits of its fraction
     s = e.sub(e.and_(e.shr(bits, 23), 255), 150)  # -21 … 104
-    s = e.add(s, 24)  # bits of 2/pi from here on: those before make multiples of 4 (the table begins with 26 zeros)
+    s = e.add(
+        s, 24
+    )  # bits of 2/pi from here on: earlier ones contribute multiples of 4 (the table starts with 26 zeros)
     w = _word(e, e.shr(s, 5), co.TWO_OVER_PI_32, 4, dt.u32)
     s = e.and_(s, 31)
     wide = [e.cast(v, dt.u64) for v in w]
@@ -94,7 +96,7 @@ def _multiply_high(e: Emitter, a: Val, b: Val) -> tuple[Val, Val]:
 
 
 def _payne_hanek_64(e: Emitter, x: Val) -> list[Val]:
-    """As :func:`_payne_hanek_32`, with 192 bits of 2/pi and a fraction of 126 bits."""
+    """Like :func:`_payne_hanek_32`, with 192 bits of 2/pi and a fraction of 126 bits."""
     bits = e.bitcast(x, dt.u64)
     mantissa = e.or_(e.and_(bits, (1 << 52) - 1), 1 << 52)
     s = e.add(e.sub(e.and_(e.shr(bits, 52), 2047), 1075), 64)
@@ -111,7 +113,7 @@ def _payne_hanek_64(e: Emitter, x: Val) -> list[Val]:
     q = e.shr(e.add(high, 1 << 61), 62)
     top = e.bitcast(e.or_(e.shl(high, 2), e.shr(low, 62)), dt.i64)
     bottom = e.shl(low, 2)
-    # the fraction as a pair: 64 signed bits do not fit a float64, so its upper and lower halves are converted apart
+    # the fraction as a pair: 64 signed bits do not fit a float64, so its halves are converted separately
     a = e.mul(e.cast(e.shr(top, 32), dt.f64), 2.0**-32)
     b = e.mul(e.cast(e.and_(e.bitcast(top, dt.u64), 0xFFFFFFFF), dt.f64), 2.0**-64)
     c = e.mul(e.cast(e.shr(bottom, 11), dt.f64), 2.0**-117)
@@ -147,7 +149,7 @@ def quadrant(e: Emitter, s: Val, c: Val, q: Val) -> Val:
 
 
 def sin(e: Emitter, x: Val) -> Val:
-    """The sine, within 2 ulp for every finite x; the nearest multiple of pi/2 is subtracted first, with bits enough."""
+    """The sine, within 2 ulp for every finite x; reduced by the nearest multiple of pi/2 with sufficient precision."""
     f = format_of(x)
     y = quadrant(e, *_sin_cos(e, x))
     return e.select(e.cmp("lt", e.abs(x), 2.0 ** -(f.mantissa // 2 + 2)), x, y)  # keeps -0

@@ -1,9 +1,8 @@
-"""Sums of very many elements on the CPU, in blocks: a loop adds up a block of elements in plain accumulators, blocks
-are added up in others, and those go to running totals (:mod:`mlirfuse.lowering.compensated_sums`) every :data:`BLOCKS`
-of them.
+"""Blocked, compensated summation of long reductions on the CPU. A loop sums a block of elements in uncompensated
+accumulators; block sums are added in a second set of accumulators, and every :data:`BLOCKS` blocks those are added to
+compensated totals (:mod:`mlirfuse.lowering.compensated_sums`).
 
-What has fewer blocks pays a comparison for each.
-"""
+Reductions of fewer blocks pay only a comparison per block."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ BLOCKS = 64
 
 
 def rounds(analysis: Analysis) -> bool:
-    """Whether a segment has sums that round."""
+    """Whether a segment has sums that round, i.e. of floating-point elements."""
     return any(map(compensated_sums.round_off, analysis.phases))
 
 
 class CarriedBlocks:
-    """Of ``count`` blocks in all, at most. What loops carry (``start``) is the accumulators of some blocks; where they
-    have sums, their number and the running totals too. Without ``totals`` there are fewer than :data:`BLOCKS`."""
+    """Block accumulators carried by loops over at most ``count`` blocks. ``start`` has the initial loop-carried values:
+    the accumulators of some blocks, and for sums also the number of blocks in them and the compensated totals. Without
+    ``totals`` there are fewer than :data:`BLOCKS` blocks."""
 
     def __init__(self, body: CpuBody, phase: list[Op], lanes: int, count: sz.Size, totals: bool = True):
         self.body, self.phase, self.lanes = body, phase, lanes
@@ -41,48 +41,49 @@ class CarriedBlocks:
             self.start += [body.constant(0), *compensated_sums.nothing(body.e, phase, lanes)]
 
     def add(self, carried: list[Val], block: list[Val]) -> list[Val]:
-        """What is carried, with another block's accumulators."""
+        """The loop-carried values after adding another block's accumulators."""
         body, e, width = self.body, self.body.e, len(self.empty)
-        some = body.merge(self.phase, carried[:width], block)
+        block_sums = body.merge(self.phase, carried[:width], block)
         if len(carried) == width:
-            return some
+            return block_sums
         number, totals = e.add(carried[width], 1), carried[width + 1 :]
         return body.k.where(
             e.cmp("lt", number, BLOCKS),
-            lambda: [*some, number, *totals],
-            lambda: [*self.empty, body.constant(0), *self._added(totals, some)],
+            lambda: [*block_sums, number, *totals],
+            lambda: [*self.empty, body.constant(0), *self._added(totals, block_sums)],
             carried,
         )
 
     def end(self, carried: list[Val]) -> list[tuple[Val, ...]]:
-        """The accumulators of all blocks."""
+        """The final accumulators of all blocks."""
         body, width = self.body, len(self.empty)
-        some, totals = carried[:width], carried[width + 1 :]
+        block_sums, totals = carried[:width], carried[width + 1 :]
         if len(carried) > width:
-            all_of = lambda: compensated_sums.settled(body.e, self.phase, self._added(totals, some))  # noqa: E731
-            some = body.k.where(self.few, lambda: some, all_of, some)
-        return red.grouped(self.phase, some)
+            final = lambda: compensated_sums.settled(body.e, self.phase, self._added(totals, block_sums))  # noqa: E731
+            block_sums = body.k.where(self.few, lambda: block_sums, final, block_sums)
+        return red.grouped(self.phase, block_sums)
 
-    def _added(self, totals: list[Val], some: list[Val]) -> list[Val]:
-        return compensated_sums.added(self.body.e, self.phase, totals, some, self.body.in_order)
+    def _added(self, totals: list[Val], block_sums: list[Val]) -> list[Val]:
+        return compensated_sums.added(self.body.e, self.phase, totals, block_sums, self.body.in_order)
 
 
 class StoredBlocks:
-    """Of a stretch of columns whose accumulators lie in ``memories``; they go to running totals on the stack."""
+    """Block accumulators of a strip of columns, stored in ``memories``, with compensated totals on the stack."""
 
     def __init__(self, body: CpuBody, phase: list[Op], memories: list[list[Memory]], stretch: sz.Size, lanes: int):
         self.body, self.phase, self.memories, self.lanes = body, phase, memories, lanes
         self.totals = [[body.stack(stretch, dtype) for dtype in compensated_sums.types(op)] for op in phase]
 
     def begin(self, several: Val, left: Val, right: Val, place: Val) -> None:
-        """Begins with the columns from ``left`` to ``right``, whose accumulators lie from ``place`` on, and which have
-        ``several`` blocks of rows or one."""
+        """Start with the columns ``left`` to ``right``, whose accumulators start at offset ``place``. ``several``:
+        there is more than one block of rows."""
         self.several, self.left, self.right, self.place = several, left, right, place
         empty = compensated_sums.nothing(self.body.e, self.phase, self.lanes)
         self._at_each(several, lambda column, _: partial.save(self.body, self.totals, column, empty))
 
     def count(self, rows: Val, block: Val) -> Val:
-        """Adds the accumulators to the totals if they have a ``block`` of rows; gives the rows that they have then."""
+        """Add the accumulators to the totals if they hold ``block`` rows or more; return the number of rows that they
+        hold then."""
         body, e = self.body, self.body.e
         full = e.and_(self.several, e.cmp("ge", rows, block))
         empty = body.identities(self.phase, self.lanes)
@@ -95,7 +96,7 @@ class StoredBlocks:
         return e.select(full, e.const(0, dt.i64), rows)
 
     def end(self) -> None:
-        """Puts the totals' values into the accumulators."""
+        """Write the final totals into the accumulators."""
         body = self.body
 
         def settle(column: Val, offset: Val) -> None:
@@ -112,7 +113,8 @@ class StoredBlocks:
         return compensated_sums.added(body.e, phase, before, block, body.in_order)
 
     def _at_each(self, condition: Val, visit: Callable[[Val, Val], None]) -> None:
-        """Where ``condition`` holds, ``visit(column, offset)`` for each vector: its places in totals and memories."""
+        """If ``condition`` holds, call ``visit(column, offset)`` for each vector, with its offsets in the totals and in
+        the memories."""
         body, e = self.body, self.body.e
 
         def step(indices, mask, state):

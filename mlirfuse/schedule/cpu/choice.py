@@ -1,7 +1,6 @@
-"""The schedulers of CPUs, in the order in which they are asked: a new one is a file and a line here.
+"""The CPU schedulers, in order of preference. To add one, write a file and add a line here.
 
-Rows of softmax and layer norm are :class:`CpuRows`'.
-"""
+:class:`CpuRows` takes the rows of softmax and layer norm."""
 
 from __future__ import annotations
 

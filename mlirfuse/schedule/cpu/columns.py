@@ -1,13 +1,12 @@
-"""Reductions and normalizations across contiguous memory on the CPU: a kept axis is the innermost one.
+"""Column reductions and normalizations on the CPU: a kept axis is contiguous in memory.
 
-*Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the
-nearest cache, and rows are added to them a few at a time, so that memory is read in order. A task takes a part of the
-rows (``split``). Where there are few columns, several rows are taken as one (``coalesced``): accumulators ``[rows
-together, columns]``, combined at the end like parts.
+*Reductions* (one phase, outputs over the kept axes): the accumulators of a strip of columns are in an L1-resident
+buffer, and a few rows at a time are added to them, so that memory is read sequentially. A task takes a part of the rows
+(``split``). If there are few columns, several rows are treated as one (``coalesced``): the accumulators are
+``[coalesced rows, columns]``, and are combined at the end like those of parts.
 
-*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each
-phase, and the writing, passes over its rows.
-"""
+*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers. Each
+phase, and the pass that writes, iterates over the rows."""
 
 from __future__ import annotations
 
@@ -32,15 +31,15 @@ from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
-BLOCK_ROWS = 256  # rows that are added up in registers as a block
-GROUPS = 128  # so often are rows added to accumulators in a buffer, as a block
+BLOCK_ROWS = 256  # rows summed in registers as one block
+GROUPS = 128  # groups of rows added to the accumulators in a buffer as one block
 
 
 class Params(NamedTuple):
-    """``split``: parts of the rows (0: accumulators in registers). ``coalesced``: several rows are taken as one.
-    ``streamed``: full-size outputs are stored past the caches. ``compensated``: sums go to running totals, as those of
-    very many elements have to. ``row_stride``: elements between rows that vectors run across, where these are picked
-    out of whole vectors; 0: any number."""
+    """``split``: parts of the rows (0: accumulators in registers). ``coalesced``: treat several rows as one.
+    ``streamed``: write full-size outputs with non-temporal stores. ``compensated``: use compensated totals, required
+    for sums of very many elements. ``row_stride``: elements between adjacent rows, if vectors across rows are shuffled
+    out of contiguous vectors; 0: any distance."""
 
     split: int = 1
     coalesced: bool = False
@@ -50,13 +49,14 @@ class Params(NamedTuple):
 
 
 def folds(extents: tuple[int, int], host: HostProperties) -> bool:
-    """Whether several rows should be taken as one: ``extents`` of the innermost reduced and the innermost kept loop."""
+    """Whether several rows should be treated as one. ``extents`` are those of the innermost reduced and innermost kept
+    loop."""
     rows, columns = extents
     return columns < heuristics_of(host).tasks.short and rows > 1
 
 
 class CpuColumns(Scheduler[Params, HostProperties]):
-    """Reductions down columns, and what is as long as they are; and rows that are a small part of a vector."""
+    """Column reductions and normalizations, and row reductions whose rows are a small fraction of a vector."""
 
     name = "columns"
     parameters = Params
@@ -82,17 +82,17 @@ class CpuColumns(Scheduler[Params, HostProperties]):
             streamed = streams(analysis, full, env, alignments, host)
             yield Params(split=0, streamed=streamed, row_stride=apart(analysis, env))
             return
-        folded = folds((height, width), host)
-        if reduced <= heuristics.columns.few and not folded:
+        coalesce = folds((height, width), host)
+        if reduced <= heuristics.columns.few and not coalesce:
             yield Params(split=0, row_stride=apart(analysis, env))
             return
-        tasks = kept // width * (1 if folded else -(-width // heuristics.columns.stretch))
+        tasks = kept // width * (1 if coalesce else -(-width // heuristics.columns.stretch))
         few = tasks < heuristics.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
         few = few and reduced >= heuristics.columns.rows_per_part * parts(host)
-        yield Params(split=parts(host) if few and host.threads > 1 else 1, coalesced=folded)
+        yield Params(split=parts(host) if few and host.threads > 1 else 1, coalesced=coalesce)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
-        """There are too few blocks of columns for all threads."""
+        """True if there are too few blocks of columns for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
@@ -110,32 +110,30 @@ class CpuColumns(Scheduler[Params, HostProperties]):
         full, _ = analysis.once(late_outputs)
         _, _, width, height = analysis.values(column_extents, env)
         several = bool(full) or len(analysis.phases) > 1
-        require(p.split >= 0, f"split = {p.split}: not negative")
+        require(p.split >= 0, f"split = {p.split}: must not be negative")
         require(
             p.compensated or not _needs_compensation(analysis, p, env, host),
-            "compensated: sums of so many rows need them",
+            "compensated: sums of so many rows need compensated totals",
         )
         require(
             not several or p.split == 0,
-            f"split = {p.split}: 0 for columns that take more than one pass, or are written",
+            f"split = {p.split}: must be 0 for columns with several passes or full-size outputs",
         )
         if p.coalesced:
-            require(p.split > 0, "coalesced: parts of columns only")
+            require(p.split > 0, "coalesced: needs split > 0")
             require(
                 folds((height, width), host),
-                f"coalesced: rows of less than {heuristics_of(host).tasks.short} elements, several of them",
+                f"coalesced: needs several rows of fewer than {heuristics_of(host).tasks.short} elements",
             )
-        require(
-            p.row_stride in (0, apart(analysis, env)), f"row_stride = {p.row_stride}: rows are not, or not that far"
-        )
-        require(p.row_stride == 0 or p.split == 0, "row_stride: accumulators in registers only")
+        require(p.row_stride in (0, apart(analysis, env)), f"row_stride = {p.row_stride}: rows have another distance")
+        require(p.row_stride == 0 or p.split == 0, "row_stride: needs accumulators in registers (split = 0)")
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool:
-    """Whether there are so many blocks of rows that sums of them lose too much."""
+    """Whether there are so many blocks of rows that uncompensated sums of them lose too much precision."""
     if not analysis.once(rounds):
         return False
     _, reduced, width, height = analysis.values(column_extents, env)
@@ -148,7 +146,7 @@ def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostPro
 
 
 def _at_once(analysis: Analysis, host: HostProperties) -> int:
-    """Rows that are added up in registers before they go to accumulators in a buffer."""
+    """Rows that are summed in registers before they are added to accumulators in a buffer."""
     heuristics = heuristics_of(host).columns
     return max(1, min(heuristics.rows, heuristics.instructions // max(1, analysis.once(cost_of))))
 
@@ -164,7 +162,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 
 def _together(analysis: Analysis, params: Params, host: HostProperties) -> sz.Size:
-    """Rows that are taken as one: so many of those that some are left to be added up."""
+    """The number of rows treated as one, such that enough of those remain to be added."""
     rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
     heuristics = heuristics_of(host).columns
     if not params.coalesced:
@@ -173,7 +171,7 @@ def _together(analysis: Analysis, params: Params, host: HostProperties) -> sz.Si
 
 
 def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """Accumulates parts."""
+    """The kernel that accumulates the parts."""
     body = CpuBody(name, analysis, slots, host)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
@@ -195,7 +193,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     totals = params.compensated and compensated_sums.round_off(phase)
     sums = StoredBlocks(body, phase, memories, stretch, lanes) if totals else None
     rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
-    block = e.mul(group, GROUPS)  # rows that are added to the accumulators
+    block = e.mul(group, GROUPS)  # rows per block of the accumulators
 
     def task(index):
         at, part = k.divmod(Index(index), split)
@@ -220,7 +218,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             sums.begin(e.cmp("gt", body.size(rows), block), left, right, place)
 
         def add(here: Env, low, high, count: int):
-            """Adds ``count`` rows from ``low`` on (coalesced: of as many as there are below ``high``) to the
+            """Add ``count`` rows from ``low`` on (coalesced: as many of them as are below ``high``) to the
             accumulators."""
             if packed:
                 packed.pack([here], low, e.min(e.add(low, e.mul(body.size(together), count)), high))
@@ -261,7 +259,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             body.vectors(left, stop, lanes, [], step, 1)
 
         def nest(depth: int, here: Env, added: list[Val]) -> list[Val]:
-            """``added``: rows that the accumulators have, if they are sums."""
+            """``added``: the number of rows in the accumulators, if they are sums."""
             low, high = body.constant(0), body.size(size_of(loops[depth]))
             if depth == 0 and split > 1:
                 length = body.size(sz.ceildiv(size_of(loops[0]), split))
@@ -300,7 +298,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
 
 def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """Blocks of columns with their accumulators in registers."""
+    """The kernel for blocks of columns with accumulators in registers."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
     e, k = body.e, body.k
@@ -314,8 +312,8 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
     columns = size_of(inner)
 
     def over_rows(env: Env, carried, step, blocks: CarriedBlocks | None = None):
-        """``step(env, carried)`` over the rows. ``blocks``: what is carried is theirs; ``step`` carries the
-        accumulators of a block of rows."""
+        """Run ``step(env, carried)`` over the rows. With ``blocks``, ``carried`` are the values that those carry, and
+        ``step`` carries the accumulators of one block of rows."""
 
         def nest(depth: int, here: Env, carried):
             low, high = body.constant(0), body.size(size_of(loops[depth]))
@@ -336,7 +334,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
         return nest(0, env, carried)
 
     def some(env: Env, starts: list[Index], mask) -> None:
-        """All phases and outputs for some vectors of columns."""
+        """Compute all phases and outputs for the vectors of columns at ``starts``."""
         envs = []
         for start in starts:
             envs.append(dict(env))
@@ -355,8 +353,8 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                     out += body.accumulate(phase, before, [at(here, u)], mask, lanes)
                 return out
 
-            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.compensated)
-            done = all_of.end(over_rows(env, all_of.start, step, all_of))
+            blocks = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.compensated)
+            done = blocks.end(over_rows(env, blocks.start, step, blocks))
             for u, here in enumerate(envs):
                 for op, total in zip(phase, done[u * len(phase) :]):
                     k.bind(op.result, here, red.result(e, op, total))
@@ -393,7 +391,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
 
 
 def _invariant(analysis: Analysis) -> list[Value]:
-    """What follows from the reductions and is the same along the rows."""
+    """Values that depend on the reductions but do not vary along the rows."""
     reduced = set(analysis.reduced)
     late = analysis.late_values()
     found = [v for op in analysis.ops for v in op.results if v in late and not reduced & set(analysis.axes.flat(v))]
@@ -402,6 +400,6 @@ def _invariant(analysis: Analysis) -> list[Value]:
 
 
 def block_vectors(analysis: Analysis) -> int:
-    """Vectors of columns that are worked on together: their accumulators stay in registers."""
+    """Vectors of columns per iteration, such that their accumulators fit in registers."""
     most = max(sum(len(red.accumulator_types(op)) for op in phase) for phase in analysis.phases)
     return 8 if most == 1 and cost_of(analysis) < 30 else 4 if most <= 2 else 2

@@ -1,9 +1,8 @@
-"""What the choices of CPU schedulers go by: thresholds with names, and the reason or the measurement behind each.
+"""Tuning parameters of the CPU schedulers, each with its reason or the measurement behind it.
 
-Fitting another processor is measuring these again (``python benchmarks/cpu_sweep.py``, ``python benchmarks/cpu.py``)
-and giving it an instance of its own in :data:`HEURISTICS`. All here were fitted on two cores with AVX-512; processors
-with narrower vectors take them as they are.
-"""
+To tune for another processor, repeat the measurements (``python benchmarks/cpu_sweep.py``, ``python
+benchmarks/cpu.py``), and add an instance to :data:`HEURISTICS`. All values were measured on two cores with AVX-512;
+processors with narrower vectors use them unchanged."""
 
 from __future__ import annotations
 
@@ -14,81 +13,81 @@ from mlirfuse.core.device_properties import HostProperties
 
 @dataclass(frozen=True)
 class TaskHeuristics:
-    """How work is shared between threads. Sizes are in elements."""
+    """How work is divided among threads. Sizes are in elements."""
 
-    tile: int = 8192  # of a pointwise kernel's task: its inputs and outputs stay in a core's first caches
+    tile: int = 8192  # of a pointwise task: its inputs and outputs stay in a core's L1 and L2 caches
     grain: int = 16384  # that a thread takes at a time: taking a task costs as much as some hundred elements
-    shared: int = 1 << 16  # from which on work is shared: waking a thread takes longer than adding up half as many
-    parts_per_thread: int = 4  # of a reduction that is split: one that is late does not hold up the others
+    shared: int = 1 << 16  # least work to run on several threads: waking one takes as long as summing half as many
+    parts_per_thread: int = 4  # of a split reduction: balances the load if one thread is late
     most_parts: int = 64
-    tasks_a_thread: int = 2  # below which threads are idle
-    past_caches: float = 0.5  # share of the last cache that outputs fill, from which on they are stored past it
-    # instructions for each element of what is read at several positions, from which on it is stored
+    tasks_a_thread: int = 2  # with fewer, threads are idle
+    past_caches: float = 0.5  # fraction of the last-level cache: larger outputs are written by non-temporal stores
+    # Instructions per element from which on a value that is read at several indices is stored, not recomputed.
     repeated: int = 16
-    short: int = 64  # loops shorter than this can share a vector with the loop around them
+    short: int = 64  # shorter loops can share a vector with the enclosing loop
 
 
 @dataclass(frozen=True)
 class RowHeuristics:
     """Reductions along contiguous memory."""
 
-    in_registers: int = 4  # vectors of a row that stay in registers: with what is computed of them all 32 are taken
-    most_in_registers: int = 32  # that a schedule may ask for: more is only longer to compile
-    stash: int = (
-        8  # instructions from which on a value is kept rather than computed again: a load and a store cost less
-    )
-    stash_bytes: int = 128 << 10  # of a row's buffers, which lie on the stack and in the second cache
+    in_registers: int = 4  # vectors of a register-resident row: with intermediate values they use all 32 registers
+    most_in_registers: int = 32  # limit for user schedules: more only takes longer to compile
+    stash: int = 8  # instructions from which on a value is stored, not recomputed: a load and a store cost less
+    stash_bytes: int = 128 << 10  # of a row's stash buffers, which are on the stack and in L2
 
 
 @dataclass(frozen=True)
 class ColumnHeuristics:
     """Reductions across contiguous memory."""
 
-    stretch: int = 2048  # columns whose accumulators are worked on together: they stay in the first cache
-    coalesced: int = 512  # columns that rows taken as one come to, about
-    rows: int = 8  # rows added up in registers before they go to the accumulators
-    instructions: int = 48  # of all those rows: more take turns, so that registers are enough
-    few: int = 16  # rows of a reduction that accumulators in registers pass over, at most
-    tasks_a_thread: int = 4  # blocks of columns below which rows are split
+    stretch: int = 2048  # columns of a strip: its accumulators stay in L1
+    coalesced: int = 512  # approximate columns of several rows treated as one
+    rows: int = 8  # rows summed in registers before they are added to the accumulators
+    instructions: int = 48  # limit for all those rows together, so that registers suffice
+    few: int = 16  # most rows of a reduction with accumulators in registers
+    tasks_a_thread: int = 4  # with fewer blocks of columns, rows are split
     rows_per_part: int = 16  # least rows of a part: storing and merging its accumulators costs as much as a few
-    across_rows: int = 16  # rows that vectors run across at least
-    across_height: int = 8  # and the longest of these: a small part of a vector
-    across_sums: int = 4  # the longest of which are only added up, or written as long as they are
-    turned: int = 4  # rows, one after the other, that are scanned while a vector's state is turned to the next one's
-    across_pieces: int = 8  # times as much work as is shared, from which on pieces of longer rows are read so
+    across_rows: int = 16  # least rows for vectors that run across rows
+    across_height: int = 8  # longest such row: a small fraction of a vector
+    across_sums: int = 4  # longest such row for plain sums and full-size outputs
+    turned: int = 4  # rows scanned in the time of permuting a vector's state for the next vector
+    across_pieces: int = 8  # multiple of `shared` from which on rows of several loops use vectors across rows
 
 
 @dataclass(frozen=True)
 class PointwiseHeuristics:
-    """What is read at several positions, and rows that are shorter than a vector: what is laid out otherwise is packed
-    ("vectors across rows" in benchmarks/HISTORY.md)."""
+    """Values read at several indices, and rows shorter than a vector, whose inputs are packed unless they are
+    contiguous ("vectors across rows" in benchmarks/HISTORY.md)."""
 
-    positions: int = 4  # from which on caches are told what to fetch: they do not see so many streams in each other
-    ahead: int = 1024  # bytes; from 512 to 2048 it is the same
-    packed: int = 1024  # elements at a time: a few such buffers stay in the first cache
-    packed_bytes: int = 64 << 10  # of all buffers together, which lie on the stack
-    line: int = 64  # bytes of the caches', which neighbours share
+    positions: int = 4  # index streams from which on software prefetch is used: hardware does not detect so many
+    ahead: int = 1024  # prefetch distance in bytes; 512 to 2048 perform the same
+    packed: int = 1024  # elements packed at a time: a few such buffers stay in L1
+    packed_bytes: int = 64 << 10  # of all packing buffers together, which are on the stack
+    line: int = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
 class TransposeHeuristics:
-    """Blocks that are turned in registers."""
+    """Blocks transposed in registers."""
 
-    rows: int = 64  # elements of a task's tile along the reading loop, where it is as long
-    columns: int = 256  # and along the writing one: whole lines of the cache are read and written
-    widest: int = 16  # elements along each side of a block, at most: that many vectors are in registers
+    rows: int = 64  # most elements of a task's tile along the reading loop
+    columns: int = 256  # most along the writing loop: full cache lines are read and written
+    widest: int = 16  # most elements along each side of a block: as many vectors are in registers
 
 
 @dataclass(frozen=True)
 class ScatterAddHeuristics:
-    """Values added to rows that indices choose: a task owns rows of the result, and reads all indices."""
+    """Scatter-add of values to rows selected by indices. A task owns rows of the result, and reads all indices."""
 
-    columns_a_task: int = 8  # of a row: with fewer, tasks read indices more than they add
-    rows_a_task: int = 4  # of the result: with fewer, tasks own columns, which balance whatever the indices are
+    columns_a_task: int = 8  # of a row: with fewer, reading indices dominates
+    rows_a_task: int = 4  # of the result: with fewer, tasks own columns, which are balanced for any indices
 
 
 @dataclass(frozen=True)
 class CpuHeuristics:
+    """The tuning parameters of all CPU schedulers."""
+
     tasks: TaskHeuristics = field(default_factory=TaskHeuristics)
     rows: RowHeuristics = field(default_factory=RowHeuristics)
     columns: ColumnHeuristics = field(default_factory=ColumnHeuristics)
@@ -98,9 +97,9 @@ class CpuHeuristics:
 
 
 AVX512 = CpuHeuristics()
-HEURISTICS: dict[int, CpuHeuristics] = {64: AVX512}  # by the bytes of a vector
+HEURISTICS: dict[int, CpuHeuristics] = {64: AVX512}  # by vector bytes
 
 
 def heuristics_of(host: HostProperties) -> CpuHeuristics:
-    """The model that was fitted to processors with such vectors, or else that of AVX-512."""
+    """The parameters for processors with this vector width, or else those for AVX-512."""
     return HEURISTICS.get(host.vector_bytes, AVX512)

@@ -1,7 +1,6 @@
-"""Loops of CPU kernels: tasks shared by the thread pool, vector lanes, masked ends, carried accumulators.
+"""Building blocks of CPU kernels: thread-pool tasks, vector loops with masked tails, loop-carried accumulators.
 
-Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and works off the tasks ``begin … end -
-1``.
+Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and runs the tasks ``begin … end - 1``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Flat, Index, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
@@ -29,19 +28,19 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 I64 = dt.i64
 
 
-OFTEN, LONG = 16, 40  # from so many uses in a kernel on an op of so many instructions is a function of its own
+OFTEN, LONG = 16, 40  # an op with so many uses in a kernel and so many instructions becomes a function
 
 
-class Elements(Kernel):
-    """:class:`Kernel` with what only CPU kernels do: stores past the caches; functions of their own for what a large
-    kernel computes often, since LLVM takes as long as its code is."""
+class Elements(ElementEmitter):
+    """An :class:`ElementEmitter` with CPU-only features: non-temporal stores, and separate functions for long ops that
+    a large kernel uses often, since LLVM's compile time grows with the code."""
 
-    streamed: frozenset[Value] = frozenset()  # outputs that are too large to be in a cache when they are used next
+    streamed: frozenset[Value] = frozenset()  # outputs too large to be cached until their next use
 
     def __init__(self, name: str, e: Emitter, *arguments, **keywords):
         super().__init__(e, *arguments, **keywords)
         self.name = name
-        self.functions: dict[tuple, str] = {}  # text by op and operands' types; "": too short
+        self.functions: dict[tuple, str] = {}  # text by op and operand types; "": short, inlined
         self._uses = collections.Counter(op.name for op in self.inside)
 
     def _computed(self, op: Op, vals: list[Val]) -> Val:
@@ -59,7 +58,7 @@ class Elements(Kernel):
         return self.e.op(call, dtype, lanes)
 
     def _function(self, name: str, op: Op, vals: list[Val], type_: str) -> str:
-        """The function of ``op``, or nothing."""
+        """The text of a function that computes ``op``, or "" if it should be inlined."""
         e = Emitter(self.e.target, self.e.features)
         given = [Val(f"%a{k}", val.dtype, val.lanes) for k, val in enumerate(vals)]
         result = EMIT[op.name](e, *given)
@@ -85,7 +84,7 @@ class Elements(Kernel):
 
 
 class CpuBody:
-    """What the schedulers of CPU kernels share: the function, its arguments, loops."""
+    """Base of CPU kernel bodies: the function, its arguments, loops."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=frozenset()):
         self.name, self.analysis, self.host = name, analysis, host
@@ -109,7 +108,7 @@ class CpuBody:
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
 
     def memory(self, value: Value) -> Memory:
-        """Where a tensor lies."""
+        """The memory of a tensor."""
         dtype = self.analysis.stored(value)
         if value in self.analysis.passed_on:
             pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
@@ -118,18 +117,20 @@ class CpuBody:
         return Memory(pointer, self.analysis.strides[value], dtype, dtype.bytes)
 
     def constant_steps(self, size: Size, value: int) -> None:
-        """Strides of inputs that are ``size`` are known to be ``value``."""
+        """Replace input strides equal to ``size`` by the constant ``value``."""
         for v in self.analysis.inputs:
             memory = self.k.memories[v]
             strides = tuple(value if stride == size else stride for stride in memory.strides)
             self.k.memories[v] = replace(memory, strides=strides)
 
     def size(self, size: Size) -> Val:
+        """The value of a symbolic size."""
         return self.k.size(size)
 
     def block_of(self, env: Env, around: list[list[Axis]], index: Val, count: Size, length: int) -> tuple[Val, Val]:
-        """The first and the end of a task's block of ``length``, of ``count`` in all at each point ``around``, whose
-        loops are set in ``env``. Tasks are the points, and in each its blocks, in order."""
+        """The begin and end of a task's block. At each point of the loops ``around``, which are set in ``env``,
+        ``count`` elements are divided into blocks of ``length``. Tasks enumerate the points, and the blocks of each, in
+        order."""
         e = self.e
         point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
         self.unlinear(env, around, self.k.scalar(point.base))
@@ -137,10 +138,12 @@ class CpuBody:
         return low, e.min(e.add(low, length), self.size(count))
 
     def constant(self, value: int) -> Val:
+        """An i64 constant."""
         return self.e.const(value, I64)
 
     def finish(self, tasks: Size, grain: Size) -> CpuKernel:
-        if self.k.streamed:  # stores past the caches are seen by other threads only after a fence
+        """The finished kernel, with ``tasks`` tasks of which a thread takes ``grain`` at a time."""
+        if self.k.streamed:  # non-temporal stores need a fence to become visible to other threads
             self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
         body = self.e.text()
         text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
@@ -149,7 +152,7 @@ class CpuBody:
     # ---- loops
 
     def tasks(self, body: Callable[[Val], None]) -> None:
-        """The loop over this call's tasks."""
+        """Emit the loop over this call's tasks."""
         one = self.constant(1)
         self.e.depth = 1
         with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
@@ -158,8 +161,8 @@ class CpuBody:
     def loop(
         self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]
     ) -> list[Val]:
-        """``scf.for`` carrying ``carried``; ``body(index, carried)`` gives their next values. Returns their last
-        ones."""
+        """Emit ``scf.for`` with the loop-carried values ``carried``, whose next values ``body(index, carried)``
+        returns. Returns their final values."""
         e = self.e
         by = step if isinstance(step, Val) else self.constant(step)
         i = e.fresh()
@@ -179,13 +182,13 @@ class CpuBody:
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
 
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
-        """The env of a loop over merged axes: all of its index is on the innermost one."""
+        """Set a loop over merged axes in ``env``: its innermost axis gets the whole index, the others 0."""
         for axis in loop[:-1]:
             env[axis] = ZERO
         env[loop[-1]] = index
 
     def unlinear(self, env: Env, loops: list[list[Axis]], linear: Val) -> None:
-        """Sets the loops' indices from one index over all of them, row-major."""
+        """Set the indices of ``loops`` from one linear row-major index."""
         index = Index(linear)
         for k, loop in reversed(list(enumerate(loops))):
             if k == 0:
@@ -195,8 +198,9 @@ class CpuBody:
                 self.set_loop(env, loop, here)
 
     def below(self, count: Val, lanes: int) -> Val:
-        """The lanes below ``count``, which is small. LLVM does not see that it is a constant: of a masked store of one
-        lane it makes a store of the lane as it was before it was made narrower, past the end of memory (LLVM 22)."""
+        """The mask of lanes below ``count``, which is at most ``lanes``. The inline assembly hides constants from LLVM
+        22, which else turns a masked store of one lane into a store of that lane's type before truncation, beyond the
+        end of the buffer."""
         dtype = dt.i32 if lanes <= 16 else dt.i16
         if any(self.analysis.stored(v).bytes < 4 for v in self.analysis.outputs):
             count = self.e.op(f'llvm.inline_asm "", "=r,0" {count} : ({count.type}) -> {count.type}', count.dtype)
@@ -213,9 +217,10 @@ class CpuBody:
         exact: bool = False,
         overlapped_tail: bool = False,
     ) -> list[Val]:
-        """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
-        time, then the rest one by one, masked. ``exact``: there is no rest. ``overlapped_tail``: it is the end of as
-        many vectors before ``high``, whose elements may be visited again, and be before ``low``."""
+        """Run ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
+        time, then the remainder one masked vector at a time. ``exact``: there is no remainder. ``overlapped_tail``: the
+        remainder is handled by the last ``unroll`` vectors before ``high``, unmasked; they visit elements again, and
+        may start before ``low``."""
         e, step = self.e, lanes * unroll
         middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
@@ -227,7 +232,7 @@ class CpuBody:
         carried = self.loop(low, middle, step, carried, wide)
         if exact or step == 1:
             return carried
-        if overlapped_tail:  # a loop of at most one turn
+        if overlapped_tail:  # a loop of at most one iteration
             return self.loop(middle, high, step, carried, lambda _, state: wide(e.sub(high, step), state))
 
         def narrow(i, state):
@@ -240,8 +245,8 @@ class CpuBody:
         return self.loop(middle, high, lanes, carried, narrow)
 
     def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
-        """Lanes across two loops; sets them in ``env``. ``index`` is below the model's ``tile`` and the
-        inner loop shorter than ``short``: for such, division by multiplication is exact."""
+        """Vector lanes across two loops; sets both in ``env``. ``index`` is below the heuristic ``tile``, and the inner
+        loop is shorter than ``short``: in that range division by multiplication is exact."""
         e, lanes, extent = self.e, index.lanes, size_of(loops[1])
         at = e.cast(self.k.materialize(index), dt.u32)
         size = e.cast(self.size(extent), dt.u32)
@@ -257,24 +262,24 @@ class CpuBody:
             self.set_loop(env, loop, position)
         return Flat((loops[0][-1], loops[1][-1]), extent, origin, index, outer, inner)
 
-    # ---- buffers of a kernel's own
+    # ---- buffers
 
     def buffer(self, key, count: Size, dtype: dt.DType) -> Memory:
-        """A buffer in the workspace."""
-        held = dt.u8 if dtype is dt.bool_ else dtype
-        return Memory(self.args.temporary(key, sz.mul(count, held.bytes)), (), held, held.bytes)
+        """A buffer in the workspace, identified by ``key``."""
+        stored = dt.u8 if dtype is dt.bool_ else dtype
+        return Memory(self.args.temporary(key, sz.mul(count, stored.bytes)), (), stored, stored.bytes)
 
     def stack(self, count: Size, dtype: dt.DType) -> Memory:
-        """A buffer on the stack, for as long as the function runs."""
-        held = dt.u8 if dtype is dt.bool_ else dtype
+        """A buffer on the stack, live until the function returns."""
+        stored = dt.u8 if dtype is dt.bool_ else dtype
         size, name = self.size(count), f"%stack{len(self.e.entry)}"
         self.e.entry.append(
-            f"  {name} = llvm.alloca {size} x {held.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
+            f"  {name} = llvm.alloca {size} x {stored.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
         )
-        return Memory(name, (), held, held.bytes)
+        return Memory(name, (), stored, stored.bytes)
 
     def put(self, memory: Memory, offset: Val, val: Val) -> None:
-        """Stores ``val`` in a buffer, from ``offset`` on."""
+        """Store ``val`` in a buffer at ``offset``."""
         val, address, mask = self.e.cast(val, memory.dtype), self.k.address(memory, offset), self.k.mask
         if mask is None or val.lanes == 1:
             self.e.line(f"llvm.store {val}, {address} {{alignment = {memory.align} : i64}} : {val.type}, !llvm.ptr")
@@ -283,7 +288,7 @@ class CpuBody:
             self.e.line(f"{text} : {val.type}, {mask.type} into !llvm.ptr")
 
     def get(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int) -> Val:
-        """Loads ``lanes`` elements of a buffer, from ``offset`` on."""
+        """Load ``lanes`` elements of a buffer at ``offset``."""
         e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
         type_ = Val("", memory.dtype, lanes).type
         if mask is None or lanes == 1:
@@ -301,27 +306,27 @@ class CpuBody:
     def accumulate(
         self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None, lanes: int
     ) -> list[Val]:
-        """The accumulators ``state``, with the elements at ``envs``, which loops met after theirs."""
+        """The accumulators ``state`` updated with the elements at ``envs``, which follow theirs in loop order."""
         out: list[Val] = []
         for op, before in zip(reductions, red.grouped(reductions, state)):
             out += red.accumulate(self.e, op, before, self.elements(op, envs, mask, lanes), self.in_order(op))
         return out
 
     def elements(self, op: Op, envs: list[Env], mask: Val | None, lanes: int) -> list[tuple]:
-        """What ``op`` reduces at ``envs``, one env a vector, as :func:`red.total` takes it."""
+        """The operands of ``op`` at ``envs``, one env per vector, in the form that :func:`red.total` takes."""
         return [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
 
     def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
-        """The accumulators of both, where loops met the elements of ``a`` before those of ``b``."""
+        """The accumulators ``a`` and ``b`` combined. The elements of ``a`` precede those of ``b`` in loop order."""
         pairs = zip(reductions, red.grouped(reductions, a), red.grouped(reductions, b))
         return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y, self.in_order(op))]
 
     def in_order(self, op: Op) -> bool:
-        """Whether loops meet the elements that ``op`` reduces in the order of their positions."""
+        """Whether the loops visit the elements that ``op`` reduces in the order of their indices."""
         return self.analysis.reduced == self.analysis.axes.reduced(op)
 
     def position(self, op: Op, env: Env) -> Val | None:
-        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        """The row-major index along the reduced dimensions, for argmax and argmin; None for other ops."""
         if op.row.accumulator != "position":
             return None
         index = ZERO
@@ -330,16 +335,17 @@ class CpuBody:
         return self.e.cast(self.k.materialize(index), I64)
 
     def identities(self, reductions: list[Op], lanes: int) -> list[Val]:
+        """The initial accumulators of ``reductions``."""
         return [v for op in reductions for v in red.identity(self.e, op, lanes)]
 
     def hoist(self, env: Env, among) -> None:
-        """Computes here what of ``among`` has none of the axes that loops inside run over."""
+        """Compute ``among`` here, outside of inner loops: none of them depends on those loops' axes."""
         for value in among:
             self.k.value(value, env)
 
 
 def lanes_of(analysis: Analysis, host: HostProperties) -> int:
-    """Vector lanes: a register of the widest element that is computed with."""
+    """Vector lanes: a register's worth of the widest computed element."""
     return host.vector_bytes * 8 // analysis.once(_widest_bits)
 
 
@@ -349,29 +355,29 @@ def _widest_bits(analysis: Analysis) -> int:
 
 
 def _of_a_row(op: Op) -> bool:
-    """Whether what is computed is wider than what it is computed of, but there are only few of it: positions."""
+    """Whether the results, indices, are wider than the operands but few, one per row."""
     return op.row.accumulator == "position"
 
 
 def cost_of(analysis: Analysis) -> int:
-    """About how many instructions the segment takes for an element."""
+    """The approximate number of instructions per element."""
     return sum(table.TABLE[op.name].cost for op in analysis.ops if op.name in table.TABLE)
 
 
 def unroll_for(cost: int) -> int:
-    """Vectors in flight where an element takes ``cost`` instructions: the fewer, the more it takes to keep the
-    processor busy."""
+    """Vectors in flight if an element takes ``cost`` instructions: cheaper elements need more of them for
+    instruction-level parallelism."""
     return 4 if cost < 8 else 2 if cost < 40 else 1
 
 
 def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:
-    """Stores ``outputs`` at ``env``. One that lacks some of the domain's axes is stored where these are at 0."""
+    """Store ``outputs`` at ``env``. An output that lacks some of the domain's axes is stored where those are 0."""
     store_all(body, outputs, [env], domain)
 
 
 def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list[Axis]) -> None:
-    """Stores ``outputs`` at all of ``envs``. All is computed before any store: an output may be written over an
-    input."""
+    """Store ``outputs`` at all of ``envs``. Computes everything before the first store, because an output may overwrite
+    an input."""
     vals = [[body.k.value(value, env) for value in outputs] for env in envs]
     for env, here in zip(envs, vals):
         for value, val in zip(outputs, here):
@@ -385,5 +391,5 @@ def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[A
 
 
 def rows_grain(elements_a_task: Size, host: HostProperties) -> Size:
-    """Tasks a thread takes at a time, so that it has about the model's ``grain`` of elements."""
+    """Tasks that a thread takes at a time, so that it gets about ``grain`` elements."""
     return sz.maximum(1, sz.floordiv(heuristics_of(host).tasks.grain, sz.maximum(1, elements_a_task)))

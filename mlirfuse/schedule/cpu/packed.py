@@ -1,9 +1,8 @@
-"""Inputs packed for vectors that run across two loops of a CPU kernel (:class:`~mlirfuse.schedule.cpu.kernel.Flat`).
+"""Packs inputs for vectors that run across two loops of a CPU kernel (:class:`~mlirfuse.schedule.cpu.kernel.Flat`).
 
-What memory does not run through both loops as through one would be gathered, element by element. Instead some rows of
-it are copied to a buffer as the loops lie, in vectors along a row, where the nearest cache holds them; what is the same
-in all rows, once for a task.
-"""
+An input that is not contiguous across both loops would need element-wise gathers. Instead some of its rows are copied
+by vector loads to an L1-resident buffer in the order of the loops. An input that is the same in all rows is copied once
+per task."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from mlirfuse.schedule.cpu.kernel import CpuBody
 
 
 class Packed:
-    """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops``, an outer and an inner
-    one, would gather. A row is at most ``vectors`` long. ``sides``: so many neighbours along another loop are packed
-    together, row by row: they share lines of the cache."""
+    """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops`` (outer, inner) would
+    gather. A row has at most ``vectors`` vectors. ``sides``: so many neighbours along a third loop are packed together,
+    row by row, because they share cache lines."""
 
     def __init__(
         self,
@@ -34,17 +33,17 @@ class Packed:
         sides: int = 1,
     ):
         self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
-        self.room = count + vectors * lanes  # of one of the neighbours
-        held = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
-        self._buffers = {value: body.stack(sides * self.room, dtype) for value, dtype in held.items()}
+        self.room = count + vectors * lanes  # elements per neighbour
+        dtypes = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
+        self._buffers = {value: body.stack(sides * self.room, dtype) for value, dtype in dtypes.items()}
         self._same = [value for value in self._buffers if body.analysis.axis_stride(value, loops[0][-1]) == 0]
 
     def pack_same(self, sides: list[Env], rows: Val) -> None:
-        """Packs what is the same in all rows, for up to ``rows`` of them."""
+        """Pack the inputs that are the same in all rows, for up to ``rows`` rows."""
         self._pack(self._same, sides, self.body.constant(0), rows)
 
     def pack(self, sides: list[Env], first: Val, end: Val) -> None:
-        """Packs the rows ``first … end`` of what is not."""
+        """Pack the rows ``first … end`` of the other inputs."""
         self._pack([value for value in self._buffers if value not in self._same], sides, first, end)
 
     def _pack(self, values: list[Value], sides: list[Env], first: Val, end: Val) -> None:
@@ -56,22 +55,22 @@ class Packed:
         def row(i, _):
             start = e.mul(e.sub(i, first), extent)
             for (side, env), (v, mask) in itertools.product(enumerate(sides), enumerate(masks)):
-                here, place = dict(env), side * self.room + v * lanes
+                here, offset = dict(env), side * self.room + v * lanes
                 body.set_loop(here, outer, Index(i))
                 body.set_loop(here, inner, Index(v * lanes, 1, lanes))
                 for value in values:
                     with k.masked(mask):
                         val = e.splat(k.preload(value, here), lanes)
-                    buffer = self._buffers[value]  # what a vector has beyond its row, the next one overwrites
-                    body.put(buffer, e.add(start, place) if place else start, e.bitcast(val, buffer.dtype))
+                    buffer = self._buffers[value]  # the next row overwrites elements beyond this one
+                    body.put(buffer, e.add(start, offset) if offset else start, e.bitcast(val, buffer.dtype))
             return []
 
         if values:
             body.loop(first, end, 1, [], row)
 
     def bind(self, env: Env, offset: Val, row: Val | None = None) -> None:
-        """Says what the packed inputs are at ``env``, whose first lane is element ``offset`` of the rows from ``row``
-        on, counted from those that were packed; of the n-th neighbour's, n times ``room`` further."""
+        """Bind the packed inputs at ``env``, whose first lane is element ``offset`` of the rows from ``row`` on,
+        counted from the first packed row. The n-th neighbour's offset is greater by n times ``room``."""
         body, k, e = self.body, self.body.k, self.body.e
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():
@@ -80,7 +79,7 @@ class Packed:
 
 
 def gathered(analysis: Analysis, loops) -> list[Value]:
-    """The inputs that are contiguous, or the same, along the inner loop, but do not run through both as through one."""
+    """The inputs that are contiguous or constant along the inner loop, but not contiguous across both loops."""
     _, inner = loops
     out = []
     for value in analysis.inputs:

@@ -1,5 +1,5 @@
-"""Reductions in parts, on the CPU: accumulators in the workspace, ``[partials, kept]`` for each, and the kernel that
-combines them."""
+"""Split reductions on the CPU: partial accumulators ``[partials, kept]`` in the workspace, and the kernel that combines
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grai
 
 
 def buffers(body: CpuBody, phase: list[Op], kept: Size, partials: Size) -> list[list[Memory]]:
-    """For each reduction the buffers of its accumulator's pieces."""
+    """For each reduction of the phase, the buffers of its accumulator's components."""
     count = sz.mul(kept, partials)
     return [[body.buffer((op, k), count, dtype) for k, dtype in enumerate(red.accumulator_types(op))] for op in phase]
 
@@ -25,27 +25,26 @@ def buffers(body: CpuBody, phase: list[Op], kept: Size, partials: Size) -> list[
 def load(
     body: CpuBody, phase: list[Op], memories: list[list[Memory]], offset, lanes: int, types=red.accumulator_types
 ) -> list[Val]:
-    """The accumulators, or what has parts of other ``types``, that lie at ``offset``."""
+    """The accumulators at ``offset``, whose component types ``types(op)`` gives."""
     out = []
-    for op, pieces in zip(phase, memories):
-        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(pieces, types(op))]
+    for op, components in zip(phase, memories):
+        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(components, types(op))]
     return out
 
 
 def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
-    """Puts accumulators, as a flat list, at ``offset``."""
-    for memory, val in zip([m for pieces in memories for m in pieces], vals):
+    """Store accumulators, a flat list, at ``offset``."""
+    for memory, val in zip([m for components in memories for m in components], vals):
         body.put(memory, offset, val)
 
 
 def finish(
     name: str, analysis: Analysis, slots: Slots, split: int, host: HostProperties, together: Size = 1
 ) -> CpuKernel:
-    """Combines the parts and computes what follows from them: a task is a point of the outer kept loops, the innermost
-    one in vectors.
+    """The kernel that combines partial accumulators and computes everything that depends on them. A task is a point of
+    the outer kept loops, and iterates over the innermost one in vectors.
 
-    The parts lie as [split, outer kept loops, together, innermost kept loop].
-    """
+    The partial accumulators are [split, outer kept loops, together, innermost kept loop]."""
     body = CpuBody(name, analysis, slots, host)
     e = body.e
     (phase,) = analysis.phases

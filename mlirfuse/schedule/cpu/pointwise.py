@@ -1,8 +1,7 @@
-"""Pointwise segments on the CPU: every output element from input elements, no reductions.
+"""Pointwise segments on the CPU: output elements computed from input elements, without reductions.
 
-The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one
-row where rows are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
-"""
+The domain's axes merge into as few loops as strides allow. A task is a tile of the two innermost loops: a part of one
+row if rows are long, several rows if they are short. Rows shorter than a vector share vectors (``flat``)."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
 from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
-MOST_SIDES = 8  # each is packed by code of its own
+MOST_SIDES = 8  # limits code size: the packing code is replicated for each
 
 
 class Params(NamedTuple):
-    """``flat``: the lanes of a vector run across the two innermost loops, where a row is at most ``vectors`` long, and
-    so many neighbours along the next loop are taken together: ``sides``. ``streamed``: outputs are stored past the
-    caches."""
+    """``flat``: vector lanes run across the two innermost loops; a row is then at most ``vectors`` vectors long, and
+    ``sides`` neighbours along the next loop are handled together. ``streamed``: write outputs with non-temporal stores.
+    """
 
     flat: bool = False
     streamed: bool = False
@@ -46,7 +45,7 @@ class Params(NamedTuple):
 
 
 def can_flatten(analysis: Analysis, host: HostProperties, env: Sizes, vectors: int) -> bool:
-    """Whether vectors can run across the two innermost loops, and rows are shorter than so many vectors."""
+    """Whether vectors can run across the two innermost loops, and rows are shorter than ``vectors`` vectors."""
     loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, env)
     if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), heuristics_of(host).tasks.short):
         return False
@@ -55,19 +54,20 @@ def can_flatten(analysis: Analysis, host: HostProperties, env: Sizes, vectors: i
 
 
 def _flattens(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
-    """How many vectors a row takes at most, if they should run so; else 0. Rows are shorter than a vector; or than two
-    of them and no whole one, while outputs go to memory that is in no cache of a core's own, where the masked stores of
-    a row's end take two or three times as long as whole ones."""
+    """The maximal number of vectors per row if vectors should run across rows; else 0.
+
+    Rows are shorter than one vector; or than two and not a multiple of one, if outputs do not fit in the cores' private
+    caches: there the masked stores of a row's tail take two or three times as long as full ones."""
     if can_flatten(analysis, host, env, 1):
         return 1
     far = output_bytes(analysis, analysis.outputs, env) > host.own_cache * host.threads
-    if not far or not can_flatten(analysis, host, env, 2) or not analysis.once(_in_lines):
+    if not far or not can_flatten(analysis, host, env, 2) or not analysis.once(_without_gathers):
         return 0
     return 2 if analysis.values(_kept_extents, env)[-1] % lanes_of(analysis, host) else 0
 
 
-def _in_lines(analysis: Analysis) -> bool:
-    """Whether vectors across the two innermost loops need no gathers: memory runs through both as through one, or is
+def _without_gathers(analysis: Analysis) -> bool:
+    """Whether vectors across the two innermost loops need no gathers: each tensor is contiguous across both loops, or
     packed."""
     loops = analysis.loops(analysis.kept)
     (across, along), row = (loop[-1] for loop in loops[-2:]), size_of(loops[-1])
@@ -82,7 +82,7 @@ def _in_lines(analysis: Analysis) -> bool:
 
 
 class Pointwise(Scheduler[Params, HostProperties]):
-    """Elements of outputs from elements of inputs."""
+    """Computes output elements from input elements."""
 
     name = "pointwise"
     parameters = Params
@@ -106,18 +106,18 @@ class Pointwise(Scheduler[Params, HostProperties]):
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         if p.flat:
             fits = can_flatten(analysis, host, env, p.vectors)
-            require(fits and not p.streamed, "flat: rows are shorter than its vectors, and not streamed")
+            require(fits and not p.streamed, "flat: needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if p.flat and len(analysis.loops(analysis.kept)) > 2 else 1
-        require(1 <= p.sides <= most, f"sides = {p.sides}: from 1 to {most}")
+        require(1 <= p.sides <= most, f"sides = {p.sides}: must be from 1 to {most}")
         if p.streamed:
             aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def _sides(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
-    """How many neighbours along the loop around the two innermost ones are taken together: those that share a line of
-    the cache in what is packed, where it is lost before it is their turn. Lines of a row's packed neighbours a power of
-    two apart share few of the cache's sets."""
+    """The number of neighbours along the third loop that are handled together: those that share a cache line of a
+    packed input, if the line would be evicted before the next neighbour's task. Lines whose distance has a large
+    power-of-two factor map to few cache sets."""
     if len(analysis.loops(analysis.kept)) < 3:
         return 1
     heuristics, (third, rows, columns) = heuristics_of(host), analysis.values(_kept_extents, env)[-3:]
@@ -130,7 +130,7 @@ def _sides(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
 
 
 def _packed_steps(analysis: Analysis) -> list[sz.Size]:
-    """Bytes of a step along the third loop from within, and along the second, of each input that is packed."""
+    """For each packed input, the strides in bytes along the third and the second loop, counted from the innermost."""
     third, second, first = analysis.loops(analysis.kept)[-3:]
     return [
         sz.mul(analysis.axis_stride(value, loop[-1]), value.dtype.bytes)
@@ -157,7 +157,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 
 def _line(body: CpuBody, loop) -> CpuKernel:
-    """One loop: a task is a piece of it."""
+    """A kernel with one loop: a task is a range of it."""
     extent, tile = size_of(loop), heuristics_of(body.host).tasks.tile
 
     def task(index):
@@ -169,7 +169,7 @@ def _line(body: CpuBody, loop) -> CpuKernel:
 
 
 def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
-    """Several loops: a task is a tile of the two innermost ones."""
+    """A kernel with several loops: a task is a tile of the two innermost ones."""
     e, k = body.e, body.k
     *outer, middle, inner = loops
     rows, columns = size_of(middle), size_of(inner)
@@ -209,7 +209,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
 
 
 def _invariant(analysis: Analysis, inner) -> list[Value]:
-    """What is the same along the innermost loop."""
+    """Values that do not vary along the innermost loop."""
     varying = depends_on(analysis, inner)
     return [v for op in analysis.ops for v in op.results if v not in varying]
 
@@ -229,7 +229,7 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
 
 
 class _Sides(NamedTuple):
-    """``together`` neighbours along ``loop`` from ``first`` on; fewer at its end."""
+    """``together`` neighbours along ``loop``, starting at ``first``; fewer at its end."""
 
     loop: list[Axis]
     first: Val
@@ -237,26 +237,25 @@ class _Sides(NamedTuple):
 
 
 def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sides: _Sides | None) -> None:
-    """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
+    """Process the rows ``top … bottom`` in vectors that cross row boundaries."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
     heuristics = heuristics_of(body.host).pointwise
     element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner))) * (sides.together if sides else 1)
-    count = max(
-        2 * vectors * lanes, min(heuristics.packed, heuristics.packed_bytes // max(1, element))
-    )  # two rows at least
+    # At least two rows.
+    count = max(2 * vectors * lanes, min(heuristics.packed, heuristics.packed_bytes // max(1, element)))
     rows = body.size(sz.floordiv(count, extent))
     packed = Packed(body, (middle, inner), count, lanes, vectors, sides.together if sides else 1)
 
     def at(n: Val) -> Env:
-        """The n-th neighbour's."""
+        """The env of the n-th neighbour."""
         here = dict(env)
         if sides:
             body.set_loop(here, sides.loop, Index(e.add(sides.first, n)))
         return here
 
     together, last = [env], body.constant(0)
-    if sides:  # past the loop's end the last one again
+    if sides:  # beyond the loop's end the last neighbour is repeated
         last = e.min(body.constant(sides.together - 1), e.sub(body.size(size_of(sides.loop)), e.add(sides.first, 1)))
         together = [at(e.min(body.constant(n), last)) for n in range(sides.together)]
 

@@ -1,15 +1,15 @@
-"""Reductions and normalizations along contiguous memory on the CPU: a task is a row, a point of the kept axes.
+"""Row reductions and normalizations on the CPU: reductions along contiguous memory. A task is a row, i.e. a point of
+the kept axes.
 
-Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs.
-What is expensive to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors
-stay in registers (``in_registers``).
+Each phase of reductions, and the writing of full-size outputs, is a pass over the row, which stays in cache. Expensive
+values that later passes need are stored in a buffer of the row's length (``stash``). Rows of a few vectors are
+register-resident (``in_registers``).
 
-Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see
+If there are too few rows for all threads, a task takes a part of one and stores partial accumulators (``split``); see
 :mod:`partial`.
 
-Sums add up the vectors in flight, then blocks of :data:`BLOCK_VECTORS` of those, then the blocks
-(:mod:`mlirfuse.schedule.cpu.blocked_sums`), then the lanes: the error stays near that of pairwise summation.
-"""
+Sums add the vectors in flight first, then blocks of :data:`BLOCK_VECTORS` of those, then the blocks
+(:mod:`mlirfuse.schedule.cpu.blocked_sums`), then the lanes: the error stays near that of pairwise summation."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ BLOCK_VECTORS = 64
 
 
 class Params(NamedTuple):
-    """``split``: parts of the reduced range. ``in_registers``: the row is that many vectors, kept in registers; 0: it
-    is passed over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches.
-    ``compensated``: sums go to running totals, as those of very many elements have to. ``overlapped_tail``: vectors at
-    the end of a row take elements again, instead of being masked; for reductions that these do not change."""
+    """``split``: parts of the reduced range. ``in_registers``: vectors of a register-resident row; 0: passes over
+    memory. ``stash``: store expensive values. ``streamed``: write full-size outputs with non-temporal stores.
+    ``compensated``: use compensated totals, required for sums of very many elements. ``overlapped_tail``: the last
+    vectors of a row overlap the ones before instead of being masked, for idempotent reductions."""
 
     split: int = 1
     in_registers: int = 0
@@ -55,15 +55,16 @@ class Params(NamedTuple):
 
 @dataclass
 class Stage:
-    """One pass over a row: a phase of reductions, or after the last of them the writing of outputs. ``kept``: values
-    that later stages get from a buffer; ``cost``: about how many instructions an element takes."""
+    """One pass over a row: a phase of reductions, or the final pass that writes outputs. ``kept``: values that later
+    stages load from a buffer; ``cost``: approximate instructions per element."""
 
     kept: list[Value]
     cost: int
 
 
 def stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
-    """The passes over a row; what takes ``threshold`` instructions or more and is needed again is kept."""
+    """The passes over a row. Values that cost at least ``threshold`` instructions and are needed again are kept; None:
+    none."""
     return analysis.once(_stages_from(threshold))
 
 
@@ -96,7 +97,7 @@ def _stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
 
 
 def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[Value]:
-    """The results of elementwise ops that take ``threshold`` instructions or more to compute from inputs and
+    """The results of elementwise ops that take at least ``threshold`` instructions to compute from inputs and
     reductions."""
     total: dict[Value, int] = {}
     for op in analysis.ops:
@@ -107,7 +108,7 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
 
 
 class CpuRows(Scheduler[Params, HostProperties]):
-    """Reductions along rows, and what is as long as they are."""
+    """Row reductions and normalizations."""
 
     name = "rows"
     parameters = Params
@@ -139,7 +140,7 @@ class CpuRows(Scheduler[Params, HostProperties]):
         )
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
-        """There are too few rows for all threads."""
+        """True if there are too few rows for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
@@ -155,78 +156,84 @@ class CpuRows(Scheduler[Params, HostProperties]):
         heuristics = heuristics_of(host).rows
         full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, env)
-        require(p.split >= 1 and p.in_registers >= 0, "split, in_registers: not negative")
+        require(p.split >= 1 and p.in_registers >= 0, "split must be at least 1, and in_registers not negative")
         require(
             p.compensated or not needs_compensation(analysis, env, host),
             f"compensated: sums of {reduced} elements need them",
         )
         if p.split > 1:
-            require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
             require(
-                not p.in_registers and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed"
+                not full and len(analysis.phases) == 1, "split: not for rows with several passes or full-size outputs"
+            )
+            require(
+                not p.in_registers and not p.stash and not p.streamed,
+                "split: excludes in_registers, stash and streamed",
             )
         if p.overlapped_tail:
             require(
                 can_visit_again(analysis, env, host),
-                "overlapped_tail: sums, or rows shorter than the vectors in flight",
+                "overlapped_tail: not for sums, nor for rows shorter than the vectors in flight",
             )
         if p.in_registers:
             room = p.in_registers * lanes_of(analysis, host)
-            require(len(analysis.loops(analysis.reduced)) == 1, "in_registers: a row is one loop")
+            require(len(analysis.loops(analysis.reduced)) == 1, "in_registers: a row must be one loop")
             require(reduced <= room, f"in_registers = {p.in_registers}: {room} elements, a row has {reduced}")
             require(
                 p.in_registers <= heuristics.most_in_registers,
-                f"in_registers = {p.in_registers}: at most {heuristics.most_in_registers} vectors",
+                f"in_registers = {p.in_registers}: must be at most {heuristics.most_in_registers} vectors",
             )
-            require(not p.stash and not p.streamed, "in_registers: what is held is not stashed or streamed")
+            require(not p.stash and not p.streamed, "in_registers: excludes stash and streamed")
         if p.stash:
             nbytes = reduced * _stash_bytes(analysis, heuristics)
             require(
-                nbytes <= heuristics.stash_bytes, f"stash: {nbytes} bytes of a row, {heuristics.stash_bytes} are there"
+                nbytes <= heuristics.stash_bytes,
+                f"stash: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}",
             )
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def needs_compensation(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
-    """Whether a row has so many blocks that sums of them lose too much."""
+    """Whether a row has so many blocks that uncompensated sums of them lose too much precision."""
     if not analysis.once(rounds):
         return False
-    pieces, length = analysis.values(_pieces, env)
-    least = BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
-    return pieces * -(-length // least) >= BLOCKS
+    segments, length = analysis.values(_row_segments, env)
+    least = (
+        BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))
+    )  # elements per block, at least
+    return segments * -(-length // least) >= BLOCKS
 
 
 def can_visit_again(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
-    """Whether some phase may have elements again, and the vectors in flight are no longer than what they run along."""
+    """Whether some phase is idempotent, and the innermost reduced loop is at least as long as the vectors in flight."""
     heuristics = heuristics_of(host).rows
     unroll = max(
         unroll_for(stage.cost) for threshold in (None, heuristics.stash) for stage in stages(analysis, threshold)
     )
-    _, length = analysis.values(_pieces, env)
+    _, length = analysis.values(_row_segments, env)
     return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
 
 
 def _idempotent(phase: list[Op]) -> bool:
-    """Whether elements that are reduced twice count as once."""
+    """Whether reducing an element twice gives the same as once."""
     return {op.name for op in phase} <= {"max", "min", "any", "all", "argmax", "argmin"}
 
 
-def _pieces(analysis: Analysis) -> list[sz.Size]:
-    """How many pieces a row is, and how long each."""
+def _row_segments(analysis: Analysis) -> list[sz.Size]:
+    """The number of contiguous segments of a row, and their length."""
     *outer, inner = map(size_of, analysis.loops(analysis.reduced))
     return [sz.product(outer), inner]
 
 
 def _few(kept: int, reduced: int, host: HostProperties) -> bool:
-    """Whether there are too few rows for all threads, and enough to do."""
+    """Whether there are too few rows for all threads, but enough work to share."""
     tasks = heuristics_of(host).tasks
     return kept * reduced >= tasks.shared and kept < tasks.tasks_a_thread * host.threads and host.threads > 1
 
 
 def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
-    """Bytes of an element in the buffers for values that are kept."""
+    """Bytes per element of the stash buffers."""
     return sum(value.dtype.compute.bytes for stage in stages(analysis, heuristics.stash) for value in stage.kept)
 
 
@@ -242,7 +249,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 
 class RowsBody(CpuBody):
-    """Loops over a row."""
+    """A CPU kernel body with loops over a row."""
 
     def __init__(self, name, analysis, slots, host, streamed=(), stash=False, compensated=False, overlapped_tail=False):
         super().__init__(name, analysis, slots, host, streamed)
@@ -259,9 +266,9 @@ class RowsBody(CpuBody):
     def over(
         self, env: Env, at: int, carried, step, low=None, high=None, blocks: CarriedBlocks | None = None
     ) -> list[Val]:
-        """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high``
-        bound the outermost loop. ``blocks``: what is carried is theirs; ``step`` carries the accumulators of a
-        block."""
+        """Run ``step(envs, mask, carried)`` for stage ``at`` over the row, with the innermost loop in vectors; ``low``
+        and ``high`` bound the outermost loop. With ``blocks``, ``carried`` are the values that those carry, and
+        ``step`` carries the accumulators of one block."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
         overlapped_tail = self.visits_again(at)
 
@@ -299,7 +306,7 @@ class RowsBody(CpuBody):
         return nest(0, env, carried)
 
     def reduce(self, env: Env, at: int, low=None, high=None) -> list[tuple[Val, ...]]:
-        """The accumulators, over the row, of each reduction of phase ``at``."""
+        """The accumulators over the row of each reduction of phase ``at``."""
         phase = self.analysis.phases[at]
         by_start = {
             op for op in phase if op.row.accumulator == "position" and self.visits_again(at) and self.in_order(op)
@@ -312,7 +319,7 @@ class RowsBody(CpuBody):
             for op, before in zip(phase, red.grouped(phase, state)):
                 elements = self.elements(op, envs, mask, self.lanes)
                 if op in by_start:
-                    following += red.accumulate_start(self.e, op, before, elements, self._place(envs[0]))
+                    following += red.accumulate_start(self.e, op, before, elements, self._index_in_row(envs[0]))
                 else:
                     following += red.accumulate(self.e, op, before, elements, self.in_order(op))
             self.keep(envs, at)
@@ -325,11 +332,11 @@ class RowsBody(CpuBody):
         return [self._located(env, at, op, *a) if op in by_start else a for op, a in zip(phase, totals)]
 
     def visits_again(self, at: int) -> bool:
-        """Whether stage ``at`` has elements again at the ends of rows."""
+        """Whether stage ``at`` visits elements again at the ends of rows."""
         return self.overlapped_tail and at < len(self.analysis.phases) and _idempotent(self.analysis.phases[at])
 
     def _located(self, env: Env, at: int, op: Op, best: Val, start: Val) -> tuple[Val, Val]:
-        """The best value and its position, which is in the vectors in flight from ``start`` on."""
+        """The best value and its index, which is in the vectors in flight that begin at ``start``."""
         here = dict(env)
         self.unlinear(here, self.loops, start)
         envs = []
@@ -342,11 +349,11 @@ class RowsBody(CpuBody):
         return best, self.e.add(start, red.first_offset(self.e, vals, best))
 
     def block(self, at: int) -> int:
-        """Elements of a row that stage ``at`` adds up as a block."""
+        """Elements of a row that stage ``at`` sums as one block."""
         return BLOCK_VECTORS * self.lanes * unroll_for(self.stages[at].cost)
 
     def write(self, env: Env, outputs: list[Value]) -> None:
-        """Stores full-size outputs."""
+        """Store full-size outputs."""
         last = len(self.analysis.phases)
         self.hoist(env, self.invariant[last])
 
@@ -358,44 +365,45 @@ class RowsBody(CpuBody):
         self.over(env, last, [], step)
 
     def keep(self, envs: list[Env], at: int) -> None:
-        """Puts away what is needed again after phase ``at``."""
+        """Store values that phases after ``at`` need in the stash."""
         for phase, value, memory in self.kept:
             if phase == at:
                 for env in envs:
-                    self.put(memory, self._place(env), self.e.splat(self.k.value(value, env), self.lanes))
+                    self.put(memory, self._index_in_row(env), self.e.splat(self.k.value(value, env), self.lanes))
 
     def recall(self, envs: list[Env], at: int) -> None:
-        """Gets what was put away before phase ``at``."""
+        """Bind values that phases before ``at`` stored in the stash."""
         for phase, value, memory in self.kept:
             if phase < at:
                 for env in envs:
-                    self.k.bind(value, env, self.get(memory, self._place(env), value.dtype.compute, self.lanes))
+                    self.k.bind(value, env, self.get(memory, self._index_in_row(env), value.dtype.compute, self.lanes))
 
-    def _place(self, env: Env) -> Val:
-        """Where in the row ``env`` is."""
-        place = ZERO
+    def _index_in_row(self, env: Env) -> Val:
+        """The linear index of ``env`` in the row."""
+        index = ZERO
         for loop in self.loops:
-            place = self.k.add(self.k.scale(place, size_of(loop)), env[loop[-1]])
-        return self.k.scalar(place.base)
+            index = self.k.add(self.k.scale(index, size_of(loop)), env[loop[-1]])
+        return self.k.scalar(index.base)
 
 
 def _invariant(analysis: Analysis) -> list[list[Value]]:
-    """For each phase, and for the writing of outputs after them, what it needs that is the same along the row and known
-    only now."""
+    """For each phase, and for the final pass, the values that do not vary along the row and depend on the phase before
+    it."""
     varying = depends_on(analysis, analysis.reduced)
     level: dict[Value, int] = {op.result: at + 1 for at, phase in enumerate(analysis.phases) for op in phase}
     out: list[list[Value]] = [[] for _ in range(len(analysis.phases) + 1)]
     for op in analysis.ops:
-        found = max((level.get(v, 0) for v in op.operands), default=0)
+        latest = max((level.get(v, 0) for v in op.operands), default=0)
         for value in op.results:
             if value not in level:
-                level[value] = found
+                level[value] = latest
                 if value not in varying:
-                    out[found].append(value)
+                    out[latest].append(value)
     return out
 
 
 def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+    """The kernel for rows that are passed over in memory."""
     full, small = late_outputs(analysis)
     streamed, (stash, totals, overlapped_tail) = (
         full if params.streamed else (),
@@ -419,7 +427,7 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
 
 def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """Rows of one loop of at most ``in_registers`` vectors: what is computed of an element once is known to the end."""
+    """The kernel for register-resident rows of one loop: each element is loaded and computed once."""
     full, small = late_outputs(analysis)
     body = RowsBody(name, analysis, slots, host)
     e, k, lanes = body.e, body.k, body.lanes
@@ -454,7 +462,7 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, 
 
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """A task is a part of a row: its accumulators go to the workspace."""
+    """The kernel for parts of rows: a task stores the accumulators of one part in the workspace."""
     body = RowsBody(name, analysis, slots, host, compensated=params.compensated, overlapped_tail=params.overlapped_tail)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases

@@ -1,5 +1,5 @@
-"""Scans across contiguous memory on the CPU: a task is a block of columns, whose states stay in registers while it goes
-down the rows, one element after the other. Rows that are a small part of a vector are taken so too: a lane has each."""
+"""Column scans on the CPU, across contiguous memory. A task is a block of columns; it iterates down the rows with the
+scan states in registers. Rows that are a small fraction of a vector are scanned the same way, with one row per lane."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grai
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
 
-STATES = 8  # vectors of states in registers: half of those that AVX-512 leaves beside what is computed
+STATES = 8  # vectors of states in registers: half of those that AVX-512 has left beside temporaries
 
 
 class Params(NamedTuple):
-    """``streamed``: outputs as long as the columns are stored past the caches."""
+    """``streamed``: write full-size outputs with non-temporal stores."""
 
     streamed: bool = False
 
 
 class ScanColumns(Scheduler[Params, HostProperties]):
-    """Scans down columns, and what is as long as they are."""
+    """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"
     parameters = Params
@@ -54,7 +54,7 @@ class ScanColumns(Scheduler[Params, HostProperties]):
         if p.streamed:
             full, _ = analysis.once(late_outputs)
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
@@ -69,7 +69,7 @@ def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     block, columns = lanes * vectors, size_of(inner)
 
     def down(env: Env, carried: list[Val], visit, depth: int = 0) -> list[Val]:
-        """``visit(env, carried)`` for each row, in the order of the scans."""
+        """Run ``visit(env, carried)`` for each row, in scan order."""
         count = body.size(size_of(loops[depth]))
 
         def inside(i: Val, state: list[Val]) -> list[Val]:
@@ -80,21 +80,21 @@ def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
         return body.loop(body.constant(0), count, 1, carried, inside)
 
     def some(env: Env, starts: list[Index]) -> None:
-        """Some vectors of columns."""
+        """Scan the vectors of columns at ``starts``."""
 
         def visit(row: Env, carried: list[Val]) -> list[Val]:
-            values, places = iter(carried), []
+            values, envs = iter(carried), []
             following: list[Val] = []
             for start in starts:
                 here = dict(row)
                 body.set_loop(here, inner, start)
-                places.append(here)
+                envs.append(here)
                 for op in scans:
                     state = tuple(next(values) for _ in sc.state_types(op))
                     state = sc.combine(e, op, state, sc.element(e, op, k.operands(op, here), lanes))
                     k.bind(op.result, here, sc.result(e, op, state))
                     following += state
-            store_all(body, full, places, analysis.domain)
+            store_all(body, full, envs, analysis.domain)
             return following
 
         down(env, [v for _ in starts for op in scans for v in sc.identity(e, op, lanes)], visit)

@@ -1,9 +1,9 @@
-"""Scans down a few columns on the CPU, fewer than a vector has lanes: memory runs through all rows as through one.
+"""Column scans on the CPU with fewer columns than vector lanes, over memory that is contiguous across all rows.
 
-That one row is taken as by :mod:`~mlirfuse.schedule.cpu.scan_rows`, but an element follows the one so many places
-before it as there are columns. A vector has several rows, or pieces of some, and begins in any column: the lane that a
-lane of the next vector follows is the same in all. The number of columns is a parameter, as shuffles are constants.
-"""
+All rows are scanned as one row, like in :mod:`~mlirfuse.schedule.cpu.scan_rows`, except that an element's predecessor
+is as many elements before it as there are columns. A vector has several rows or parts of rows, and may start in any
+column; the shuffle that carries states to the next vector is the same for all vectors. The number of columns is a
+schedule parameter, because shuffle masks are constants."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 
 class Params(NamedTuple):
-    """``columns``: how many. ``split``: parts of all rows. ``streamed``: outputs as long as the columns are stored past
-    the caches."""
+    """``columns``: number of columns. ``split``: parts of all rows together. ``streamed``: write full-size outputs with
+    non-temporal stores."""
 
     columns: int
     split: int = 1
@@ -37,7 +37,7 @@ class Params(NamedTuple):
 
 
 class ScanFewColumns(Scheduler[Params, HostProperties]):
-    """Scans down a few columns, and what is as long as they are."""
+    """Scans down a few columns, fused with elementwise ops on their domain."""
 
     name = "scan_few_columns"
     parameters = Params
@@ -73,13 +73,13 @@ class ScanFewColumns(Scheduler[Params, HostProperties]):
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         _, _, columns, _ = analysis.values(column_extents, env)
-        require(p.columns == columns, f"columns = {p.columns}: there are {columns}")
-        require(_fits(analysis, columns, host), f"columns = {columns}: more than a vector has lanes")
-        require(p.split >= 1, f"split = {p.split}: one part at least")
-        require(p.split == 1 or analysis.once(can_split), "split: scans of scans")
+        require(p.columns == columns, f"columns = {p.columns}: there are {columns} columns")
+        require(_fits(analysis, columns, host), f"columns = {columns}: must be from 2 to a vector's lanes")
+        require(p.split >= 1, f"split = {p.split}: at least one part")
+        require(p.split == 1 or analysis.once(can_split), "split: not for scans of scans")
         if p.streamed:
             require(
-                _can_stream(analysis, alignments, host), "streamed: outputs are not aligned for stores past the caches"
+                _can_stream(analysis, alignments, host), "streamed: outputs are not aligned for non-temporal stores"
             )
 
 
@@ -93,7 +93,7 @@ def _can_stream(analysis: Analysis, alignments: Alignments, host: HostProperties
 
 
 def _is_one_row(analysis: Analysis) -> bool:
-    """Whether all that is read and written runs through the columns' elements, row by row, or has none of them."""
+    """Whether each tensor that is read or written is contiguous across all rows, or (inputs only) constant."""
     full, small = late_outputs(analysis)
     loops = analysis.loops(analysis.reduced)
     if len(loops) != 1 or small:
@@ -107,7 +107,7 @@ def _is_one_row(analysis: Analysis) -> bool:
 
 
 class _FewColumns(ScannedRows):
-    """The loop over all rows as one."""
+    """The kernel body with a loop over all rows as one."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params, streamed):
         super().__init__(name, analysis, slots, host, params.split, streamed)
@@ -123,7 +123,7 @@ class _FewColumns(ScannedRows):
         k, e, lanes = self.k, self.e, self.lanes
         line = Index(start, 1, lanes)
         at = e.bitcast(k.materialize(line), dt.u64)
-        row = e.div(at, self.columns)  # LLVM drops what no element needs
+        row = e.div(at, self.columns)  # LLVM removes it if unused
         column = e.sub(at, e.mul(row, self.columns))
         outer, inner = (Index(0, 0, lanes, e.bitcast(v, dt.i64)) for v in (row, column))
         self.set_loop(env, self.loops[0], outer)
@@ -135,8 +135,8 @@ class _FewColumns(ScannedRows):
         last = 0 if self.reverse else self.lanes - self.columns  # the first lane of the last row
         begin = self.lanes if self.reverse else 0
         picked = [last + (lane - begin) % self.columns for lane in range(self.lanes)]
-        turned = state if self.lanes % self.columns == 0 else self._picked(state, picked)
-        return turned, self._picked(run, picked)
+        permuted = state if self.lanes % self.columns == 0 else self._picked(state, picked)
+        return permuted, self._picked(run, picked)
 
     def _picked(self, state: sc.State, lanes: list[int]) -> sc.State:
         text = ", ".join(map(str, lanes))

@@ -1,14 +1,13 @@
-"""Scans along contiguous memory on the CPU: a task is a row, a point of the kept axes.
+"""Row scans on the CPU, along contiguous memory. A task is a row, i.e. a point of the kept axes.
 
-A vector is scanned in a register, in as many steps as its lanes have doublings, and continues the state of all before
-it, which is carried from vector to vector: one pass over memory, however many scans follow from each other. An element
-of n before it comes of ``n / lanes + log2(lanes)`` operations one after the other, where a loop has n.
+A vector is scanned in a register in log2(lanes) steps, and combined with the state that is carried from vector to
+vector. Any number of dependent scans needs a single pass over memory. The dependence chain of a row of n elements has
+``n / lanes + log2(lanes)`` operations, where a scalar loop has n.
 
-Reductions of the same row come first, each phase a pass over it. It has to stay in the core's cache meanwhile.
+Reductions of the same row come first, one pass per phase. The row must stay in the core's private cache meanwhile.
 
-A row that is alone is shared (``split``): one kernel leaves the state of each part in the workspace, and another scans
-the parts, each from the states of those before it.
-"""
+A single row is split among threads (``split``): one kernel computes the state of each part, in the workspace, and
+another scans the parts, each starting from the combined states of the parts before it."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 
 class Params(NamedTuple):
-    """``split``: parts of a row. ``streamed``: outputs as long as the rows are stored past the caches."""
+    """``split``: parts of a row. ``streamed``: write full-size outputs with non-temporal stores."""
 
     split: int = 1
     streamed: bool = False
 
 
 class ScanRows(Scheduler[Params, HostProperties]):
-    """Scans along rows, and what is as long as they are."""
+    """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"
     parameters = Params
@@ -69,29 +68,33 @@ class ScanRows(Scheduler[Params, HostProperties]):
         yield analysis, _kernels(name, analysis, slots, params, properties)
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        require(p.split >= 1, f"split = {p.split}: one part at least")
-        require(p.split == 1 or analysis.once(can_split), "split: scans of scans, reductions, or rows of several loops")
+        require(p.split >= 1, f"split = {p.split}: at least one part")
         require(
-            not analysis.phases or not needs_compensation(analysis, env, host), "sums of rows so long are by themselves"
+            p.split == 1 or analysis.once(can_split),
+            "split: not for scans of scans, with reductions, or for rows of several loops",
+        )
+        require(
+            not analysis.phases or not needs_compensation(analysis, env, host),
+            "rows are too long: sums of so many elements need a kernel of their own (multi_stage)",
         )
         if p.streamed:
             full, _ = analysis.once(late_outputs)
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def can_split(analysis: Analysis) -> bool:
-    """Whether parts of a row are runs of its one loop, and their states known without those before them."""
+    """Whether rows are one loop, and a part's state can be computed without the states of the parts before it."""
     return apart(analysis) and not analysis.phases and len(analysis.loops(analysis.reduced)) == 1
 
 
 def _cached(analysis: Analysis, length: int, host: HostProperties) -> bool:
-    """Whether a row is still in the core's own cache when it is read again."""
+    """Whether a row is still in the core's private cache when it is read again."""
     return length * sum(v.dtype.bytes for v in analysis.once(_along)) <= host.own_cache // 2
 
 
 def _along(analysis: Analysis) -> list[Value]:
-    """The inputs with elements along the rows."""
+    """The inputs that vary along the rows."""
     return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
 
 
@@ -102,16 +105,16 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 
 def kernels(name: str, split: int, body_of: Callable[[str], ScannedRows]) -> list[CpuKernel]:
-    """The kernels of scans in ``split`` parts: a body of its own for each."""
+    """The kernels of scans in ``split`` parts. ``body_of`` makes a new body from a kernel name."""
     states = [_states(body_of(f"{name}_states"))] if split > 1 else []
     return [*states, _rows(body_of(name))]
 
 
 class ScannedRows(RowsBody):
-    """Loops along a row, carrying the states of scans: each in all lanes.
+    """A CPU kernel body with loops along a row that carry scan states, each replicated in all lanes.
 
-    ``around``: the loops over rows. ``unit``: what parts of a row are multiples of. ``steps``: of lanes, the distances
-    at which a vector is scanned. ``kept_lanes``: of a state in the workspace."""
+    ``around``: the loops over rows. ``unit``: the length of parts is a multiple of it. ``steps``: the lane distances at
+    which a vector is scanned. ``kept_lanes``: lanes of a state in the workspace."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, split: int, streamed=()):
         super().__init__(name, analysis, slots, host, streamed)
@@ -123,43 +126,46 @@ class ScannedRows(RowsBody):
 
     @property
     def rows(self) -> sz.Size:
-        """How many there are."""
+        """The number of rows."""
         return sz.product(size_of(loop) for loop in self.around)
 
     def extent(self, depth: int) -> sz.Size:
-        """Of the loop at this depth."""
+        """The extent of the loop at this depth."""
         return size_of(self.loops[depth])
 
     def place(self, env: Env, start: Val) -> None:
-        """Sets the innermost loop to the vector from ``start`` on."""
+        """Set the innermost loop in ``env`` to the vector that starts at ``start``."""
         self.set_loop(env, self.loops[-1], Index(start, int(self.lanes > 1), self.lanes))
 
     def behind(self, state: sc.State, run: sc.State) -> tuple[sc.State, sc.State]:
-        """What the next vector's lanes follow: the state before a vector that is scanned to ``run``, and its end."""
+        """The two states whose combination the next vector continues: the one before a vector, and the end of its scan
+        ``run``."""
         last = 0 if self.reverse else self.lanes - 1
         return state, tuple(self.e.splat(self.e.extract(v, last), self.lanes) for v in run)
 
     def nothing(self) -> list[Val]:
+        """The identity states of all scans."""
         return [v for op in self.scans for v in sc.identity(self.e, op, self.lanes)]
 
     def grouped(self, flat: list[Val]) -> list[sc.State]:
+        """A flat list of states, grouped by scan."""
         values = iter(flat)
         return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
 
     def buffers(self) -> list[Memory]:
-        """The states of parts: [split, kept] for each of their pieces."""
+        """The buffers for the states of parts, [split, kept] for each state component."""
         count = sz.mul(self.rows, self.split, self.kept_lanes)
         return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
 
     def part_of(self, index: Val) -> tuple[Val, Val, Env]:
-        """The part, the row and its env of a task."""
+        """The part, the row, and the row's env of a task."""
         at, part = (self.k.scalar(i.base) for i in self.k.divmod(Index(index), self.split))
         env: Env = {}
         self.unlinear(env, self.around, at)
         return part, at, env
 
     def along(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
-        """``visit(env, mask, carried)`` for each vector of a row, or of a part of it, in the order of the scans."""
+        """Run ``visit(env, mask, carried)`` for each vector of a row, or of a part of it, in scan order."""
 
         def nest(depth: int, env: Env, carried: list[Val]) -> list[Val]:
             loop = self.loops[depth]
@@ -190,14 +196,15 @@ class ScannedRows(RowsBody):
         return nest(0, env, carried)
 
     def forward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
-        """``vectors(start, count, mask, carried)`` from the first on: some whole ones at a time, then the rest."""
+        """Run ``vectors(start, count, mask, carried)`` forward: full vectors, unrolled, and then the masked
+        remainder."""
         e, step = self.e, self.lanes * self.unroll
         middle = e.add(low, e.and_(e.sub(high, low), -step))
         carried = self.loop(low, middle, step, carried, lambda i, state: vectors(i, self.unroll, None, state))
         return self.loop(middle, high, self.lanes, carried, lambda i, state: self.last(i, high, state, vectors))
 
     def backward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
-        """The same from the last on."""
+        """Run ``vectors`` backward, starting with the masked remainder."""
         e, lanes, step = self.e, self.lanes, self.lanes * self.unroll
         middle = e.add(low, e.and_(e.sub(high, low), -step))
         end = e.sub(e.add(e.and_(e.add(e.sub(high, middle), lanes - 1), -lanes), middle), lanes)
@@ -210,13 +217,13 @@ class ScannedRows(RowsBody):
         )
 
     def last(self, start: Val, high: Val, state: list[Val], vectors) -> list[Val]:
-        """A vector that may reach past ``high``."""
+        """Run ``vectors`` for a vector that may extend beyond ``high``, masked."""
         mask = self.below(self.e.min(self.e.sub(high, start), self.lanes), self.lanes)
         with self.k.masked(mask):
             return vectors(start, 1, mask, state)
 
     def scanned(self, env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
-        """The states behind a vector. Its scans are known then."""
+        """The states after a vector. Binds the results of its scans."""
         e, lanes = self.e, self.lanes
         out: list[Val] = []
         for op, state in zip(self.scans, self.grouped(carried)):
@@ -229,12 +236,12 @@ class ScannedRows(RowsBody):
         return out
 
     def states_of(self, part: Val, row: Val) -> Val:
-        """Where in the buffers they are."""
+        """The offset of a part's states in the buffers."""
         return self.e.mul(self.e.add(self.e.mul(part, self.size(self.rows)), row), self.kept_lanes)
 
 
 def _states(body: ScannedRows) -> CpuKernel:
-    """A task is a part of a row: its scans' states go to the workspace."""
+    """The kernel that stores the scan states of parts in the workspace. A task is a part of a row."""
     memories = body.buffers()
 
     def task(index: Val) -> None:
@@ -249,7 +256,7 @@ def _states(body: ScannedRows) -> CpuKernel:
 
 
 def _rows(body: ScannedRows) -> CpuKernel:
-    """A task is a row, or a part of one."""
+    """The kernel that scans. A task is a row, or a part of one."""
     analysis = body.analysis
     full, small = late_outputs(analysis)
     memories = body.buffers() if body.split > 1 else []
@@ -281,7 +288,7 @@ def _rows(body: ScannedRows) -> CpuKernel:
 
 
 def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> list[Val]:
-    """The states of all parts before this one."""
+    """The combined states of all parts before this one."""
     e = body.e
     count = e.sub(e.const(body.split - 1, part.dtype), part) if body.reverse else part
 
@@ -296,18 +303,18 @@ def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> l
 
 
 def before(e: Emitter, reverse: bool, row: int):
-    """What :func:`~mlirfuse.lowering.scans.along` calls for vectors of rows of so many lanes: each lane has what is
-    ``n`` lanes before it in its row."""
+    """The shift function for :func:`~mlirfuse.lowering.scans.along`, for vectors of rows of ``row`` lanes: each lane
+    gets the value ``n`` lanes before it in its row, or the identity."""
 
     def shifted(state: sc.State, nothing: sc.State, n: int) -> sc.State:
         lanes = state[0].lanes
         inside = [(lane % row + n < row) if reverse else lane % row >= n for lane in range(lanes)]
         sources = [lane + n if reverse else lane - n for lane in range(lanes)]
-        picked = ", ".join(
+        mask = ", ".join(
             str(lanes + at if here and at < lanes else k) for k, (here, at) in enumerate(zip(inside, sources))
         )
         return tuple(
-            e.op(f"vector.shuffle {none}, {v} [{picked}] : {v.type}, {v.type}", v.dtype, lanes)
+            e.op(f"vector.shuffle {none}, {v} [{mask}] : {v.type}, {v.type}", v.dtype, lanes)
             for v, none in zip(state, nothing)
         )
 

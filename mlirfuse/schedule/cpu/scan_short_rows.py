@@ -1,9 +1,8 @@
-"""Scans along rows that are no longer than a vector on the CPU, and lie one behind the other in memory.
+"""Scans on the CPU along adjacent rows that are no longer than a vector.
 
-A vector is as many whole rows as fit into its lanes, or one row, and is scanned in a register: what comes from another
-row is not combined with. Every vector begins with a row, so that all take the same shuffles. They are constants where
-rows share a vector: the length of a row is a parameter then. Lanes that no whole row is left for are masked.
-"""
+A vector has as many full rows as fit, or one row, and is scanned in a register; values are never combined across rows.
+Every vector starts with a row, so that all vectors use the same shuffles. If rows share a vector, those depend on the
+row length, which is a schedule parameter then. Unused lanes are masked."""
 
 from __future__ import annotations
 
@@ -30,21 +29,21 @@ I64 = dt.i64
 
 
 class Params(NamedTuple):
-    """``length``: of a row, where several share a vector, or one is a whole one; 0: a vector has one of any length.
-    ``streamed``: outputs as long as the rows are stored past the caches."""
+    """``length``: the row length, if several rows share a vector or a row fills one; 0: one row of any length per
+    vector. ``streamed``: write full-size outputs with non-temporal stores."""
 
     length: int
     streamed: bool = False
 
 
 class ScanShortRows(Scheduler[Params, HostProperties]):
-    """Scans along rows of at most a vector, and what is as long as they are."""
+    """Scans along rows of at most one vector, fused with elementwise ops on their domain."""
 
     name = "scan_short_rows"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_behind_each_other)
+        return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_adjacent_rows)
 
     def candidates(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
@@ -65,14 +64,14 @@ class ScanShortRows(Scheduler[Params, HostProperties]):
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         _, length, _, _ = analysis.values(column_extents, env)
         lanes = lanes_of(analysis, host)
-        require(length <= lanes, f"rows are {length} long, and a vector {lanes}")
-        require(p.length in (0, length), f"length = {p.length}: rows are {length} long")
+        require(length <= lanes, f"rows have {length} elements, and a vector {lanes} lanes")
+        require(p.length in (0, length), f"length = {p.length}: rows have {length} elements")
         aligned = p.length > 0 and _can_stream(analysis, length, alignments, host)
-        require(aligned or not p.streamed, "streamed: vectors of outputs are not whole, or not aligned")
+        require(aligned or not p.streamed, "streamed: vectors of outputs are masked, or not aligned")
 
 
-def _behind_each_other(analysis: Analysis) -> bool:
-    """Whether a row is one loop, and memory runs through the rows of all outputs along them as through one row."""
+def _adjacent_rows(analysis: Analysis) -> bool:
+    """Whether a row is one loop, and all full-size outputs are contiguous across rows."""
     if len(analysis.loops(analysis.reduced)) != 1:
         return False
     outer, inner = analysis.loops(analysis.kept)[-1], analysis.loops(analysis.reduced)[0]
@@ -85,14 +84,14 @@ def _behind_each_other(analysis: Analysis) -> bool:
 
 
 def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: HostProperties) -> bool:
-    """Whether every vector of outputs along the rows is aligned for stores past the caches."""
+    """Whether every vector of full-size outputs is unmasked and aligned for non-temporal stores."""
     full, _ = analysis.once(late_outputs)
-    whole = lanes_of(analysis, host) % length == 0 and len(analysis.loops(analysis.kept)) == 1
-    return whole and can_stream_line(analysis, full, alignments, host)
+    unmasked = lanes_of(analysis, host) % length == 0 and len(analysis.loops(analysis.kept)) == 1
+    return unmasked and can_stream_line(analysis, full, alignments, host)
 
 
 def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """A task is a tile of rows."""
+    """The kernel. A task is a tile of rows."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
     e, k, lanes, scans = body.e, body.k, lanes_of(analysis, host), analysis.scans
@@ -101,7 +100,7 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     (inner,) = analysis.loops(analysis.reduced)
     rows, length = size_of(outer), params.length or size_of(inner)
     together = lanes // params.length if params.length else 1  # rows of a vector
-    # Each lane's row among these, of which those behind the last one have that again.
+    # The row of each lane. Unused lanes repeat the last row.
     rows_of = [min(lane // params.length, together - 1) if params.length else 0 for lane in range(lanes)]
     column = Index(0, 1, lanes)
     if together > 1:
@@ -111,14 +110,14 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     same, of_row = _same_in_all_rows(analysis, outer), _of_rows(analysis, outer, inner)
     steps = [1 << n for n in range(((params.length or lanes) - 1).bit_length())]
 
-    def whole(count: Val | None) -> Val | None:
-        """The lanes of so many rows, or of ``together``; None: all."""
+    def lanes_of_rows(count: Val | None) -> Val | None:
+        """The mask of the lanes of ``count`` rows, or of ``together``; None: all lanes."""
         if count is None and params.length and lanes % params.length == 0:
             return None
         return body.below(e.mul(body.constant(together) if count is None else count, body.size(length)), lanes)
 
     def scanned(env: Env, first: Val, count: Val | None = None) -> None:
-        """``count`` rows from ``first`` on, or ``together``."""
+        """Scan ``count`` rows from ``first`` on, or ``together``."""
         here = dict(env)
         body.set_loop(here, inner, column)
         if together == 1:
@@ -129,7 +128,7 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             at = Index(e.mul(first, params.length), 1, lanes, divisor=1)
             k.flat = Flat((outer[-1], inner[-1]), size_of(inner), body.constant(0), at, row, column)
             spread(here, first, count)
-        with k.masked(whole(count)):
+        with k.masked(lanes_of_rows(count)):
             for op in scans:
                 run = sc.element(e, op, k.operands(op, here), lanes)
                 run = sc.along(e, op, run, steps, before(e, reverse, params.length or lanes))
@@ -138,24 +137,24 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         k.flat = None
 
     def spread(here: Env, first: Val, count: Val | None) -> None:
-        """Loads what is the same along rows once for each, and gives it to their lanes."""
+        """Load inputs that are constant along rows once per row, and broadcast them to the row's lanes."""
         n = 1 << (together - 1).bit_length()
-        each = dict(here)
-        body.set_loop(each, outer, Index(first, 1, n, divisor=1))
+        row_env = dict(here)
+        body.set_loop(row_env, outer, Index(first, 1, n, divisor=1))
         for value in of_row:
             exact = count is None and n == together
             with k.masked(None if exact else body.below(body.constant(together) if count is None else count, n)):
-                val = k.preload(value, each)
-            picked = ", ".join(map(str, rows_of))
+                val = k.preload(value, row_env)
+            mask = ", ".join(map(str, rows_of))
             k.bind_loaded(
-                value, here, e.op(f"vector.shuffle {val}, {val} [{picked}] : {val.type}, {val.type}", val.dtype, lanes)
+                value, here, e.op(f"vector.shuffle {val}, {val} [{mask}] : {val.type}, {val.type}", val.dtype, lanes)
             )
 
     def task(index: Val) -> None:
         env: Env = {}
         top, bottom = body.block_of(env, around, index, rows, height)
         body.set_loop(env, inner, column)
-        k.mask = whole(None) if together == 1 else None
+        k.mask = lanes_of_rows(None) if together == 1 else None
         body.hoist(env, same)
         k.mask = None
         unroll = unroll_for(cost_of(analysis))
@@ -176,7 +175,7 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             body.vectors(top, bottom, lanes, [], lambda indices, mask, state: of_rows(env, indices))
 
     def of_rows(env: Env, indices: list[Index]) -> list[Val]:
-        """Stores what has one element a row."""
+        """Store outputs with one element per row."""
         for i in indices:
             here = {axis: index for axis, index in env.items() if axis not in inner}
             body.set_loop(here, outer, i)
@@ -184,14 +183,16 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         return []
 
     tile = heuristics_of(host).tasks.tile
-    height = -(-tile // (params.length or lanes) // lanes) * lanes  # whole vectors of outputs over the rows, too
+    height = (
+        -(-tile // (params.length or lanes) // lanes) * lanes
+    )  # a multiple of a vector also for outputs with one element per row
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in around), sz.ceildiv(rows, height))
     return body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, height), length), host))
 
 
 def _same_in_all_rows(analysis: Analysis, rows) -> list[Value]:
-    """What is the same in all rows, and comes of no scan."""
+    """Values that are the same in all rows, and depend on no scan."""
     varying = depends_on(analysis, rows)
     for op in analysis.ops:
         if op in analysis.scans or any(v in varying for v in op.operands):
@@ -200,7 +201,7 @@ def _same_in_all_rows(analysis: Analysis, rows) -> list[Value]:
 
 
 def _of_rows(analysis: Analysis, rows, along) -> list[Value]:
-    """The inputs that are the same along a row, and lie one behind the other for the rows."""
+    """The inputs that are constant along a row, and contiguous across rows."""
     strides = {v: [analysis.axis_stride(v, loop[-1]) for loop in (rows, along)] for v in analysis.inputs}
     domain = set(analysis.domain)
     return [v for v, found in strides.items() if found == [1, 0] and set(analysis.axes.flat(v)) <= domain]

@@ -1,7 +1,6 @@
-"""Accumulations on the CPU: values added to rows that indices choose. A task owns a part of the result: some rows, or
-where these are few some columns. It begins them with the operand, and goes over all indices, in order; so that the sums
-do not depend on the threads, and nothing is written by two. Half types accumulate in float32, in the workspace.
-"""
+"""Scatter-add on the CPU: adds values to rows selected by indices. A task owns some rows of the result or, if there are
+few rows, some columns. It copies the operand, and then reads all indices in order, so that sums do not depend on the
+number of threads, and no element is written by two tasks. 16-bit floats accumulate in float32, in the workspace."""
 
 from __future__ import annotations
 
@@ -24,14 +23,15 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 
 class Params(NamedTuple):
-    """``tasks``: tasks, each with a part of the result's rows, or with ``columns`` of its columns."""
+    """``tasks``: number of tasks, each of which owns a part of the result's rows, or with ``columns`` of its
+    columns."""
 
     tasks: int
     columns: bool
 
 
 class ScatterAdd(Scheduler[Params, HostProperties]):
-    """Values added to rows that indices choose."""
+    """Adds values to rows selected by indices."""
 
     name = "scatter_add"
     parameters = Params
@@ -57,11 +57,11 @@ class ScatterAdd(Scheduler[Params, HostProperties]):
         yield analysis, [_ScatterAdd(name, analysis, slots, properties, params).kernel()]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        require(p.tasks >= 1, f"tasks = {p.tasks}: one at least")
+        require(p.tasks >= 1, f"tasks = {p.tasks}: at least one")
 
 
 def _extents(analysis: Analysis) -> list[sz.Size]:
-    """Values, rows of the result, and its columns along the innermost loop."""
+    """The number of values, of rows of the result, and of its columns along the innermost loop."""
     op = _op(analysis)
     columns = column_loops(analysis)
     return [op.operands[2].numel, op.result.shape[0], size_of(columns[-1]) if columns else 1]
@@ -73,13 +73,13 @@ def _op(analysis: Analysis) -> Op:
 
 
 def column_loops(analysis: Analysis) -> list[list[Axis]]:
-    """The loops over a row of values, and of the result."""
+    """The loops over a row of the values, and of the result."""
     along = {a for dim in analysis.axes.dims(_op(analysis).operands[2])[1:] for a in dim}
     return analysis.loops([a for a in analysis.kept if a in along])
 
 
 class _ScatterAdd(CpuBody):
-    """The kernel."""
+    """The kernel body."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params):
         super().__init__(name, analysis, slots, host)
@@ -90,14 +90,15 @@ class _ScatterAdd(CpuBody):
         self.lanes = lanes_of(analysis, host) if self.columns else 1
         self.length = size_of(self.columns[-1]) if self.columns else 1
         self.stored = self.k.memories[self.op.result]
-        stored, held = self.op.result.dtype, self.op.result.dtype.compute
+        stored, accumulated = self.op.result.dtype, self.op.result.dtype.compute
         self.sums: Memory = self.stored
-        if held is not stored:
-            place = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, held.bytes))
+        if accumulated is not stored:
+            pointer = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, accumulated.bytes))
             strides = sz.contiguous_strides(self.op.result.shape)
-            self.sums = Memory(place, strides, held, held.bytes)
+            self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
 
     def kernel(self) -> CpuKernel:
+        """The finished kernel."""
         params = self.params
 
         def task(index: Val) -> None:
@@ -111,8 +112,8 @@ class _ScatterAdd(CpuBody):
                 low_row, high_row = self.part(index, self.size(unit), rows)
             if self.sums is not self.stored or not self.in_place:
                 self.over_rows(low_row, high_row, low, high, self.begin)
-            whole = None if params.columns or params.tasks == 1 else (low_row, high_row)
-            self.over_values(low, high, whole or (self.constant(0), rows))
+            owned = None if params.columns or params.tasks == 1 else (low_row, high_row)
+            self.over_values(low, high, owned or (self.constant(0), rows))
             if self.sums is not self.stored:
                 self.over_rows(low_row, high_row, low, high, self.end)
 
@@ -120,15 +121,16 @@ class _ScatterAdd(CpuBody):
         return self.finish(params.tasks, 1)
 
     def part(self, index: Val, unit: Val, end: Val) -> tuple[Val, Val]:
+        """The begin and end of part ``index`` of ``unit`` elements, at most ``end``."""
         low = self.e.min(self.e.mul(index, unit), end)
         return low, self.e.min(self.e.add(low, unit), end)
 
     def row_env(self, env: Env, row: Val) -> Env:
-        """The env of the result's elements in this row, where ``env`` says which columns of the values."""
+        """The env of the result's elements in this row, at the columns of the values at ``env``."""
         return self.k.at_row(self.op, env, Index(row))
 
     def along(self, env: Env, low: Val, high: Val, visit: Callable[[Env], None], depth: int = 0) -> None:
-        """``visit(env)`` for the columns between ``low`` and ``high`` along the innermost loop, in vectors."""
+        """Run ``visit(env)`` for the columns ``low … high`` of the innermost loop, in vectors."""
         if not self.columns:
             visit(env)
             return
@@ -154,6 +156,8 @@ class _ScatterAdd(CpuBody):
         self.vectors(low, high, self.lanes, [], some)
 
     def over_rows(self, first: Val, last: Val, low: Val, high: Val, visit: Callable[[Env], None]) -> None:
+        """Run ``visit(env)`` for the result's elements in the rows ``first … last`` and columns ``low … high``."""
+
         def one(row: Val, _: list[Val]) -> list[Val]:
             self.along({}, low, high, lambda env: visit(self.row_env(env, row)))
             return []
@@ -161,19 +165,19 @@ class _ScatterAdd(CpuBody):
         self.loop(first, last, 1, [], one)
 
     def begin(self, env: Env) -> None:
-        """The operand's elements, before anything is added."""
+        """Copy the operand's elements to the accumulators."""
         self.k.memories[self.op.result] = self.sums
         self.k.store(self.op.result, env, self.k.value(self.initial, env))
 
     def end(self, env: Env) -> None:
-        """Sums as they are stored."""
+        """Convert the sums to the result's dtype and store them."""
         self.k.memories[self.op.result] = self.sums
         total = self.k.reload(self.op.result, env)
         self.k.memories[self.op.result] = self.stored
         self.k.store(self.op.result, env, total)
 
     def over_values(self, low: Val, high: Val, rows: tuple[Val, Val]) -> None:
-        """Adds all values whose rows are this task's."""
+        """Add all values whose rows this task owns."""
         e, k = self.e, self.k
         first, _ = self.added[0]
 
@@ -192,6 +196,7 @@ class _ScatterAdd(CpuBody):
         self.loop(self.constant(0), self.size(first.shape[0]), 1, [], one)
 
     def add(self, values: Value, row: Val, env: Env) -> None:
+        """Add the values at ``env`` to this row."""
         k = self.k
         k.memories[self.op.result] = self.sums
         value, here = k.value(values, env), self.row_env(env, row)

@@ -1,4 +1,4 @@
-"""Which outputs of CPU kernels are stored past the caches."""
+"""Decides which outputs of CPU kernels are written with non-temporal stores."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
-ALIGNED = 64  # bytes: what results and the workspace are aligned to
+ALIGNED = 64  # bytes: alignment of results and of the workspace
 
 
 def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties) -> bool:
-    """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them
-    is aligned."""
+    """Whether ``outputs`` should be written with non-temporal stores: together they exceed the caches, and every vector
+    of them is aligned."""
     return past_caches(analysis, outputs, env, host) and can_stream(analysis, outputs, env, alignments, host)
 
 
 def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: HostProperties) -> bool:
-    """Whether ``outputs`` together do not stay in the caches, and the processor has stores past them."""
+    """Whether ``outputs`` together exceed the caches, and the processor has vector non-temporal stores."""
     if not outputs or host.vector_bytes < 32:
         return False
     return output_bytes(analysis, outputs, env) > host.last_cache * heuristics_of(host).tasks.past_caches
 
 
 def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
-    """How large ``outputs`` are together."""
+    """The total bytes of ``outputs``."""
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
     return sum([sizes[v][0] for v in outputs])
 
@@ -35,7 +35,7 @@ def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
 def can_stream(
     analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties
 ) -> bool:
-    """Whether every vector of ``outputs`` is aligned, and the processor has stores past the caches for them."""
+    """Whether every vector of ``outputs`` is aligned, and the processor has non-temporal stores for them."""
     if host.vector_bytes < 32:
         return False
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
@@ -49,8 +49,7 @@ def can_stream(
 
 
 def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignments, host: HostProperties) -> bool:
-    """Whether vectors one behind the other, through all of ``outputs`` as through one row, are aligned, and the
-    processor has stores past the caches for them."""
+    """Like :func:`can_stream`, for outputs that are traversed as one contiguous row."""
     nbytes = [(value, lanes_of(analysis, host) * value.dtype.bytes) for value in outputs]
     return host.vector_bytes >= 32 and all(
         16 <= n <= min(alignments.get(value, ALIGNED), ALIGNED) for value, n in nbytes
@@ -58,7 +57,7 @@ def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignm
 
 
 def _output_sizes(analysis: Analysis):
-    """A function of the sizes: the bytes of each output, and its strides."""
+    """A function from sizes to the bytes and strides of each output."""
     pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.serialized(analysis.strides[v])})" for v in analysis.outputs]
     return sz.function(
         sz.serialized(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v]))

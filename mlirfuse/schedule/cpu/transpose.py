@@ -1,10 +1,9 @@
-"""Pointwise segments on the CPU that read along one loop and write along another.
+"""Pointwise segments on the CPU that read contiguously along one loop and write contiguously along another.
 
-A task is a tile of the two loops, taken in blocks of as many elements along each as a vector has, or fewer along a loop
-that is shorter. What comes of inputs that are contiguous along the *reading* loop alone is computed in vectors along
-it; the block is then transposed in registers, and the rest is computed and stored in vectors along the *writing* loop.
-Blocks at the edges are masked.
-"""
+A task is a tile of the two loops, processed in square blocks of one vector along each loop, or fewer along a short
+loop. Values that depend only on inputs contiguous along the *reading* loop are computed in vectors along it; the block
+is then transposed in registers, and the rest is computed and stored in vectors along the *writing* loop. Blocks at the
+border are masked."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 
 class Params(NamedTuple):
-    """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the
-    reading and along the writing loop, of which both are multiples if they are ``unmasked``. ``streamed``: outputs are
-    stored past the caches."""
+    """``reading``: the loop along which inputs are contiguous. ``height``, ``width``: a block's extents along the
+    reading and the writing loop; ``unmasked``: those divide the loops' extents. ``streamed``: write outputs with
+    non-temporal stores."""
 
     reading: int
     height: int
@@ -39,12 +38,14 @@ class Params(NamedTuple):
 
 
 def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
-    """The loop that most of what is read is contiguous along, where that is not the one that is written along and one
-    of the two is as long as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
+    """The reading loop, the height and width of a block, and whether blocks divide both loops.
+
+    The reading loop is the one along which most input bytes are contiguous. None if that is the writing loop, or if
+    both loops are shorter than a vector."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return None
-    tensors = analysis.once(_whole_inputs)
+    tensors = analysis.once(_unmapped_inputs)
     values = analysis.values(_strides_and_extents, env)
     strides, extents = values[: len(tensors) * len(loops)], values[len(tensors) * len(loops) :]
     votes = [0] * len(loops)
@@ -60,8 +61,8 @@ def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> t
     return best, height, width, extents[best] % height == 0 and extents[-1] % width == 0
 
 
-def _whole_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs that are read at the index of the loops themselves."""
+def _unmapped_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at the indices of the loops."""
     domain = set(analysis.kept)
     axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
     return [v for v, of in axes.items() if len(of) > 1 and of <= domain and not of & analysis.pinned]
@@ -69,16 +70,16 @@ def _whole_inputs(analysis: Analysis) -> list[Value]:
 
 def _strides_and_extents(analysis: Analysis):
     loops = analysis.loops(analysis.kept)
-    return [analysis.axis_stride(v, loop[-1]) for v in _whole_inputs(analysis) for loop in loops] + [
+    return [analysis.axis_stride(v, loop[-1]) for v in _unmapped_inputs(analysis) for loop in loops] + [
         size_of(loop) for loop in loops
     ]
 
 
-def _in_shared(analysis: Analysis, reading, writing) -> list[Value]:
-    """What is computed along the reading loop: the inputs that are contiguous along it or, if these are no more, what
-    comes of them alone."""
+def _transposed_values(analysis: Analysis, reading, writing) -> list[Value]:
+    """The values to compute along the reading loop and to transpose: the inputs that are contiguous along it or, if
+    those are not fewer, the values computed from only them."""
     of = lambda v, loop: analysis.axis_stride(v, loop[-1])  # noqa: E731
-    inputs = [v for v in analysis.once(_whole_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
+    inputs = [v for v in analysis.once(_unmapped_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
     alone, needed = set(inputs), []
     for op in analysis.ops:
         simple = op.row.kind in ("elementwise", "create")
@@ -91,7 +92,7 @@ def _in_shared(analysis: Analysis, reading, writing) -> list[Value]:
 
 
 class Transpose(Scheduler[Params, HostProperties]):
-    """Elements of outputs from elements of inputs that lie along another dimension."""
+    """Computes output elements from inputs that are contiguous along another dimension."""
 
     name = "transpose"
     parameters = Params
@@ -114,19 +115,21 @@ class Transpose(Scheduler[Params, HostProperties]):
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         block = block_of(analysis, host, env)
         if block is None:
-            raise ScheduleError("transpose: nothing is read along another loop, or the loops are shorter than a vector")
+            raise ScheduleError(
+                "transpose: no input is contiguous along another loop, or both loops are shorter than a vector"
+            )
         widest = heuristics_of(host).transpose.widest
         extents = analysis.values(_strides_and_extents, env)[-len(analysis.loops(analysis.kept)) :]
         require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
         for name, n in (("height", p.height), ("width", p.width)):
-            require(power_of_two(n) and n <= widest, f"{name} = {n}: a power of two up to {widest}")
-        require(max(p.height, p.width) > 1, "height, width: one of them is more than 1")
+            require(power_of_two(n) and n <= widest, f"{name} = {n}: must be a power of two up to {widest}")
+        require(max(p.height, p.width) > 1, "height, width: at least one must exceed 1")
         unmasked = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
-        require(unmasked or not p.unmasked, "unmasked: blocks of this height and width leave something over")
+        require(unmasked or not p.unmasked, "unmasked: this height and width do not divide the loops")
         if p.streamed:
             aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
             aligned = aligned and p.width <= lanes_of(analysis, host)
-            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
@@ -136,11 +139,11 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     writing, reading = loops[-1], loops[params.reading]
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
     rows, columns = size_of(reading), size_of(writing)
-    # A tile has as many elements where one of the loops is short.
+    # A tile has the same number of elements if one of the loops is short.
     heuristics = heuristics_of(host).transpose
     tile_rows = heuristics.rows * sz.floordiv(heuristics.columns, sz.minimum(columns, heuristics.columns))
     tile_columns = heuristics.columns * sz.floordiv(heuristics.rows, sz.minimum(rows, heuristics.rows))
-    staged = _in_shared(analysis, reading, writing)
+    transposed_values = _transposed_values(analysis, reading, writing)
 
     def at(env: Env, r: Index, w: Index) -> Env:
         here = dict(env)
@@ -149,26 +152,29 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
         return here
 
     def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> list[Val]:
-        """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that. Carries
-        nothing to the next."""
+        """Emit the block that starts at ``r``, ``w``. ``high_r``, ``high_w``: bounds of a block that may exceed them.
+        Returns no loop-carried values."""
         edge = high_r is not None
         down, along = (
             [e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width))
         )
-        if edge:  # columns that are not there are read as the last one that is
+        if edge:  # read the last column instead of columns beyond the bound
             last = e.sub(high_w, 1)
             along = [e.min(here, last) for here in along]
         across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
         with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
-            places = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
+            envs = [
+                [(value, at(env, Index(r, 1, params.height), Index(here))) for here in along]
+                for value in transposed_values
+            ]
             read = [
                 [
                     e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height)
                     for value, here in of
                 ]
-                for of in places
+                for of in envs
             ]
-        for value, vectors in zip(staged, read):
+        for value, vectors in zip(transposed_values, read):
             for here, val in zip(across, transposed(e, vectors)):
                 (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
         mask = body.below(e.sub(high_w, w), params.width) if edge else None
@@ -182,9 +188,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
     def task(index):
         env: Env = {}
-        place, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
-        place, w_tile = k.divmod(place, sz.ceildiv(columns, tile_columns))
-        body.unlinear(env, outer, k.scalar(place.base))
+        point, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
+        point, w_tile = k.divmod(point, sz.ceildiv(columns, tile_columns))
+        body.unlinear(env, outer, k.scalar(point.base))
         low_r, low_w = (
             e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns))
         )
@@ -194,7 +200,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
         middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
         middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
 
-        # A block writes on where the one before it ended: a cache line that both have a part of is still there.
+        # Consecutive blocks write adjacent memory, so that a cache line that two of them share is still cached.
         def blocks(r, first, end, *ends):
             body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends))
             return []
@@ -216,60 +222,62 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
-    """The columns of a block, whose sides are powers of two. Elements are first zipped inside of 128 bits, then pieces
-    of 128 bits are sorted: both are single instructions on x86, unlike what moves elements further. Short rows are
-    joined to vectors before that, long ones taken apart after it."""
+    """The columns of a block whose sides are powers of two. Elements are first interleaved within 128 bits, then
+    128-bit units are permuted: both are single instructions on x86, unlike other cross-lane moves. Short rows are
+    concatenated to vectors before that, long ones split after it."""
     dtype, height, width = rows[0].dtype, rows[0].lanes, len(rows)
     word = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
     rows = [e.cast(v, dt.u8) if dtype is dt.bool_ else e.bitcast(v, word) for v in rows]
-    piece = min(height, width, 128 // dtype.bits)
+    unit = min(height, width, 128 // dtype.bits)
     if height < width:
         together = width // height
-        starts = [g + i for g in range(0, width, piece * together) for i in range(piece)]
-        rows = [_joined(e, [rows[s + c * piece] for c in range(together)]) for s in starts]
-    groups = [_zipped(e, rows[g : g + piece], piece) for g in range(0, len(rows), piece)]
+        starts = [g + i for g in range(0, width, unit * together) for i in range(unit)]
+        rows = [_concatenated(e, [rows[s + c * unit] for c in range(together)]) for s in starts]
+    groups = [_interleaved(e, rows[g : g + unit], unit) for g in range(0, len(rows), unit)]
     out = rows[:1] * height  # each is set below
-    for n in range(piece):
+    for n in range(unit):
         of = [group[n] for group in groups]
         if height <= width:
-            parts = _sorted(e, of, piece)
+            columns = _permuted(e, of, unit)
         else:
-            parts = [_joined(e, [_shuffle(e, v, v, range(s, s + piece)) for v in of]) for s in range(0, height, piece)]
-        out[n::piece] = parts
+            columns = [
+                _concatenated(e, [_shuffle(e, v, v, range(s, s + unit)) for v in of]) for s in range(0, height, unit)
+            ]
+        out[n::unit] = columns
     return [e.cmp("ne", v, 0) if dtype is dt.bool_ else e.bitcast(v, dtype) for v in out]
 
 
-def _joined(e: Emitter, rows: list[Val]) -> Val:
-    """Vectors one after the other in one."""
+def _concatenated(e: Emitter, rows: list[Val]) -> Val:
+    """Concatenate vectors to one."""
     while len(rows) > 1:
         rows = [_shuffle(e, a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
     return rows[0]
 
 
-def _zipped(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
-    """Transposes the squares that ``piece`` rows have in each 128 bits."""
-    lanes, half = rows[0].lanes, piece // 2
-    starts = range(0, lanes, piece)
+def _interleaved(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
+    """Transpose the squares that ``unit`` rows have in each 128 bits."""
+    lanes, half = rows[0].lanes, unit // 2
+    starts = range(0, lanes, unit)
     low = [i for s in starts for k in range(half) for i in (s + k, lanes + s + k)]
     high = [i + half for i in low]
     count = len(rows) // 2
-    for _ in range(piece.bit_length() - 1):
+    for _ in range(unit.bit_length() - 1):
         rows = [
             v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))
         ]
     return rows
 
 
-def _sorted(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
-    """Each row's c-th piece in the c-th result."""
+def _permuted(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
+    """Gather the c-th unit of each row in the c-th result."""
     if len(rows) == 1:
         return rows
     lanes = rows[0].lanes
-    even = [s + k for s in range(0, 2 * lanes, 2 * piece) for k in range(piece)]
-    odd = [i + piece for i in even]
+    even = [s + k for s in range(0, 2 * lanes, 2 * unit) for k in range(unit)]
+    odd = [i + unit for i in even]
     pairs = list(zip(rows[::2], rows[1::2]))
-    evens = _sorted(e, [_shuffle(e, a, b, even) for a, b in pairs], piece)
-    odds = _sorted(e, [_shuffle(e, a, b, odd) for a, b in pairs], piece)
+    evens = _permuted(e, [_shuffle(e, a, b, even) for a, b in pairs], unit)
+    odds = _permuted(e, [_shuffle(e, a, b, odd) for a, b in pairs], unit)
     return [v for pair in zip(evens, odds) for v in pair]
 
 

@@ -1,4 +1,4 @@
-"""How kernels of a GPU access memory: how wide vectors may be, for the sizes and alignments of a call."""
+"""Memory accesses of GPU kernels: vector width, alignment and index width for the sizes and alignments of a call."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mlirfuse.schedule.scheduler import power_of_two, require
 
 
 class Access(NamedTuple):
-    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the
-    alignment in bytes of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of
-    the lanes; ``hint``: how caches shall treat inputs (see
-    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
+    """What a compiled program assumes about memory. ``index`` is i32 or i64; ``lanes``: the vector width in elements;
+    ``aligns``: the alignment in bytes of each input's and output's vector accesses; ``multiples``: sizes known to be
+    multiples of the lanes; ``hint``: the cache hint for inputs (see :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` for
+    those that are read once, ``STAY_L2`` also for those of which parts are read."""
 
-    index: dt.DType  # type: ignore[assignment]  # no kernel asks a tuple where something is
+    index: dt.DType  # type: ignore[assignment]  # shadows tuple.index, which is not used
     lanes: int
     aligns: tuple[int, ...]
     multiples: frozenset[Any] = frozenset()
@@ -34,13 +34,13 @@ class Access(NamedTuple):
 
 
 def moved(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> tuple[float, float]:
-    """How many second-level caches full a segment reads and writes."""
+    """The bytes that a segment reads and writes, as multiples of the L2 cache size."""
     read, written = analysis.values(_bytes, env)
     return read / properties.l2_bytes, written / properties.l2_bytes
 
 
 def hint_of(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> str:
-    """How the caches shall treat what is read once, by how much is read and written."""
+    """The cache hint for inputs that are read once, depending on the bytes read and written."""
     heuristics = heuristics_of(properties).access
     read, written = analysis.values(_bytes, env)
     if analysis.phases and analysis.once(only_reduces):
@@ -49,24 +49,24 @@ def hint_of(analysis: Analysis, env: dict[str, int], properties: DevicePropertie
 
 
 def only_reduces(analysis: Analysis) -> bool:
-    """Whether rows or columns are only reduced, in one pass: nothing as long is written."""
+    """Whether rows or columns are only reduced, in one pass, without full-size outputs."""
     full, _ = late_outputs(analysis)
     return len(analysis.once(joint.online)) == 1 and not full
 
 
 def _bytes(analysis: Analysis) -> tuple:
-    """The bytes of inputs and of outputs."""
+    """The total bytes of inputs and of outputs."""
     return tuple(
         sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in (analysis.inputs, analysis.outputs)
     )
 
 
-class _Reach:
-    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes,
-    compiled to one function: ``access(env, alignments, hint)``.
+class _AccessFunctions:
+    """Computes how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes. The
+    computation is compiled to one function, ``access(env, alignments, hint)``.
 
-    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that
-    does. The function's own names begin with an underscore, symbols of sizes do not."""
+    Numbers that a power of two must all divide are or-ed: the lowest set bit of the result is the largest such power.
+    The generated function's own names start with an underscore; symbols of sizes do not."""
 
     def __init__(self, analysis: Analysis, along_kept: bool):
         loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
@@ -78,24 +78,24 @@ class _Reach:
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
-        pieces = _pieces(analysis)
-        cuts = [n for n, along in pieces if lane in along and lane in analysis.pinned]
+        boundaries = _boundaries(analysis)
+        cuts = [n for n, along in boundaries if lane in along and lane in analysis.pinned]
         extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
-        numbers = [extent, elements, *(n for n, _ in pieces), *self.multiples]
+        numbers = [extent, elements, *(n for n, _ in boundaries), *self.multiples]
         offsets: list[Size | str] = [elements]
         lines: list[str] = []
         wanted: list[int | str] = [1]
         for at, value in enumerate(tensors):
             axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], analysis.stored(value).bytes
-            plain = domain.issuperset(axes)  # then pinned axes are loops of their own
+            unmapped = domain.issuperset(axes)  # then pinned axes are loops of their own
             along = analysis.axis_stride(value, lane) if lane else 0
-            steps = [analysis.axis_stride(value, a) for a in (ends if plain else axes)]
+            steps = [analysis.axis_stride(value, a) for a in (ends if unmapped else axes)]
             stepped = [
                 s if isinstance(s, int) else f"({s} if {s} != 1 else 0)"
                 for s in dict.fromkeys(steps)
                 if s not in (0, 1)
             ]
-            for n, across in pieces:
+            for n, across in boundaries:
                 found = {analysis.axis_stride(value, a) for a in across}
                 symbolic = [f"{s} == 1" for s in sorted(found - {1}, key=str) if not isinstance(s, int)]
                 if 1 in found or symbolic:
@@ -118,10 +118,11 @@ class _Reach:
         lines.append(f"_lanes = max({sz.serialized(wanted)}) | {_ored([extent, 8, *cuts])}")
         lines.append("_lanes &= -_lanes")
         narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
-        limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
-        source = f"_made({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(whole)}, _hint)"
+        limits = [f"_limit{at}" for at in range(len(tensors))]
+        divisible = [f"({n}) % _lanes == 0" for n in self.multiples]
+        source = f"_made({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(divisible)}, _hint)"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
-        names = values | {"_made": functools.lru_cache(self._created)}
+        names = values | {"_made": functools.lru_cache(self._access)}
         divided = _ored([extent, 8, *cuts])
         bounds = f"{narrow}, {divided}, {sz.serialized(limits)}, {sz.serialized(self.multiples)}"
         limited = [line for line in lines if not line.startswith("_lanes")]
@@ -130,11 +131,13 @@ class _Reach:
         )
         self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments", "_hint"), **names)
 
-    def _created(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...], hint: str) -> Access:
-        """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its
-        limit, and these of the sizes that may be known multiples of the lanes."""
+    def _access(
+        self, narrow: bool, lanes: int, limits: tuple[int, ...], divisible: tuple[bool, ...], hint: str
+    ) -> Access:
+        """The Access with 32-bit (``narrow``) or 64-bit offsets and ``lanes`` elements per vector. ``limits``: the
+        maximal alignment of each tensor; ``divisible``: which of the candidate sizes are multiples of the lanes."""
         aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
-        known = frozenset([n for n, multiple in zip(self.multiples, whole) if multiple] if lanes > 1 else ())
+        known = frozenset([n for n, multiple in zip(self.multiples, divisible) if multiple] if lanes > 1 else ())
         return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
 
 
@@ -147,34 +150,32 @@ def check(
     properties: DeviceProperties,
     widest: Sequence[int],
 ) -> None:
-    """Raises :class:`ScheduleError` where memory is not as ``access`` assumes for these sizes. ``widest``: the bytes of
-    the widest vector of each input and output."""
-    reach = analysis.once(_Reach, along_kept)
-    narrow, divided, limits, multiples = reach.bounds()(env, alignments)
+    """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of ``access`` for these sizes.
+    ``widest``: the bytes of the widest vector of each input and output."""
+    functions = analysis.once(_AccessFunctions, along_kept)
+    narrow, divided, limits, multiples = functions.bounds()(env, alignments)
     lanes, both = access.lanes, analysis.inputs + analysis.outputs
     require(power_of_two(lanes) and lanes <= 8, f"lanes = {lanes}: vectors have 1, 2, 4 or 8 elements")
-    whole = divided & -divided if divided else lanes
-    require(
-        lanes <= whole, f"lanes = {lanes}: for these sizes vectors of at most {whole} end where a line of memory does"
-    )
-    require(access.index in (dt.i32, dt.i64), f"index = {access.index}: it is i32 or i64")
+    most = divided & -divided if divided else lanes
+    require(lanes <= most, f"lanes = {lanes}: at most {most} divide the contiguous extents for these sizes")
+    require(access.index in (dt.i32, dt.i64), f"index = {access.index}: must be i32 or i64")
     require(access.index is dt.i64 or narrow, "index = i32: for these sizes offsets need 64 bits")
-    require(
-        len(access.aligns) == len(both), f"aligns: there are {len(both)} inputs and outputs, not {len(access.aligns)}"
-    )
-    for (at, nbytes), align, most, value in zip(reach.places, access.aligns, widest, both):
-        known = max(nbytes, min(limits[at], most))
+    require(len(access.aligns) == len(both), f"aligns: needs {len(both)} numbers, one per input and output")
+    for (at, nbytes), align, widest_bytes, value in zip(functions.places, access.aligns, widest, both):
+        known = max(nbytes, min(limits[at], widest_bytes))
         require(
             power_of_two(align) and nbytes <= align <= known,
-            f"aligns: {align} bytes for {value!r}, whose vectors are known to be aligned to {known}",
+            f"aligns: {align} bytes for {value!r}, but its vectors are only known to be aligned to {known}",
         )
     for n in access.multiples:
-        at = reach.multiples.index(n) if n in reach.multiples else None
-        require(at is not None and multiples[at] % lanes == 0, f"multiples: {n} is not known to be one of {lanes}")
-    require(access.hint in ("", PASS_L1, STAY_L2), f"hint = '{access.hint}': it is '', '{PASS_L1}' or '{STAY_L2}'")
+        at = functions.multiples.index(n) if n in functions.multiples else None
+        require(
+            at is not None and multiples[at] % lanes == 0, f"multiples: {n} is not known to be a multiple of {lanes}"
+        )
+    require(access.hint in ("", PASS_L1, STAY_L2), f"hint = '{access.hint}': must be '', '{PASS_L1}' or '{STAY_L2}'")
     require(
         access.hint != STAY_L2 or properties.cache_policies,
-        f"hint = '{STAY_L2}': {properties.chip} has no such accesses",
+        f"hint = '{STAY_L2}': {properties.chip} has no L2 cache policies",
     )
 
 
@@ -185,13 +186,12 @@ def _ored(numbers) -> str:
 def access_of(
     analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int], hint: str = ""
 ) -> Access:
-    """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32
-    bits."""
-    return analysis.once(_Reach, along_kept).access(env, alignments, hint)
+    """The widest accesses possible along the innermost loop of the kept or the reduced axes, and the index width."""
+    return analysis.once(_AccessFunctions, along_kept).access(env, alignments, hint)
 
 
 def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
-    """The same with vectors of so many elements, of which ``access`` has a multiple."""
+    """``access`` with vectors of ``lanes`` elements, which divide its own lanes."""
     both = analysis.inputs + analysis.outputs
     aligns = [min(align, lanes * analysis.stored(v).bytes) for align, v in zip(access.aligns, both)]
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
@@ -200,15 +200,15 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
 def known_multiples(
     analysis: Analysis, lanes: int, env: dict[str, int], alignments: dict[Value, int]
 ) -> frozenset[Any]:
-    """The sizes, of those that may be known as such along the kept axes, that are multiples of so many lanes."""
-    reach = analysis.once(_Reach, True)
-    *_, sizes = reach.bounds()(env, alignments)
-    return frozenset(n for n, size in zip(reach.multiples, sizes) if lanes > 1 and size % lanes == 0)
+    """The sizes along the kept axes that are multiples of ``lanes``."""
+    functions = analysis.once(_AccessFunctions, True)
+    *_, sizes = functions.bounds()(env, alignments)
+    return frozenset(n for n, size in zip(functions.multiples, sizes) if lanes > 1 and size % lanes == 0)
 
 
 def of_slices(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> Access | None:
-    """``access`` with the widest vectors that results are aligned for, where all that moves elements along a dimension
-    are slices: of what these read vectors begin anywhere."""
+    """``access`` with the widest vectors that results are aligned for; vectors of sliced inputs may be unaligned. None
+    if an op other than a slice remaps indices."""
     if any(op.row.indexed and op.name != "slice" for op in analysis.ops):
         return None
     extent, *steps = analysis.values(_steps_of_results, env)
@@ -223,14 +223,15 @@ def of_slices(analysis: Analysis, access: Access, env: dict[str, int], alignment
 
 
 def _steps_of_results(analysis: Analysis) -> tuple:
-    """The innermost loop's extent, and how far steps along the loops are in results."""
+    """The innermost loop's extent, and the strides of results along each loop."""
     loops = analysis.loops(analysis.kept)
     return size_of(loops[-1]), *(analysis.axis_stride(v, loop[-1]) for v in analysis.outputs for loop in loops)
 
 
 def _symbolic_lengths(analysis: Analysis, inner) -> set:
-    """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops
-    that index along a dimension. No others: each that is a multiple or not makes another variant."""
+    """Symbolic sizes at whose multiples vectors along the loop ``inner`` must end: the loop's extents, and the starts,
+    extents and paddings of ops that remap indices. It is a minimal set, since each of these sizes may double the number
+    of compiled programs."""
     out: set[Size] = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.row.indexed:
@@ -246,10 +247,10 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     return {n for n in out if not isinstance(n, int)}
 
 
-def _pieces(analysis: Analysis) -> list[tuple[Size, set[Axis]]]:
-    """The starts, paddings and pieces of ops that index along a dimension, which no vector may reach across: each with
-    the axes along which indices count from there."""
-    together, out = _connected(analysis), []
+def _boundaries(analysis: Analysis) -> list[tuple[Size, set[Axis]]]:
+    """The starts, paddings and operand lengths of ops that remap indices, which no vector may cross, each with the axes
+    along which it counts."""
+    connected, out = _connected(analysis), []
     for op in analysis.ops:
         if op.name in ("concatenate", "roll"):
             lengths = [v.shape[op.attrs["axis"]] for v in op.operands] if op.name == "concatenate" else op.cuts
@@ -258,13 +259,13 @@ def _pieces(analysis: Analysis) -> list[tuple[Size, set[Axis]]]:
             cuts = [(n, d) for d, n in enumerate(op.cuts)]
         for n, d in cuts:
             dims = [analysis.axes.dims(v)[d] for v in (op.result, op.operands[0])]
-            out.append((n, {b for dim in dims for a in dim for b in together.get(a, {a})}))
+            out.append((n, {b for dim in dims for a in dim for b in connected.get(a, {a})}))
     return [(n, along) for n, along in out if n != 0]
 
 
 def _connected(analysis: Analysis) -> dict[Axis, set[Axis]]:
-    """Axes between which indices go over: those of an operand's dimension and of the result's that it becomes. Where
-    that is no dimension alone, as in a reshape, all of both."""
+    """Axes that an op maps to each other: those of an operand's dimension and of the corresponding result dimension.
+    For ops without a correspondence of dimensions, such as reshapes, all axes of both."""
     groups: dict[Axis, set[Axis]] = {}
     dims = analysis.axes.dims
     for op in analysis.ops:
@@ -279,6 +280,6 @@ def _connected(analysis: Analysis) -> dict[Axis, set[Axis]]:
                 pairs = [] if one <= other or other <= one else [(list(one), list(other))]
             for source, found in pairs:
                 if source != found:
-                    joined = {a for axis in (*source, *found) for a in groups.get(axis, {axis})}
-                    groups.update(dict.fromkeys(joined, joined))
+                    union = {a for axis in (*source, *found) for a in groups.get(axis, {axis})}
+                    groups.update(dict.fromkeys(union, union))
     return groups

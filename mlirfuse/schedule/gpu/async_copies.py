@@ -1,7 +1,6 @@
-"""Vectors on their way from memory into shared memory (``cp.async``), several turns of a loop ahead of their use.
+"""Asynchronous copies from global to shared memory (``cp.async``), issued several loop iterations before their use.
 
-Each thread copies what it will itself read: it waits for its own copies, and needs no barrier.
-"""
+Each thread copies the elements that it reads itself, so that it waits for its own copies and needs no barrier."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import STAY_L2, Env
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody
 
-SIZES = (4, 8, 16)  # bytes that one copy can have
+SIZES = (4, 8, 16)  # bytes of one copy
 
 
 class AsyncCopies:
-    """Shared memory for ``stages`` turns of a loop, in each of which a thread brings the vectors of ``values``, in this
-    order."""
+    """A multi-stage buffer in shared memory for ``stages`` loop iterations. In each iteration, a thread copies one
+    vector of each of ``values``, in this order."""
 
     def __init__(self, body: GpuBody, values: list[Value], lanes: int, stages: int):
         self.body, self.lanes, self.stages = body, lanes, stages
@@ -30,10 +29,12 @@ class AsyncCopies:
         self.base = body.reserve_dynamic(stages * self.iteration_bytes)
         if any(memory.hint == STAY_L2 for memory in self.memories):
             lower_lanes = body.e.bitcast(body.special("lanemask.lt"), dt.u32)
-            self.nothing = body.e.bitcast(body.e.shr(lower_lanes, 31), dt.i32)  # the last lane is lower than none
+            self.nothing = body.e.bitcast(
+                body.e.shr(lower_lanes, 31), dt.i32
+            )  # always 0: no mask of lower lanes has bit 31
 
     def start(self, stage: Val, places: list[tuple[Value, Env]]) -> None:
-        """Starts the copies of one turn into ``stage`` (i32): each vector from where it lies."""
+        """Issue the copies of one iteration into ``stage`` (i32), and commit them as one group."""
         e, k = self.body.e, self.body.k
         for at, ((value, env), memory) in enumerate(zip(places, self.memories)):
             nbytes = self.lanes * memory.dtype.bytes
@@ -48,9 +49,8 @@ class AsyncCopies:
         e.line("nvvm.cp.async.commit.group")
 
     def _start_hinted(self, there: str, here: str) -> None:
-        """One copy whose source stays in the second-level cache. ptxas (13.0) makes an illegal instruction of one with
-        a policy and with an address that is partly uniform: so each address goes through what only the threads know to
-        be nothing."""
+        """Issue one copy with an L2 cache policy that keeps its source. ptxas (13.0) emits an illegal instruction for
+        such a copy if its address is partly uniform; the xor with a per-thread value that is always 0 prevents that."""
         e = self.body.e
         address = e.xor(e.op(f"llvm.ptrtoint {there} : !llvm.ptr<3> to i32", dt.i32), self.nothing)
         text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
@@ -60,16 +60,16 @@ class AsyncCopies:
         )
 
     def put(self, stage: Val, vals: list[Val]) -> None:
-        """Stores vectors that were loaded, as they are in memory, where :meth:`start` would copy them to."""
+        """Store loaded vectors, in their memory format, where :meth:`start` would copy them."""
         for at, val in enumerate(vals):
             self.body.shared_store(self._address(stage, at), val, self.lanes * val.dtype.bytes)
 
     def wait(self, others: int) -> None:
-        """Waits until at most this many of the turns that were started last are under way."""
+        """Wait until at most ``others`` of the latest iterations' copies are in flight."""
         self.body.e.line(f"nvvm.cp.async.wait.group {others}")
 
     def read(self, stage: Val) -> list[Val]:
-        """The vectors of the turn in ``stage``, as they are in memory."""
+        """The vectors of the iteration in ``stage``, in their memory format."""
         found = []
         for at, memory in enumerate(self.memories):
             dtype = self.body.k.held(memory.dtype)
@@ -77,7 +77,7 @@ class AsyncCopies:
         return found
 
     def next(self, stage: Val) -> Val:
-        """The stage of the next turn."""
+        """The stage after ``stage``."""
         e = self.body.e
         following = e.add(stage, 1)
         return e.select(e.cmp("eq", following, self.stages), e.const(0, dt.i32), following)
@@ -89,13 +89,13 @@ class AsyncCopies:
 
 
 def possible(analysis: Analysis, access: Access, values: list[Value], lane: Axis) -> bool:
-    """Whether every vector of these inputs along ``lane`` can be copied at once, by a machine that has such copies."""
+    """Whether one ``cp.async`` can copy each vector of ``values`` along ``lane``, on a device that has them."""
     known = dict(zip(analysis.inputs, access.aligns))
-    whole = all(access.lanes * v.dtype.bytes in SIZES and known[v] >= access.lanes * v.dtype.bytes for v in values)
-    return bool(values) and whole and all(analysis.axis_stride(v, lane) == 1 for v in values)
+    copyable = all(access.lanes * v.dtype.bytes in SIZES and known[v] >= access.lanes * v.dtype.bytes for v in values)
+    return bool(values) and copyable and all(analysis.axis_stride(v, lane) == 1 for v in values)
 
 
 def streamed_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs with elements of their own for each kept and each reduced index: memory that is read once."""
+    """The inputs that vary along both kept and reduced axes, i.e. memory that is read once."""
     reduced, kept = set(analysis.reduced), set(analysis.kept)
     return [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v)) and kept & set(analysis.axes.flat(v))]

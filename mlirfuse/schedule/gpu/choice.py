@@ -1,7 +1,6 @@
-"""The schedulers of GPUs, in the order in which they are asked: a new one is a file and a line here.
+"""The GPU schedulers, in order of preference. To add one, write a file and add a line here.
 
-Rows of softmax and layer norm are :class:`GpuRows`'.
-"""
+:class:`GpuRows` takes the rows of softmax and layer norm."""
 
 from __future__ import annotations
 

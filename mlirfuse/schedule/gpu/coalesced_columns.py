@@ -1,4 +1,4 @@
-"""How long a GPU's columns are, and which rows across them are taken as one, so that vectors divide them."""
+"""Coalesces rows of GPU column reductions: treats several rows as one whose length the vector width divides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlirfuse.schedule.gpu.access import Access
 
 
 def extents(analysis: Analysis) -> tuple:
-    """Columns, what is above each other of them among the kept axes, rows."""
+    """The numbers of columns along the innermost kept loop, of points of the outer kept loops, and of rows."""
     loops = analysis.loops(analysis.kept)
     return (
         size_of(loops[-1]),
@@ -18,8 +18,8 @@ def extents(analysis: Analysis) -> tuple:
     )
 
 
-def _folds(analysis: Analysis) -> bool:
-    """Whether rows can be folded: all that is read or written of them lies in memory row behind row."""
+def _can_coalesce(analysis: Analysis) -> bool:
+    """Whether several rows can be treated as one: all full-size inputs and outputs are contiguous across rows."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     if (
         not kept
@@ -28,9 +28,8 @@ def _folds(analysis: Analysis) -> bool:
         or any(op.row.accumulator == "position" for op in analysis.phases[0])
     ):
         return False
-    if any(
-        op.row.kind == "random" for op in analysis.ops
-    ):  # an element's number is counted in its own tensor's shape, from row and column apart
+    # A random number depends on its index in its tensor, which is computed from row and column.
+    if any(op.row.kind == "random" for op in analysis.ops):
         return False
     domain, size = set(analysis.domain), size_of(kept[-1])
     full = _full(analysis)
@@ -40,29 +39,29 @@ def _folds(analysis: Analysis) -> bool:
 
 
 def written(analysis: Analysis) -> list[Value]:
-    """The outputs as long as the columns."""
+    """The full-size outputs, which vary along the rows."""
     reduced = set(analysis.reduced)
     return [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
 
 
 def _full(analysis: Analysis) -> list[Value]:
-    """The inputs with dimensions, and the outputs as long as the columns."""
+    """The inputs with dimensions, and the full-size outputs."""
     return [v for v in analysis.inputs if v.rank] + written(analysis)
 
 
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:
-    """What rows have that is read or written, and the elements of each that an access of at most 16 bytes has."""
+    """The full-size inputs and outputs, and the elements of each in an access of at most 16 bytes."""
     full = _full(analysis)
     return full, min(16 // max((v.dtype.bytes for v in full), default=16), 8)
 
 
 def unstacked(analysis: Analysis) -> bool:
-    """Whether no columns lie above each other: what folded rows leave in parts has no place for those."""
+    """Whether there is only one kept loop: the partial accumulators of coalesced rows have no other dimension."""
     return len(analysis.loops(analysis.kept)) == 1
 
 
 def _steps_above(analysis: Analysis) -> tuple:
-    """How far columns above each other are in memory."""
+    """The strides of inputs along the outer kept loops."""
     above = analysis.loops(analysis.kept)[:-1]
     return tuple(dict.fromkeys(analysis.axis_stride(v, loop[-1]) for v in analysis.inputs if v.rank for loop in above))
 
@@ -70,12 +69,12 @@ def _steps_above(analysis: Analysis) -> tuple:
 def coalesced(
     analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
 ) -> tuple[int, Access]:
-    """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
-    be had."""
+    """The number of rows to treat as one so that vectors of 16 bytes divide them, and the access then; 1 if
+    impossible."""
     columns, _, rows = analysis.values(extents, env)
     wide, lanes = analysis.once(_widest)
     coalesced_rows = lanes // min(columns & -columns, lanes)
-    if coalesced_rows == 1 or access.lanes >= lanes or rows % coalesced_rows or not analysis.once(_folds):
+    if coalesced_rows == 1 or access.lanes >= lanes or rows % coalesced_rows or not analysis.once(_can_coalesce):
         return 1, access
     if any(step % lanes for step in analysis.values(_steps_above, env)):
         return 1, access

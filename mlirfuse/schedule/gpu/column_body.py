@@ -1,5 +1,4 @@
-"""The kernel of columns on a GPU: a block's threads walk down them, or keep them in registers (``gpu/columns.py``
-chooses)."""
+"""The GPU kernel for columns: threads iterate down them, or keep them in registers, as ``gpu/columns.py`` chooses."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
-# Threads a multiprocessor of half types' columns that are written while they are summed in parts, by lanes.
+# Threads per multiprocessor, by lanes, for split columns of 16-bit floats with full-size outputs.
 WRITTEN = {8: 768, 4: 1024}
 
-Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
+Place = tuple[Env, Val | None]  # of a row, and the condition under which the row exists (None: always)
 
 
 class ThreadPlace(NamedTuple):
-    """A thread's place in its block, along the columns and down them, and its vector's first column; whether there is
-    such a column; its env."""
+    """A thread's indices in its block, along the columns and down them; its vector's first column; whether that column
+    exists; its env."""
 
     x: Val
     y: Val
@@ -39,21 +38,21 @@ class ThreadPlace(NamedTuple):
 
 
 def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
-    """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last
-    column instead."""
+    """The ThreadPlace of this thread in the ``block_column``-th block along ``columns``. Threads beyond the last column
+    read the last one."""
     e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
     inside = e.cmp("lt", column, body.size(columns))
-    held = e.min(column, e.sub(body.size(columns), lanes))
+    clamped = e.min(column, e.sub(body.size(columns), lanes))
     env: Env = {}
     body.unlinear(env, loops[:-1], above)
-    body.set_loop(env, loops[-1], Index(held, 1, lanes) if lanes > 1 else Index(held))
-    return ThreadPlace(x, y, held, inside, env)
+    body.set_loop(env, loops[-1], Index(clamped, 1, lanes) if lanes > 1 else Index(clamped))
+    return ThreadPlace(x, y, clamped, inside, env)
 
 
 def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) -> tuple[Val, Val]:
-    """The first row of one of ``split`` parts, and the first behind it."""
+    """The first row of one of ``split`` parts, and the end."""
     e, low, high = body.e, body.e.const(0, body.index), body.size(rows)
     if split > 1:
         length = body.size(sz.ceildiv(rows, split))
@@ -65,7 +64,7 @@ def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) ->
 def down_rows(
     body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit, loop=None
 ) -> list[Val]:
-    """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time, by ``loop``."""
+    """Run ``visit`` over a thread's rows: every ``step``-th of ``rows``, ``p.unroll`` at a time, in a ``loop``."""
     e, (first, high), span = body.e, rows, step * p.unroll
     loop = loop or body.loop
 
@@ -95,16 +94,17 @@ def down_rows(
 
 
 def _loaded_at_once(body: GpuBody, p) -> bool:
-    """Whether the rows that are left of a turn are loaded at once, too: of 1000 rows 15 waited one for the other. What
-    is written of each row would take its registers a second time: SiLU's gradient and its sum, 20000×2730 bf16, 242 →
-    320 µs."""
+    """Whether the remainder of the unrolled loop also loads its rows at once: of 1000 rows, 15 were loaded one after
+    the other. Not for full-size outputs, which would need their registers twice: SiLU's gradient and its sum,
+    20000×2730 bf16, 242 → 320 µs."""
     return not written(body.analysis) and not p.vectors_per_thread and len(body.analysis.once(joint.online)) == 1
 
 
 def totals_of(
     body: GpuBody, p, phase: list[Op], step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], visit
 ) -> list[tuple[Val, ...]]:
-    """A thread's accumulators, which ``visit`` carries, over its rows (as :func:`down_rows` has them)."""
+    """A thread's accumulators over its rows. ``visit`` carries them, and the other arguments are those of
+    :func:`down_rows`."""
     e, lanes = body.e, p.access.lanes
     start = [v for op in phase for v in red.identity(e, op, lanes)]
     if not p.blocks:
@@ -115,7 +115,7 @@ def totals_of(
 
 
 def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
-    """Accumulators with the elements at ``places``."""
+    """The accumulators ``state`` updated with the elements at ``places``."""
     e, k = body.e, body.k
     for env, _ in places:
         for op in phase:
@@ -131,21 +131,25 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 
 
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if
-    there are several."""
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or partial accumulators if it is
+    split."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
-    min_blocks_per_sm = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
+    min_blocks_per_sm = (
+        max(1, 1024 // threads) if p.blocks else 1
+    )  # else ptxas uses too many registers for compensated totals
     down, wide = set(analysis.reduced), written(analysis)
     streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
-    if not p.blocks and p.split > 1 and wide and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run at once
+    if (
+        not p.blocks and p.split > 1 and wide and all(v.dtype.bytes <= 2 for v in streamed)
+    ):  # all parts run concurrently
         min_blocks_per_sm = max(1, WRITTEN.get(p.access.lanes, threads) // threads)
     body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, min_blocks_per_sm)
     e, k = body.e, body.k
     lanes = p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else None
     if rank is not None:
-        body.cluster_arrive(orders=False)  # waited for before other blocks' shared memory is written
+        body.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
@@ -164,21 +168,21 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     elif rank is not None:
         partial = Index(body.wide(rank))
     above, block_column = k.divmod(q, across) if outer else (Index(0), q)
-    x, y, held, inside, base_env = place_of(body, p, columns, above, block_column)
+    x, y, first_column, inside, base_env = place_of(body, p, columns, above, block_column)
     low, high = rows_of_partial(body, rows, p.split * p.cluster, partial)
     first = e.add(low, body.wide(y))
     block = BlockColumns(body, p.tx, p.ty, x, y)
 
     def at(row: Val) -> Env:
         env = dict(base_env)
-        if p.coalesced_rows > 1:  # memory is one row: a place in it stands for row and column
-            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
+        if p.coalesced_rows > 1:  # the index of the innermost loop is linear over rows and columns
+            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), first_column), 1, lanes))
             return env
         body.unlinear(env, loops, Index(row))
         return env
 
     def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
-        """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
+        """Each thread's accumulators over its rows. The first phase also writes outputs that need no reduction."""
 
         def visit(places: list[Place], state: list[Val]) -> list[Val]:
             out = accumulated(body, phase, places, state)
@@ -193,7 +197,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
             valid = inside if there is None else e.and_(inside, there)
             body.store_at(values, env, analysis.domain, valid, predicated=there is None)
 
-    needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store it
+    needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store
     for phase in phases:
         totals = block.combine(phase, over_rows(phase), needed)
         if rank is not None:
@@ -209,7 +213,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
                         of_part = body.size(sz.mul(kept, p.coalesced_rows))
                         offset = e.add(
                             e.mul(k.scalar(partial.base), of_part),
-                            e.add(e.mul(k.scalar(above.base), body.size(columns)), held),
+                            e.add(e.mul(k.scalar(above.base), body.size(columns)), first_column),
                         )
                         store_partial(body, memory, offset, v)  # lanes divide the columns
     if full:

@@ -1,13 +1,11 @@
-"""Outer reductions and normalizations on a GPU: memory runs along a kept axis, the reduced axes are rows above each
-other.
+"""Column reductions and normalizations on a GPU: a kept axis is contiguous in memory, and the reduced axes are rows.
 
-``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows
-with several loads in flight, and the block's threads of one column combine through shared memory. Few columns are split
-over several blocks, whose accumulators meet in a cluster, or are combined by a second kernel. Rows of odd lengths are
-*folded*: several of them, one behind the other, are one row of a length that vectors divide; the second kernel combines
-what came of each column in them, or a block gathers it (``gpu/unaligned_columns.py``). Columns that a block's registers
-hold, or the shared memory of a cluster's (``gpu/shared_columns.py``), are read once, however many phases there are.
-"""
+``tx`` threads are along the columns, each with one vector of them, and ``ty`` along the rows. A thread iterates down
+its rows with several loads in flight, and the block's threads of one column combine through shared memory. Few columns
+are split among blocks, whose accumulators a cluster or a second kernel combines. If vectors do not divide the row
+length, several adjacent rows are *coalesced* to one whose length they divide; the second kernel combines the partial
+accumulators of each column, or a block does (``gpu/unaligned_columns.py``). Columns that fit in a block's registers, or
+in the shared memory of a cluster (``gpu/shared_columns.py``), are read once, whatever the number of phases."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.unaligned_columns import gather
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-MOST_REGISTER_ELEMENTS = 512  # elements of a turn of a thread: more is only longer to compile
+MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
 
 
 class GpuColumns(GpuScheduler[Params]):
-    """Reductions down columns, and what is as long as they are."""
+    """Column reductions and normalizations."""
 
     name = "columns"
     parameters = Params
@@ -55,7 +53,7 @@ class GpuColumns(GpuScheduler[Params]):
         )
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
-        """A block walks down columns slowly, with a few rows under way."""
+        """Whether columns are neither register-resident nor in shared memory, and stages use more of the device."""
         if analysis.once(needs_of).one_pass:
             return None
         columns, above, rows = analysis.values(extents, env)
@@ -65,13 +63,13 @@ class GpuColumns(GpuScheduler[Params]):
         return not p.in_registers and not p.vectors_per_thread and rows >= heuristics.shared_rows_least and long
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        """Two if there are parts."""
+        """One kernel, or two if columns are split."""
         if p.vectors_per_thread:
             return [in_shared(name, analysis, slots, p)]
         kernels = [(gather if p.unaligned else walk_down)(name, analysis, slots, p)]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
         if partials > 1:
-            # columns of a warp: one where they are few and have many parts, each with threads of its own
+            # Columns per warp: one if they are few and have many parts.
             points = 1 if p.tx < 32 and partials >= 64 else 8
             phase = analysis.once(joint.online)[0]
             kernels.append(finish(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
@@ -80,18 +78,18 @@ class GpuColumns(GpuScheduler[Params]):
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> None:
-        require(is_outer(analysis, env), "columns: for these sizes memory runs along the reduced axes")
+        require(is_outer(analysis, env), "columns: for these sizes a reduced axis is contiguous, not a kept one")
         columns = ColumnsOfSize(analysis, p.access, env, alignments, properties)
         needs, rows = analysis.once(needs_of), columns.all_rows
         check_threads(p.tx, p.ty)
         check_cluster(p.cluster, properties)
-        for name, n in (("unroll", p.unroll), ("split", p.split), ("fold", p.coalesced_rows)):
-            require(n >= 1, f"{name} = {n}: one at least")
-        require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: a power of two")
+        for name, n in (("unroll", p.unroll), ("split", p.split), ("coalesced_rows", p.coalesced_rows)):
+            require(n >= 1, f"{name} = {n}: must be at least 1")
+        require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
             coalesced_rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
-            require(needs.one_pass and coalesced_rows > 1, "coalesced_rows: these rows cannot be folded")
-            require(p.unaligned or analysis.once(unstacked), "coalesced_rows: columns above each other are gathered")
+            require(needs.one_pass and coalesced_rows > 1, "coalesced_rows: these rows cannot be coalesced")
+            require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
             same = (
                 p.coalesced_rows == coalesced_rows
                 and p.access.lanes == access.lanes
@@ -99,51 +97,54 @@ class GpuColumns(GpuScheduler[Params]):
             )
             require(
                 same,
-                f"coalesced_rows = {p.coalesced_rows}: here {coalesced_rows} rows of vectors of {access.lanes} as one",
+                f"coalesced_rows = {p.coalesced_rows}: must be {coalesced_rows}, with vectors of {access.lanes}",
             )
             require(
                 not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
-                "coalesced_rows: rows are not held, in chunks or in clusters",
+                "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
             )
             rows //= coalesced_rows
         else:
             self.check_access(analysis, p, True, env, alignments, properties)
-            require(not p.unaligned, "unaligned: rows that are folded")
-        require(p.split == 1 or needs.one_pass, "split: columns that take more than one pass")
+            require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
+        require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
         require(
             p.split == 1 or (p.cluster == 1 and not p.in_registers and not p.vectors_per_thread),
-            "split: beside cluster, held or chunks",
+            "split: excludes cluster, in_registers and vectors_per_thread",
         )
-        require(p.blocks >= 0, f"blocks = {p.blocks}: not negative")
-        require(not p.blocks or not (p.in_registers or p.vectors_per_thread), "blocks: of columns that are walked down")
-        require(p.cluster <= p.ty, f"cluster = {p.cluster}: a row of threads for each of its blocks, ty = {p.ty}")
+        require(p.blocks >= 0, f"blocks = {p.blocks}: must not be negative")
+        require(
+            not p.blocks or not (p.in_registers or p.vectors_per_thread),
+            "blocks: excludes in_registers and vectors_per_thread",
+        )
+        require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
         if p.unaligned:
             least = max(p.coalesced_rows, p.access.lanes)
-            require(p.ty >= least, f"unaligned: ty = {p.ty}, a block has {least} rows of threads at least")
+            require(p.ty >= least, f"unaligned: ty = {p.ty}, must be at least {least}")
             nbytes = columns.meeting(p.tx, p.ty, p.access.lanes)
-            require(nbytes <= SHARED, f"unaligned: {nbytes} bytes of shared memory, {SHARED} are there")
+            require(nbytes <= SHARED, f"unaligned: needs {nbytes} bytes of shared memory, {SHARED} are available")
             return
         needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.accumulator_bytes
         require(
             needed <= SHARED or bool(p.vectors_per_thread),
-            f"tx, ty: {needed} bytes of shared memory, {SHARED} are there",
+            f"tx, ty: need {needed} bytes of shared memory, {SHARED} are available",
         )
         if p.vectors_per_thread:
             require(columns.can_copy(), "vectors_per_thread: columns cannot be copied to shared memory")
-            held = p.ty * p.cluster * p.vectors_per_thread
-            require(held >= rows, f"ty * cluster * vectors_per_thread = {held}: there are {rows} rows")
+            covered = p.ty * p.cluster * p.vectors_per_thread
+            require(covered >= rows, f"ty * cluster * vectors_per_thread = {covered}: there are {rows} rows")
             nbytes, room = columns.shared_bytes(p.vectors_per_thread, p.tx * p.ty) + needed, properties.shared_per_block
             require(
                 nbytes <= room,
-                f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, a block has {room}",
+                f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
             )
-            require(not p.in_registers, "in_registers: not beside chunks")
+            require(not p.in_registers, "in_registers: excludes vectors_per_thread")
         else:
-            require(p.cluster == 1 or needs.one_pass, "cluster: columns that are read once, or in chunks")
+            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need vectors_per_thread")
         if p.in_registers:
             require(
                 p.cluster == 1 and p.ty * p.unroll >= rows,
-                f"in_registers: ty * unroll = {p.ty * p.unroll}, {rows} rows",
+                f"in_registers: ty * unroll = {p.ty * p.unroll} must cover {rows} rows, without cluster",
             )
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
         require(
@@ -152,6 +153,6 @@ class GpuColumns(GpuScheduler[Params]):
 
 
 def _rows_per_iteration(p: Params) -> int:
-    """Rows of which all threads of a column take theirs in a turn."""
+    """Rows that all threads of a column process in one iteration."""
     threads = p.ty if p.unaligned else p.ty * p.coalesced_rows
     return threads * p.unroll * p.split * p.cluster

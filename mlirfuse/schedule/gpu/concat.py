@@ -1,15 +1,14 @@
-"""Pointwise segments whose rows are joined, padded or shifted at any element, on a GPU.
+"""Pointwise segments on a GPU with concatenated, padded or rolled rows, whose operands may start at any element.
 
-Results lie in one line of memory, in aligned vectors of it a thread computes one. What a row is joined of cuts the line
-into pieces; in one piece all elements come by the same ops from runs of the inputs, which is known when the code is
-written: ``|`` ends a vector of four of rows that are joined of three and of six elements,
+Results are contiguous, and each thread computes one aligned vector of them. The operands split a row into intervals; in
+one interval all elements are computed by the same ops from contiguous input ranges, which are known at compile time.
+Rows concatenated of three and of six elements, with vectors of four separated by ``|``:
 
     a a a b | b b b b | b a a a | b b b b | b b a a | ...
 
-Wide pieces have blocks for the vectors inside of them. Vectors that reach across the end of one, and over narrow ones
-behind it, have others: these compute a vector of each piece and choose lanes. Inputs are read at any element, in
-vectors that memory is aligned for (:meth:`mlirfuse.lowering.kernel.memory.Accesses._load_past`).
-"""
+Wide intervals have blocks for the vectors inside of them. Other blocks process the vectors that cross the end of a wide
+interval, and the narrow intervals after it: they compute a vector of each interval and select lanes. Inputs may be
+unaligned, and are read by aligned vectors (:meth:`mlirfuse.lowering.kernel.memory.Accesses._load_past`)."""
 
 from __future__ import annotations
 
@@ -36,11 +35,11 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.windows import unaligned_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-MOVING = ("slice", "pad", "concatenate", "roll")  # what may index along a dimension here
+REMAPPING = ("slice", "pad", "concatenate", "roll")  # the index-remapping ops that are supported
 
 
 class Params(NamedTuple):
-    """Threads of a block; ``rows`` whose pieces blocks that follow each other compute; ``wide``: the pieces that have
+    """``threads`` per block; ``rows`` whose intervals consecutive blocks compute; ``wide``: the intervals that have
     blocks of their own."""
 
     access: Access
@@ -50,7 +49,8 @@ class Params(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """``low … high-1`` of the axis along which rows are cut, and where in a row it begins."""
+    """The indices ``low … high-1`` of the concatenation axis, the first element's offset ``start`` in a row, and the
+    length."""
 
     low: Size
     high: Size
@@ -59,8 +59,8 @@ class Interval(NamedTuple):
 
 
 class ConcatRows(NamedTuple):
-    """The rows of a segment: their loops, the innermost loop, the axis along which they are cut, the pieces of one, its
-    length, and the tensors that lie in memory as the results do."""
+    """The rows of a segment: their loops, the innermost loop, the axis that intervals split, the intervals, the row
+    length, and the tensors with the results' memory layout."""
 
     outer: list[list[Axis]]
     inner: list[Axis]
@@ -71,12 +71,13 @@ class ConcatRows(NamedTuple):
 
     @property
     def number(self) -> Size:
+        """The number of rows."""
         return sz.product(size_of(loop) for loop in self.outer)
 
 
 class Cell(NamedTuple):
-    """What blocks of one kind compute of each row: ``vectors`` inside of a piece, or across the end of the first of
-    ``intervals``, up to the last one. Pieces from ``wraps`` on are those of the next row."""
+    """The part of each row that one kind of block computes: ``vectors`` inside of one interval, or across the end of
+    the first of ``intervals`` up to the last. Intervals from ``wraps`` on belong to the next row."""
 
     intervals: list[Interval]
     wraps: int
@@ -84,17 +85,18 @@ class Cell(NamedTuple):
 
 
 def _rows(analysis: Analysis) -> ConcatRows | None:
-    """The rows of a segment that can be computed piece by piece."""
+    """The rows of a segment that this scheduler supports, or None."""
     loops, outputs = analysis.loops(analysis.kept), analysis.outputs
     indexed = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
-    if not loops or not indexed or numbers_elements(analysis) or any(op.name not in MOVING for op in indexed):
+    if not loops or not indexed or numbers_elements(analysis) or any(op.name not in REMAPPING for op in indexed):
         return None
     line = [sz.product(a.size for a in analysis.kept[k + 1 :]) for k in range(len(analysis.kept))]
-    whole = {a: s for a, s in zip(analysis.kept, line) if a.size != 1}
+    strides = {a: s for a, s in zip(analysis.kept, line) if a.size != 1}
     in_line = frozenset(
         v
         for v in analysis.inputs + outputs
-        if set(whole) <= set(analysis.axes.flat(v)) and all(analysis.axis_stride(v, a) == s for a, s in whole.items())
+        if set(strides) <= set(analysis.axes.flat(v))
+        and all(analysis.axis_stride(v, a) == s for a, s in strides.items())
     )
     if not in_line.issuperset(outputs) or in_line.issuperset(analysis.inputs):
         return None
@@ -113,8 +115,8 @@ def _rows(analysis: Analysis) -> ConcatRows | None:
 
 
 def numbers_elements(analysis: Analysis) -> bool:
-    """Whether ops need to know where their elements are among all: random numbers, and reshapes, but of what is only
-    written as it lies."""
+    """Whether ops depend on the linear index of their elements: random numbers, and reshapes other than of an output's
+    layout."""
     flat = analysis.axes.flat
     return any(
         op.row.kind == "random"
@@ -124,10 +126,10 @@ def numbers_elements(analysis: Analysis) -> bool:
 
 
 def _cuts(analysis: Analysis, axis: Axis) -> list[Size] | None:
-    """Where rows along ``axis`` are cut, in order; None where nobody knows the order."""
+    """The boundaries between intervals along ``axis``, in order; None if the order depends on sizes."""
     found: list[Size] = []
     for op in analysis.ops:
-        if op.name not in MOVING:
+        if op.name not in REMAPPING:
             continue
         for d, dim in enumerate(analysis.axes.dims(op.result)):
             if list(dim) != [axis]:
@@ -142,7 +144,7 @@ def _cuts(analysis: Analysis, axis: Axis) -> list[Size] | None:
             else:
                 here = list(itertools.accumulate(v.shape[d] for v in op.operands))
             here = [cut for cut in dict.fromkeys(here) if cut not in (0, axis.size, *found)]
-            for cut in here if found else ():  # those of one op are in order
+            for cut in here if found else ():  # those of one op are ordered
                 at = next((k for k, other in enumerate(found) if not sz.at_least(cut, other)), len(found))
                 if any(not sz.at_least(other, cut) for other in found[at:]):
                     return None
@@ -152,7 +154,7 @@ def _cuts(analysis: Analysis, axis: Axis) -> list[Size] | None:
 
 
 def _stacked(analysis: Analysis, axis: Axis) -> bool:
-    """Whether ``axis`` is one along which tensors are joined that have an extent of 1."""
+    """Whether operands with an extent of 1 are concatenated along ``axis``."""
     return any(
         op.name == "concatenate"
         and list(analysis.axes.dims(op.result)[op.attrs["axis"]]) == [axis]
@@ -162,23 +164,23 @@ def _stacked(analysis: Analysis, axis: Axis) -> bool:
 
 
 def _sources(analysis: Analysis) -> list[Value]:
-    """What differs from piece to piece, of which the results follow element by element in all of them alike."""
+    """The values that are computed differently in each interval, and from which the results follow elementwise."""
     created, dims = {op.result: op for op in analysis.ops}, analysis.axes.dims
     found: dict[Value, bool] = {}  # whether it is a source
-    waiting = list(analysis.outputs)
-    while waiting:
-        value = waiting.pop()
+    worklist = list(analysis.outputs)
+    while worklist:
+        value = worklist.pop()
         if value in found:
             continue
         op = created.get(value)
         operands = op.operands if op and op.row.kind == "elementwise" and op.name != "where" else []
         found[value] = not operands or any(dims(v) not in ([], dims(value)) for v in operands)
-        waiting += [] if found[value] else operands
+        worklist += [] if found[value] else operands
     return [value for value, source in found.items() if source and dims(value)]
 
 
 def _cells(rows: ConcatRows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
-    """The kinds of blocks: for each wide piece one, and one for what is between it and the next."""
+    """The kinds of blocks: for each wide interval one, and one for what is between it and the next."""
     intervals, out = rows.intervals, []
     for first, following in zip(wide, (*wide[1:], len(intervals) + wide[0])):
         out.append(Cell([intervals[first]], 1, sz.floordiv(intervals[first].length, lanes)))
@@ -189,12 +191,12 @@ def _cells(rows: ConcatRows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
 
 
 def _blocks(cell: Cell, p: Params) -> Size:
-    """The blocks of a cell, of so many rows."""
+    """The number of blocks of a cell, for ``p.rows`` rows."""
     return sz.ceildiv(sz.mul(cell.vectors, p.rows), p.threads)
 
 
 class _Body(GpuBody):
-    """Vectors of the line of results."""
+    """The kernel body: computes vectors of the results' linear memory."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: ConcatRows):
         super().__init__(name, analysis, slots, p.access, p.threads)
@@ -202,7 +204,7 @@ class _Body(GpuBody):
         self.k.past = True
 
     def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
-        """The env of the vector at ``vector`` in the line, in a piece that begins at ``begin``."""
+        """The env of the vector at linear index ``vector``, in an interval that starts at ``begin``."""
         rows = self.rows
         env: Env = {}
         self.unlinear(env, rows.outer, Index(row))
@@ -216,7 +218,7 @@ class _Body(GpuBody):
         return env
 
     def inside(self, cell: Cell, row: Val, number: Val) -> None:
-        """The whole vectors of a piece."""
+        """Compute the full vectors of an interval."""
         e, (interval,) = self.e, cell.intervals
         begin = e.add(e.mul(row, self.size(self.rows.length)), self.size(interval.start))
         first = e.and_(e.add(begin, self.lanes - 1), -self.lanes)
@@ -226,13 +228,15 @@ class _Body(GpuBody):
         self.store([(value, self.at(value, env, vector)) for value in self.analysis.outputs], env, vector, valid)
 
     def across(self, cell: Cell, row: Val, number: Val) -> None:
-        """What reaches across the end of a piece. ``row`` is that of the pieces from ``cell.wraps`` on, where there are
-        any: one more than there are then."""
+        """Compute the vectors across the end of an interval. ``row`` is the row of the intervals from ``cell.wraps``
+        on; if there are any, it also takes the value of one row after the last."""
         e, length, count = self.e, self.size(self.rows.length), self.size(self.rows.number)
         wraps = cell.wraps < len(cell.intervals)
         before = e.sub(row, 1) if wraps else row
-        places = [before] * cell.wraps + [row] * (len(cell.intervals) - cell.wraps)
-        begins = [e.add(e.mul(at, length), self.size(interval.start)) for at, interval in zip(places, cell.intervals)]
+        row_numbers = [before] * cell.wraps + [row] * (len(cell.intervals) - cell.wraps)
+        begins = [
+            e.add(e.mul(at, length), self.size(interval.start)) for at, interval in zip(row_numbers, cell.intervals)
+        ]
         first = e.and_(e.add(begins[0], self.size(cell.intervals[0].length)), -self.lanes)
         vector = e.add(first, e.mul(number, self.lanes))
         valid, elements = e.cmp("lt", vector, begins[-1]), e.mul(count, length)
@@ -240,11 +244,11 @@ class _Body(GpuBody):
             valid = e.and_(valid, e.and_(e.cmp("ge", vector, 0), e.cmp("lt", vector, elements)))
         lane = e.iota(self.index, self.lanes)
         found: dict[Value, Val] = {}
-        for at, interval, begin in zip(places, cell.intervals, begins):
-            held = e.max(e.min(at, e.sub(count, 1)), 0) if wraps else at
-            env = self.row_at(held, interval, vector, begin)
+        for at, interval, begin in zip(row_numbers, cell.intervals, begins):
+            clamped = e.max(e.min(at, e.sub(count, 1)), 0) if wraps else at
+            env = self.row_at(clamped, interval, vector, begin)
             here = e.cmp("ge", lane, e.splat(e.sub(begin, vector), self.lanes))
-            with self.k.forget():  # what follows from these is computed of all lanes
+            with self.k.forget():  # values derived from these are computed after the lanes are selected
                 for value in self.analysis.once(_sources):
                     val = self.at(value, env, vector)
                     found[value] = e.select(here, val, found[value]) if value in found else val
@@ -254,13 +258,14 @@ class _Body(GpuBody):
         self.store(values, env, vector, valid, elements if wraps else None)
 
     def at(self, value: Value, env: Env, vector: Val) -> Val:
+        """``value`` for the vector at linear index ``vector``."""
         self.k.line = Line(self.rows.in_line, env, vector, self.lanes)
         return self.k.value(value, env)
 
     def store(
         self, values: list[tuple[Value, Val]], env: Env, vector: Val, valid: Val, elements: Val | None = None
     ) -> None:
-        """Stores vectors; lane by lane where there may be fewer ``elements`` than that."""
+        """Store vectors; lane by lane if the tensors end at linear index ``elements`` within the vector."""
         e, k, line = self.e, self.k, self.k.line
         assert line is not None
         with k.region(f"scf.if {valid} {{"):
@@ -268,8 +273,8 @@ class _Body(GpuBody):
                 for value, val in values:
                     k.store(value, env, val)
                 return
-            whole = e.cmp("le", e.add(vector, self.lanes), elements)
-            with k.region(f"scf.if {whole} {{", "} else {"):
+            fits = e.cmp("le", e.add(vector, self.lanes), elements)
+            with k.region(f"scf.if {fits} {{", "} else {"):
                 for value, val in values:
                     k.store(value, env, val)
             with k.region("", "}"):
@@ -316,7 +321,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
 
 
 class Concat(GpuScheduler[Params]):
-    """Joined and shifted rows."""
+    """Concatenated, padded and rolled rows with long operands."""
 
     name = "concat"
     parameters = Params
@@ -330,7 +335,7 @@ class Concat(GpuScheduler[Params]):
         heuristics, heavy = heuristics_of(properties).concat, costly(analysis, properties)
         found = _access(analysis, env, alignments, properties)
         lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
-        fewest = heuristics.fewest if not heavy and analysis.once(_moved_as_loaded) else heuristics.fewest_computed
+        fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
         if found is None or not fewest <= len(lengths) <= heuristics.most or sizes[0] * sizes[1] < heuristics.least:
             return
         if WIDEST // found.lanes > heuristics.bytes or analysis.once(unaligned_reads) > heuristics.reads:
@@ -353,34 +358,37 @@ class Concat(GpuScheduler[Params]):
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> None:
         check_threads(p.threads, 1)
-        require(power_of_two(p.rows) and p.rows <= p.threads, f"rows = {p.rows}: a power of two up to the threads")
+        require(power_of_two(p.rows) and p.rows <= p.threads, f"rows = {p.rows}: must be a power of two up to threads")
         found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
-        require(found is not None, "pieces: results are not aligned for vectors")
+        require(found is not None, "concat: results are not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
-        require(same, f"access: vectors have {found.lanes} elements here, and alignments are {found.aligns}")
-        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: offsets need 64 bits for these sizes")
+        require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
+        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
         lengths = analysis.values(_lengths, env)
-        require(min(lengths) >= 0, f"pieces: for these sizes they have {lengths} elements")
+        require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
         ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)
-        require(bool(ordered), f"wide = {p.wide}: the numbers of some of {len(lengths)} pieces")
-        require(all(lengths[k] >= lanes for k in p.wide), f"wide = {p.wide}: pieces have {lengths} elements")
+        require(bool(ordered), f"wide = {p.wide}: must be ascending numbers of some of the {len(lengths)} intervals")
+        require(
+            all(lengths[k] >= lanes for k in p.wide),
+            f"wide = {p.wide}: intervals of {lengths} elements must have a vector of {lanes}",
+        )
 
 
 def costly(analysis: Analysis, properties: DeviceProperties) -> bool:
-    """Whether an element takes so many instructions that blocks shall have more threads to take turns."""
+    """Whether an element takes so many instructions that blocks should have more threads, to hide latency."""
     return sum(op.row.cost for op in analysis.ops if not op.row.view) >= heuristics_of(properties).concat.costly
 
 
-def _moved_as_loaded(analysis: Analysis) -> bool:
-    """Whether what is joined or shifted is inputs, in the types that memory holds: nothing is computed before."""
+def _remaps_inputs_only(analysis: Analysis) -> bool:
+    """Whether all remapped operands are inputs in their memory dtype: nothing is computed before."""
     created = {v: op for op in analysis.ops for v in op.results}
-    moving = [op for op in analysis.ops if op.name in MOVING]
-    return all(v not in created or created[v] in moving for op in moving for v in op.operands)
+    remapping = [op for op in analysis.ops if op.name in REMAPPING]
+    return all(v not in created or created[v] in remapping for op in remapping for v in op.operands)
 
 
 def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
-    """``p`` with as many rows at a time as leave the fewest threads without a vector."""
+    """``p`` with the number of rows per group of blocks that leaves the fewest threads idle."""
     cells, rows = _cells(analysis.once(_rows), p.wide, p.access.lanes), analysis.values(_sizes, env)[0]
     vectors = [sz.substitute(cell.vectors, env) for cell in cells]
 
@@ -392,13 +400,13 @@ def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
 
 
 def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
-    """Vectors of the widest type's, as wide as memory allows; None where results are not aligned for them, or where
-    vectors do without this."""
+    """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
+    as wide."""
     both = analysis.inputs + analysis.outputs
     widest = max(analysis.stored(v).bytes for v in both)
     lanes = min(WIDEST // widest, 8)
-    plain = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    if plain.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, env)):
+    ordinary = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, env)):
         return None
     aligns = []
     for value in both:
@@ -407,7 +415,7 @@ def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: 
         if value in analysis.outputs and not aligned:
             return None
         aligns.append(nbytes if aligned else analysis.stored(value).bytes)
-    return plain._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+    return ordinary._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
 def _lengths(analysis: Analysis) -> tuple:
@@ -415,7 +423,7 @@ def _lengths(analysis: Analysis) -> tuple:
 
 
 def _sizes(analysis: Analysis) -> tuple:
-    """Rows, and their length."""
+    """The number of rows, and their length."""
     rows = analysis.once(_rows)
     return rows.number, rows.length
 

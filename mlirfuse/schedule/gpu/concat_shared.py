@@ -1,14 +1,13 @@
-"""Pointwise segments whose rows are joined of short parts, or padded, on a GPU.
+"""Pointwise segments on a GPU with concatenated or padded rows of short operands.
 
-A block makes some rows of what is joined. In memory these rows of each part follow each other without a gap, so whole
-vectors of a part are read, across the ends of its rows, and their elements put where they belong in shared memory:
+A block computes some rows of the concatenation. In memory these rows of each operand are adjacent, so full vectors of
+an operand are read, across row boundaries, and their elements stored at their final offsets in shared memory:
 
-    part 0   a0 a1 a2 | a3 a4 a5         what is joined   a0 a1 a2 b0 b1 | a3 a4 a5 b2 b3
-    part 1   b0 b1 | b2 b3
+    operand 0   a0 a1 a2 | a3 a4 a5         concatenation   a0 a1 a2 b0 b1 | a3 a4 a5 b2 b3
+    operand 1   b0 b1 | b2 b3
 
-There they lie as the results do, in aligned vectors: after a barrier each thread reads such vectors, computes what
-follows of the join, reading whatever else it needs directly, and writes them.
-"""
+There they have the results' layout. After a barrier each thread reads aligned vectors of them, computes everything that
+depends on the concatenation, reading other inputs directly, and writes the results."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 
 class Params(NamedTuple):
-    """Threads of a block; the ``rows`` that it makes, whole vectors of each part; the bytes of shared memory that are
-    reserved for them."""
+    """``threads`` per block; the ``rows`` that it computes, full vectors of each operand; the bytes of ``shared``
+    memory reserved for them."""
 
     access: Access
     threads: int
@@ -47,7 +46,7 @@ class Params(NamedTuple):
 
 
 class ConcatOperand(NamedTuple):
-    """What of a row is ``value``, from the element ``low`` of it on."""
+    """An operand: ``value``, the offset ``low`` of its first element in a row, and its length along the row."""
 
     value: Value
     low: Size
@@ -55,8 +54,8 @@ class ConcatOperand(NamedTuple):
 
 
 class ConcatOp(NamedTuple):
-    """``op`` joins ``operands`` along ``along`` into rows, each at a position along ``down``. ``in_line``: the inputs
-    and outputs whose rows follow each other in memory without a gap."""
+    """``op`` concatenates ``operands`` along the axis ``along`` to rows, which the axis ``down`` enumerates.
+    ``in_line``: the inputs and outputs whose rows are adjacent in memory."""
 
     op: Op
     operands: list[ConcatOperand]
@@ -66,20 +65,21 @@ class ConcatOp(NamedTuple):
 
 
 def _concat(analysis: Analysis) -> ConcatOp | None:
-    """The only join of a segment, if rows of its parts and of what is written follow each other in memory."""
+    """The only concatenation or padding of a segment, if the rows of its operands and of outputs are adjacent in
+    memory."""
     loops, dims = analysis.loops(analysis.kept), analysis.axes.dims
-    moving = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
-    if numbers_elements(analysis) or len(moving) != 1 or len(loops) != 2 or len(loops[1]) != 1:
+    remapping = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
+    if numbers_elements(analysis) or len(remapping) != 1 or len(loops) != 2 or len(loops[1]) != 1:
         return None
-    (op,), down, (along,) = moving, loops[0][-1], loops[1]
+    (op,), down, (along,) = remapping, loops[0][-1], loops[1]
     at = [d for d, dim in enumerate(dims(op.result)) if list(dim) == [along]]
     operands = _operands(op, at[0]) if len(at) == 1 else []
-    rows = {along: along.size}  # the axes that rows lie along, and their lengths
+    rows = {along: along.size}  # the axes along rows, and their lengths
     for operand in operands:
         if operand.value.rank:
             own = dims(operand.value)[at[0]]
             pairs = [pair for d, pair in enumerate(zip(dims(operand.value), dims(op.result))) if d != at[0]]
-            if len(own) != 1 or any(a != b for a, b in pairs):  # rows have to be those of the result
+            if len(own) != 1 or any(a != b for a, b in pairs):  # operand rows must be the result's rows
                 return None
             rows[own[0]] = operand.length
     both, in_line = dict.fromkeys(analysis.inputs + analysis.outputs), set()
@@ -94,7 +94,7 @@ def _concat(analysis: Analysis) -> ConcatOp | None:
 
 
 def _operands(op: Op, dim: int) -> list[ConcatOperand]:
-    """What ``op`` joins along the dimension ``dim``; nothing if that is not what it does."""
+    """The operands that ``op`` concatenates along the dimension ``dim``; empty if it does something else."""
     if op.name == "pad":
         (operand, fill), low, high = op.operands, op.attrs["low"], op.attrs["high"]
         if any((a, b) != (0, 0) for d, (a, b) in enumerate(zip(low, high)) if d != dim):
@@ -111,9 +111,9 @@ def _operands(op: Op, dim: int) -> list[ConcatOperand]:
     return out
 
 
-def _held(analysis: Analysis) -> dt.DType:
-    """How shared memory holds what is joined: inputs, and what is only written, as they are in memory, what is computed
-    with as it is computed."""
+def _shared_dtype(analysis: Analysis) -> dt.DType:
+    """The dtype of the concatenation in shared memory: the memory dtype for inputs and for unmodified outputs, else the
+    compute dtype."""
     concat = analysis.once(_concat)
     dtype, inputs = concat.op.result.dtype, {*analysis.inputs, *(p.value for p in concat.operands if not p.value.rank)}
     kept = all(op.name == "reshape" for op in analysis.ops if concat.op.result in op.operands)
@@ -122,17 +122,18 @@ def _held(analysis: Analysis) -> dt.DType:
 
 
 class _Body(GpuBody):
-    """Rows of a block, one part after the other, and then as they are joined."""
+    """The kernel body: stores the operands of a block's rows to shared memory, and computes from their
+    concatenation."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
         self.p, self.concat = p, analysis.once(_concat)
-        self.held = analysis.once(_held)
+        self.dtype = analysis.once(_shared_dtype)
         self.offset = self.reserve(p.shared)
         self.first = self.e.mul(self.wide(self.block), p.rows)  # the block's first row
 
     def each(self, count: Val, lanes: int, body: Callable[[Val], None]) -> None:
-        """``body`` with the first element of each vector of a thread, of ``count`` elements of the block's rows."""
+        """Run ``body(first element)`` for each vector of this thread, of ``count`` elements of the block's rows."""
 
         def iteration(number: Val, carried: list[Val]) -> list[Val]:
             body(self.e.mul(number, lanes))
@@ -141,8 +142,8 @@ class _Body(GpuBody):
         self.loop(self.wide(self.thread), self.e.div(count, lanes), self.threads, [], iteration)
 
     def positions(self, first: Val, lanes: int, length: Size) -> tuple[Index, Index]:
-        """The row of each lane of a vector, from the block's first row on, and its place in it. No row is shorter than
-        a vector."""
+        """The row of each lane of a vector, counted from the block's first row, and its index in the row. Rows must be
+        at least as long as a vector."""
         e = self.e
         down, along = self.k.divmod(Index(first), length)
         if lanes == 1:
@@ -156,7 +157,7 @@ class _Body(GpuBody):
         return Index(0, 0, lanes, row), Index(0, 0, lanes, column)
 
     def flat(self, env: Env, axis: Axis, length: Size, first: Val, lanes: int) -> None:
-        """Sets ``env`` to a vector of rows along ``axis``, which runs across their ends."""
+        """Set ``env`` to a vector of rows along ``axis`` that may cross row boundaries."""
         down, along = self.positions(first, lanes, length)
         row = self.k.add(Index(self.first), down)
         self.set_loop(env, self.analysis.loops(self.analysis.kept)[0], row)
@@ -165,15 +166,15 @@ class _Body(GpuBody):
         self.k.flat = Flat((self.concat.down, axis), length, self.first, index, row, along)
 
     def behind(self, condition: Val, this: str, that: str, nbytes: int) -> str:
-        """The address so many bytes behind ``this`` where the condition holds, else behind ``that``."""
+        """The address ``nbytes`` after ``this`` if the condition holds, else after ``that``."""
         chosen, name = self.e.fresh(), self.e.fresh()
         self.e.line(f"{chosen} = llvm.select {condition}, {this}, {that} : i1, !llvm.ptr<3>")
         self.e.line(f"{name} = llvm.getelementptr {chosen}[{nbytes}] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8")
         return name
 
     def put(self, operand: ConcatOperand, rows: Val, lanes: int) -> None:
-        """Puts a part of so many rows into shared memory."""
-        e, k, concat, nbytes = self.e, self.k, self.concat, self.held.bytes
+        """Store ``rows`` rows of an operand to shared memory."""
+        e, k, concat, nbytes = self.e, self.k, self.concat, self.dtype.bytes
         dim = next(d for d, dim in enumerate(k.dims(concat.op.result)) if list(dim) == [concat.along])
         axis = k.dims(operand.value)[dim][0] if operand.value.rank else concat.along
         length, row = self.size(operand.length), self.size(concat.along.size)
@@ -181,11 +182,11 @@ class _Body(GpuBody):
         def one(first: Val) -> None:
             env: Env = {}
             self.flat(env, axis, operand.length, first, lanes)
-            val = e.splat(e.cast(k.value(operand.value, env), self.held), lanes)
+            val = e.splat(e.cast(k.value(operand.value, env), self.dtype), lanes)
             k.flat = None
             down, along = map(k.scalar, (i.base for i in k.divmod(Index(first), operand.length)))
             begin = e.add(e.mul(down, row), e.add(along, self.size(operand.low)))
-            beyond = e.sub(e.add(begin, row), length)  # where lanes of the next row would begin
+            beyond = e.sub(e.add(begin, row), length)  # base offset for lanes in the next row
             here, there = (self.shared_address(self.offset, e.cast(at, dt.i32), nbytes) for at in (begin, beyond))
             left = e.sub(length, along)
             for lane in range(lanes):
@@ -195,22 +196,23 @@ class _Body(GpuBody):
         self.each(e.mul(rows, length), lanes, one)
 
     def write(self, rows: Val, lanes: int) -> None:
-        """Computes what follows of so many joined rows, and stores it."""
+        """Compute and store all outputs for ``rows`` concatenated rows."""
         e, k, concat = self.e, self.k, self.concat
 
         def one(first: Val) -> None:
             env: Env = {}
             self.flat(env, concat.along, concat.along.size, first, lanes)
-            nbytes = min(WIDEST, lanes * self.held.bytes)
-            address = self.shared_address(self.offset, e.cast(first, dt.i32), self.held.bytes)
-            joined = self.shared_load(address, self.held, lanes, nbytes)
-            k.bind(concat.op.result, env, e.cast(joined, concat.op.result.dtype.compute))
+            nbytes = min(WIDEST, lanes * self.dtype.bytes)
+            address = self.shared_address(self.offset, e.cast(first, dt.i32), self.dtype.bytes)
+            vector = self.shared_load(address, self.dtype, lanes, nbytes)
+            k.bind(concat.op.result, env, e.cast(vector, concat.op.result.dtype.compute))
             self.store_at(self.analysis.outputs, env, self.analysis.kept, None)
             k.flat = None
 
         self.each(e.mul(rows, self.size(concat.along.size)), lanes, one)
 
     def all(self, rows: Val, lanes: int) -> None:
+        """Process ``rows`` rows of this block."""
         for operand in self.concat.operands:
             self.put(operand, rows, lanes)
         self.barrier()
@@ -224,13 +226,13 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     left = e.sub(body.size(count), body.first)
     with body.k.region(f"scf.if {e.cmp('ge', left, p.rows)} {{", "} else {"):
         body.all(e.const(p.rows, body.index), p.access.lanes)
-    with body.k.region("", "}"):  # fewer rows may not be whole vectors
+    with body.k.region("", "}"):  # vectors may not divide fewer rows
         body.all(left, 1)
     return [body.finish(sz.ceildiv(count, p.rows))]
 
 
 class ConcatShared(GpuScheduler[Params]):
-    """Rows joined of short parts."""
+    """Rows concatenated of short operands."""
 
     name = "concat_shared"
     parameters = Params
@@ -249,7 +251,7 @@ class ConcatShared(GpuScheduler[Params]):
         longest = heuristics.mean_costly if costly(analysis, properties) else heuristics.mean
         if WIDEST // access.lanes > heuristics.bytes or length > longest * len(operands) * access.lanes:
             return
-        row = length * analysis.once(_held).bytes
+        row = length * analysis.once(_shared_dtype).bytes
         for least, times in itertools.product(
             (heuristics.shared, 2 * heuristics.shared, 4 * heuristics.shared), (1, 2)
         ):
@@ -267,21 +269,23 @@ class ConcatShared(GpuScheduler[Params]):
     ) -> None:
         check_threads(p.threads, 1)
         found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
-        require(found is not None, "joins: memory is not aligned for vectors")
+        require(found is not None, "concat_shared: memory is not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
-        require(same, f"access: vectors have {found.lanes} elements here, and alignments are {found.aligns}")
-        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: offsets need 64 bits for these sizes")
+        require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
+        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
         _, length, *operands = analysis.values(_sizes, env)
-        require(min(operands) >= lanes, f"lanes = {lanes}: parts of a row have {operands} elements, a vector or more")
-        require(p.rows > 0 and p.rows % lanes == 0, f"rows = {p.rows}: a multiple of the {lanes} lanes")
-        needed = p.rows * length * analysis.once(_held).bytes
+        require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
+        require(
+            p.rows > 0 and p.rows % lanes == 0, f"rows = {p.rows}: must be a positive multiple of the {lanes} lanes"
+        )
+        needed = p.rows * length * analysis.once(_shared_dtype).bytes
         most = heuristics_of(properties).concat_shared.most
-        require(needed <= p.shared <= most, f"shared = {p.shared}: {needed} bytes are joined, of at most {most}")
+        require(needed <= p.shared <= most, f"shared = {p.shared}: must be from {needed} to {most} bytes")
 
 
 def _sizes(analysis: Analysis) -> tuple:
-    """Rows, their length, and the lengths of their parts."""
+    """The number of rows, their length, and the lengths of the operands."""
     concat = analysis.once(_concat)
     return (
         size_of(analysis.loops(analysis.kept)[0]),
@@ -291,14 +295,14 @@ def _sizes(analysis: Analysis) -> tuple:
 
 
 def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
-    """Vectors of 16 bytes of the widest type; None where some tensor whose rows follow each other is not aligned for
-    them, or where rows are vectors by themselves."""
+    """Vectors of 16 bytes of the widest dtype; None if a tensor with adjacent rows is not aligned for them, or if
+    ordinary accesses are as wide."""
     both, in_line = analysis.inputs + analysis.outputs, analysis.once(_concat).in_line
     lanes = min(WIDEST // max(analysis.stored(v).bytes for v in in_line), 8)
-    plain = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    if plain.lanes >= lanes:
+    ordinary = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+    if ordinary.lanes >= lanes:
         return None
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in in_line else 1) for v in both)
     if any(alignments.get(v, WIDEST) % nbytes for v, nbytes in zip(both, aligns)):
         return None
-    return plain._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+    return ordinary._replace(lanes=lanes, aligns=aligns, multiples=frozenset())

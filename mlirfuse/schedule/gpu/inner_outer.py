@@ -1,10 +1,10 @@
-"""Reductions within rows together with partial sums over rows, on a GPU: the backward of layer and RMS norm.
+"""Reductions along rows fused with partial sums over rows, on a GPU: the backward of layer norm and RMS norm.
 
-A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is
-worked on; within a row its threads reduce and write as :mod:`mlirfuse.schedule.gpu.rows` does, and add what is summed
-over the rows to accumulators in registers. At the end the block adds up those of its rows, and stores them as its part.
-A row too long for that (``vectors_per_thread == 0``) is passed over in a loop, and the parts are added up in memory.
-"""
+A block processes every ``blocks``-th group of ``ty`` rows. The next group's inputs are prefetched before the current
+one is computed. Within a row its threads reduce and write like :mod:`mlirfuse.schedule.gpu.rows`, and add the summands
+of the sums over rows to accumulators in registers. At the end the block combines those of its rows, and stores one
+partial sum. Rows too long for registers (``vectors_per_thread == 0``) are processed in a loop, with partial sums in
+memory."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, in_blocks
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
-KEPT = 512  # threads of a multiprocessor: their registers are what a thread of half types has without running totals
+KEPT = 512  # threads per multiprocessor for 16-bit floats, so that compensated totals do not cost registers
 
 
 class Params(NamedTuple):
-    """``tx`` threads a row and ``ty`` rows a block at a time, ``vectors_per_thread`` vectors a thread (0: looped);
-    ``unmasked``: how many of them lie inside the row for every thread; ``min_blocks_per_sm``: blocks that shall fit a
-    multiprocessor at a time;
-    ``stages``: turns that are in or on their way to shared memory (0: the next one to registers); ``blocks``: turns
-    after which sums over rows go to running totals in memory (0: never)."""
+    """``tx`` threads per row and ``ty`` rows per block and iteration; ``vectors_per_thread`` (0: looped); ``unmasked``:
+    how many of those are inside the row for every thread; ``min_blocks_per_sm``: blocks that must fit a multiprocessor;
+    ``stages``: iterations in shared memory or in flight to it (0: the next one is prefetched to registers); ``blocks``:
+    iterations after which sums over rows are added to compensated totals in memory (0: never)."""
 
     access: Access
     tx: int
@@ -59,63 +58,64 @@ class Params(NamedTuple):
 
     @property
     def cluster(self) -> int:
-        """As :class:`RowsBody` asks for."""
+        """Always 1, for :class:`RowsBody`."""
         return 1
 
     @property
     def online(self) -> bool:
-        """As :class:`RowsBody` asks for."""
+        """Always False, for :class:`RowsBody`."""
         return False
 
 
 class _SummedRows(RowsBody):
-    """A kernel of ``blocks`` blocks, each of which takes a row after the other and has a part of the sums over them."""
+    """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over
+    them."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
         self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
         sums = {op.result for op in self.partials}
         self.full = [v for v in self.full if v not in sums]
-        self.number = self.wide(self.block)  # of this block, and its first turn
+        self.number = self.wide(self.block)  # of this block, and its first iteration
 
     def each_iteration(self, carried: list[Val], iteration, after_block=None) -> list[Val]:
-        """``iteration(number, carried)`` for every turn of this block; ``after_block(carried)`` after each ``p.blocks``
-        of them."""
+        """Run ``iteration(number, carried)`` for every iteration of this block, and ``after_block(carried)`` after each
+        ``p.blocks`` of them."""
         iterations = self.size(sz.ceildiv(self.kept, self.p.ty))
         if not (self.p.blocks and after_block):
             return self.loop(self.number, iterations, self.blocks, carried, iteration)
 
-        def some(low: Val, high: Val, carried: list[Val]) -> list[Val]:
+        def one_block(low: Val, high: Val, carried: list[Val]) -> list[Val]:
             return after_block(self.loop(low, high, self.blocks, carried, iteration))
 
-        return self.each_block(self.number, iterations, self.blocks, self.p.blocks, carried, some)
+        return self.each_block(self.number, iterations, self.blocks, self.p.blocks, carried, one_block)
 
     def totals(self, op: Op, count: sz.Size) -> list[Memory]:
-        """Memory for running totals of a sum over rows, of so many elements in each block: for values, and for what
-        rounding took from them."""
+        """Memory for the compensated totals of a sum over rows, with ``count`` elements per block: the sums, and their
+        rounding errors."""
         out = []
-        for part, dtype in enumerate(compensated_sums.types(op)):
+        for component, dtype in enumerate(compensated_sums.types(op)):
             nbytes = sz.mul(count, self.blocks, dtype.bytes)
-            out.append(Memory(self.args.temporary((op, "total", part), nbytes), (), dtype, dtype.bytes))
+            out.append(Memory(self.args.temporary((op, "total", component), nbytes), (), dtype, dtype.bytes))
         return out
 
     def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
-        """Binds the reductions of a row from the accumulators of its threads."""
+        """Bind the reductions of a row, combined from the accumulators of its threads."""
         self.bind(phase, self.across(phase, totals), row)
         if len(self.phases) == 1 and self.p.tx > 32:
-            self.barrier()  # the next turn writes the same shared memory
+            self.barrier()  # the next iteration writes the same shared memory
 
     def summand(self, op: Op, place: Place) -> Val:
-        """What a sum over rows has of the row at this place."""
+        """The summand of a sum over rows at this place; 0 for a row beyond the last."""
         val = self.e.splat(self.k.value(op.operands[0], place.env), self.lanes)
         return val if self.row_inside is None else self.e.select(self.row_inside, val, 0)
 
     def part(self, op: Op, place: Place) -> Env:
-        """Where this block's part of a sum lies, for the columns at this place."""
+        """The env of this block's partial sum for the columns at this place."""
         return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
 
     def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
-        """Stores this block's part of a sum, for the columns at this place."""
+        """Store this block's partial sum for the columns at this place."""
         if place.inside is None:
             self.k.store(op.result, self.part(op, place), val)
         else:
@@ -123,28 +123,29 @@ class _SummedRows(RowsBody):
                 self.k.store(op.result, self.part(op, place), val)
 
 
-class _KeptRows(_SummedRows):
-    """Rows in registers, or on their way to shared memory some turns ahead; the sums over them are in registers."""
+class _ResidentRows(_SummedRows):
+    """Rows in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
         self.streamed = analysis.once(_streamed)
         over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
-        self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
-        self.same = [v for v in inputs if v not in by_row]  # for all rows
+        self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
+        self.same = [v for v in inputs if v not in by_row]  # shared by all rows
         self.staging = (
             AsyncCopies(self, self.streamed * p.vectors_per_thread, self.lanes, p.stages) if p.stages else None
         )
-        self.meeting = (
-            self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)) if p.ty > 1 else 0
-        )  # of the sums of a block's rows
+        # The offset in shared memory where a block combines the sums of its rows.
+        self.sums_offset = (
+            self.reserve_dynamic(_sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)) if p.ty > 1 else 0
+        )
 
-    # What was loaded a turn ahead is found by its indices: those along a row are computed once, before the first turn.
+    # Prefetched values are bound by their indices, so that those along a row are computed once, before the loop.
 
     @functools.cached_property
     def columns(self) -> list[Place]:
-        """Where this thread's vectors are in each row."""
+        """The places of this thread's vectors along each row."""
         p = self.p
         return [
             self.at(
@@ -154,25 +155,26 @@ class _KeptRows(_SummedRows):
         ]
 
     def vectors(self, row: Env) -> list[tuple[Value, Env]]:
-        """This thread's vectors of a row's inputs."""
+        """This thread's vectors of a row's streamed inputs."""
         return [(v, row | place.env) for place in self.columns for v in self.streamed]
 
     def ahead(self, iteration: Val, iterations: int) -> Env:
-        """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until
-        :meth:`arrived`.)"""
+        """The env of this thread's row ``iterations`` iterations later, clamped to the last row. Sets ``row_inside``
+        for that row until :meth:`arrived`."""
         e, later = self.e, self.e.add(iteration, iterations * self.blocks) if iterations else iteration
         row = self.row_of(later)
         return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
 
     def loads(self, iteration: Val, iterations: int) -> list[Val]:
-        """What registers hold of the row so many turns later: all of it, but for what is staged."""
+        """Prefetch the row ``iterations`` iterations later to registers, except for inputs that are copied to shared
+        memory."""
         with self.k.forget():
             env = self.ahead(iteration, iterations)
             vectors = [] if self.staging else self.vectors(env)
             return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
 
     def visit(self) -> None:
-        """Computes all rows of this block."""
+        """Compute all rows of this block."""
         e, stages = self.e, self.p.stages
         for place in self.columns:
             for v in self.same:
@@ -182,10 +184,8 @@ class _KeptRows(_SummedRows):
         if self.staging:
             for ahead in range(stages - 1):
                 self.staging.start(e.const(ahead, dt.i32), self.vectors(self.ahead(self.number, ahead)))
-            loaded += [
-                e.const(0, dt.i32),
-                e.const(stages - 1, dt.i32),
-            ]  # the stage of this turn, and that of what is started in it
+            # The stage of this iteration, and the one that it issues copies to.
+            loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]
 
         def iteration(number: Val, carried: list[Val]) -> list[Val]:
             following = self.loads(number, 1)
@@ -200,8 +200,8 @@ class _KeptRows(_SummedRows):
             self.store_sums(op, done[at * self.p.vectors_per_thread : (at + 1) * self.p.vectors_per_thread])
 
     def in_totals(self, iterations: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
-        """The sums over all ``iterations(after_block)``, which carry those of a block first. Each thread has running
-        totals of its own in memory."""
+        """The sums over all ``iterations(after_block)``, whose loop carries the sums of one block of iterations. Each
+        thread has its own compensated totals in memory."""
         e, p, lanes = self.e, self.p, self.lanes
         own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.vectors_per_thread * lanes)
         memories = {
@@ -210,10 +210,10 @@ class _KeptRows(_SummedRows):
             if compensated_sums.rounded(op)
         }
         places = [
-            (at * p.vectors_per_thread + chunk, op, e.add(own, chunk * lanes))
+            (at * p.vectors_per_thread + vector, op, e.add(own, vector * lanes))
             for at, op in enumerate(self.partials)
             if op in memories
-            for chunk in range(p.vectors_per_thread)
+            for vector in range(p.vectors_per_thread)
         ]
 
         def zero(op: Op) -> Val:
@@ -241,8 +241,8 @@ class _KeptRows(_SummedRows):
         return done
 
     def arrived(self, iteration: Val, loaded: list[Val], following: list[Val]) -> Env:
-        """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs
-        goes to ``following``."""
+        """The env of an iteration's row. Binds its prefetched inputs, from ``loaded`` or from shared memory, and
+        appends to ``following`` what the loop carries to the next iteration."""
         if self.staging:
             *loaded, stage, free = loaded
             self.staging.start(free, self.vectors(self.ahead(iteration, self.p.stages - 1)))
@@ -255,7 +255,7 @@ class _KeptRows(_SummedRows):
         return here
 
     def computed(self, row: Env, sums: list[Val]) -> list[Val]:
-        """Reduces and writes a row; gives ``sums`` with what they have of it."""
+        """Reduce and write a row; return ``sums`` plus its summands."""
         places = [place._replace(env=row | place.env) for place in self.columns]
         for phase in self.phases:
             self.reduced(phase, [red.total(self.e, op, self.elements_of(op, places)) for op in phase], row)
@@ -267,46 +267,46 @@ class _KeptRows(_SummedRows):
         return sums
 
     def store_sums(self, op: Op, sums: list[Val]) -> None:
-        """Stores this block's part of a sum, of which each thread has these vectors for the rows that were its own."""
+        """Store this block's partial sum, combined from its threads' vectors ``sums``."""
         if self.p.ty == 1:
             for place, val in zip(self.columns, sums):
                 self._store_own_partial(op, place, val)
             return
         e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
         if op is not self.partials[0]:
-            self.barrier()  # the sum before this one has been read
+            self.barrier()  # wait until the previous sum has been read
 
         def address(y: Val, vector: Val) -> str:
-            """Of a row of threads, behind the one before it, and of a vector in it."""
+            """The address of a vector in row ``y`` of threads."""
             return self.dynamic_address(
-                self.meeting, e.mul(e.add(e.mul(y, p.tx * p.vectors_per_thread), vector), lanes * nbytes)
+                self.sums_offset, e.mul(e.add(e.mul(y, p.tx * p.vectors_per_thread), vector), lanes * nbytes)
             )
 
-        for chunk, val in enumerate(sums):
+        for n, val in enumerate(sums):
             self.shared_store(
-                address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes)
+                address(self.quotient(self.thread, p.tx), e.add(self.x, n * p.tx)), val, min(16, lanes * nbytes)
             )
         self.barrier()
         for iteration in range(-(-p.vectors_per_thread // p.ty)):
             vector = e.add(self.thread, iteration * self.threads)
             place = self.at({}, self.wide(e.mul(vector, lanes)))
             with self.k.region(f"scf.if {place.inside} {{"):
-                parts = [
+                partial_sums = [
                     self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes))
                     for y in range(p.ty)
                 ]
-                self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, parts))
+                self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, partial_sums))
 
 
 class _LoopedRows(_SummedRows):
-    """Rows that are read again for each phase; the sums over them are in memory."""
+    """Rows that are read again in each phase; the sums over them are in memory."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
         self.lost: dict[Op, Memory] = {}
 
     def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
-        """``visit(place, carried)`` along a row, by ``loop``."""
+        """Run ``visit(place, carried)`` along a row, in a ``loop``."""
         e, zero = self.e, self.e.const(0, self.index)
         return (loop or self.loop)(
             zero,
@@ -330,8 +330,8 @@ class _LoopedRows(_SummedRows):
         )
 
     def visit(self) -> None:
-        """Computes all rows of this block."""
-        if self.p.blocks:  # what rounding took from the sums lies beside them
+        """Compute all rows of this block."""
+        if self.p.blocks:  # rounding errors are stored in a buffer of the sums' layout
             for op in filter(compensated_sums.rounded, self.partials):
                 memory = self.k.memories[op.result]
                 pointer = self.args.temporary((op, "lost"), sz.mul(op.result.numel, memory.dtype.bytes))
@@ -351,41 +351,43 @@ class _LoopedRows(_SummedRows):
             self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
 
     def clear(self, place: Place, _) -> list[Val]:
-        """Begins the sums of these columns."""
+        """Set the sums of these columns to 0."""
         for op in self.partials:
             zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
             self.put_sum(op, place, [zero] * (2 if op in self.lost else 1))
         return []
 
     def write_and_add(self, place: Place, _) -> list[Val]:
-        """Writes a row at one place, and adds it to the sums."""
+        """Write a row's outputs at one place, and add its summands to the sums."""
         for op in self.partials:
             summand = self.summand(op, place)
             before = self.sum_at(op, place)
-            plain = op not in self.lost
+            uncompensated = op not in self.lost
             self.put_sum(
                 op,
                 place,
-                [self.e.add(before[0], summand)] if plain else compensated_sums.added(self.e, [op], before, [summand]),
+                [self.e.add(before[0], summand)]
+                if uncompensated
+                else compensated_sums.added(self.e, [op], before, [summand]),
             )
         self.store(self.full, place)
         return []
 
     def settle(self, place: Place, _) -> list[Val]:
-        """Ends the sums of these columns."""
+        """Add the rounding errors to the sums of these columns."""
         for op in self.lost:
             self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
         return []
 
     def sum_at(self, op: Op, place: Place) -> list[Val]:
-        """This block's part of a sum, and what rounding took from it if that is kept."""
+        """This block's partial sum, and its rounding error if it is compensated."""
         value = self.k.reload(op.result, self.part(op, place))
         if op not in self.lost:
             return [value]
         return [value, load_partial(self, self.lost[op], self._offset(op, place), value.dtype, self.lanes)]
 
     def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
-        """Stores what :meth:`sum_at` gives, or the first of it."""
+        """Store the components that :meth:`sum_at` returns, or only the sum."""
         self._store_own_partial(op, place, vals[0])
         for val in vals[1:]:
             with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
@@ -396,7 +398,7 @@ class _LoopedRows(_SummedRows):
 
 
 class InnerOuter(GpuScheduler[Params]):
-    """Reductions within rows, and parts of sums over rows."""
+    """Reductions along rows with partial sums over rows."""
 
     name = "inner_outer"
     parameters = Params
@@ -415,9 +417,8 @@ class InnerOuter(GpuScheduler[Params]):
             p = in_blocks(
                 p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
             )
-            if (
-                p.blocks and p.vectors_per_thread and analysis.once(_registers)[2]
-            ):  # ptxas would take more for totals of half types
+            # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
+            if p.blocks and p.vectors_per_thread and analysis.once(_registers)[2]:
                 p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, KEPT // (p.tx * p.ty)))
             if p not in yielded:
                 yielded.add(p)
@@ -435,8 +436,8 @@ class InnerOuter(GpuScheduler[Params]):
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        rows: _KeptRows | _LoopedRows = (
-            _KeptRows(name, analysis, slots, p) if p.vectors_per_thread else _LoopedRows(name, analysis, slots, p)
+        rows: _ResidentRows | _LoopedRows = (
+            _ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else _LoopedRows(name, analysis, slots, p)
         )
         rows.visit()
         return [rows.finish(rows.blocks)]
@@ -450,28 +451,33 @@ class InnerOuter(GpuScheduler[Params]):
         lanes, threads, most = p.access.lanes, p.tx * p.ty, properties.threads_per_sm
         require(
             p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: at most {most // threads}",
+            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
         )
-        require(p.vectors_per_thread >= 0 and p.stages >= 0 and p.blocks >= 0, "chunks, stages, blocks: not negative")
+        require(
+            p.vectors_per_thread >= 0 and p.stages >= 0 and p.blocks >= 0,
+            "vectors_per_thread, stages, blocks: must not be negative",
+        )
         if not p.vectors_per_thread:
-            require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: one row a block, and no stages")
+            require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")
             return
-        held, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
-        require(held >= length, f"tx * vectors_per_thread * lanes = {held}: a row has {length} elements")
+        covered, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
+        require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
         inside = min(p.vectors_per_thread, length // stride)
-        require(0 <= p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} chunks are inside the row")
+        require(
+            0 <= p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread"
+        )
         require(
             p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
-            f"vectors_per_thread * lanes: a thread holds at most {MOST_REGISTER_ELEMENTS} elements",
+            f"vectors_per_thread * lanes: at most {MOST_REGISTER_ELEMENTS} elements per thread",
         )
-        nbytes = _meeting(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
+        nbytes = _sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
         if p.stages:
-            require(p.stages > 1, "stages = 1: two at least, or none")
-            require(properties.async_copies, f"stages: {properties.chip} has no copies to shared memory")
+            require(p.stages > 1, "stages = 1: must be 0, or at least 2")
+            require(properties.async_copies, f"stages: {properties.chip} has no asynchronous copies")
             require(analysis.once(_stageable, p.access), "stages: rows cannot be copied to shared memory")
             nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
         room = properties.shared_per_block
-        require(nbytes <= room, f"stages, ty: {nbytes} bytes of shared memory, a block has {room}")
+        require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
 
 def _first(analysis: Analysis, *given) -> Params:
@@ -479,24 +485,24 @@ def _first(analysis: Analysis, *given) -> Params:
 
 
 def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Params]:
-    """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much.
-    Where threads have as much, rows come through shared memory two turns ahead; else one, if they are short ones of
-    half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost
-    more than that gives, as the copies themselves do of the shortest rows."""
+    """Parameters for rows of this length, best first.
+
+    A block has as many rows as make 256 threads, or 128 if each widens many elements. If all threads have the same
+    number of vectors, rows are copied through shared memory two iterations ahead. Otherwise one iteration ahead, for
+    short rows of 16-bit floats and for rows of 1024 threads, which have no registers for the next one; for other rows
+    the bounds check of each copy costs more than it gains, and for the shortest rows the copies themselves do."""
     lanes, (registers, nbytes, reduced_precision) = access.lanes, analysis.once(_registers)
     heuristics = heuristics_of(properties).inner_outer
-    room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks a multiprocessor
+    room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks per multiprocessor
 
     def unstaged() -> Iterator[Params]:
         for tx, vectors_per_thread in _places(length, lanes, lanes * registers, reduced_precision, heuristics):
             usual, less, more = heuristics.block, heuristics.block // 2, heuristics.block * 2
             much = vectors_per_thread * lanes > heuristics.widened or vectors_per_thread == heuristics.most_per_thread
             threads = (less, usual, more) if much else (usual, more, less)
-            for ty in [
-                *(n // tx for n in threads if tx < heuristics.block and n > tx),
-                1,
-            ]:  # several rows only where one has few threads
-                if _meeting(analysis, access, tx, ty, vectors_per_thread) <= room:
+            # Several rows per block only if a row has few threads.
+            for ty in [*(n // tx for n in threads if tx < heuristics.block and n > tx), 1]:
+                if _sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
                     yield Params(
                         access,
                         tx,
@@ -509,11 +515,11 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
     for p in unstaged():
         iteration, others = (
             p.tx * p.ty * p.vectors_per_thread * lanes * nbytes,
-            _meeting(analysis, access, p.tx, p.ty, p.vectors_per_thread),
+            _sums_bytes(analysis, access, p.tx, p.ty, p.vectors_per_thread),
         )
-        most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
+        most = room if p.tx < 1024 else 2 * room  # the registers of 1024 threads leave one block
         exact = p.unmasked == p.vectors_per_thread
-        ahead = (
+        prefetched = (
             p._replace(stages=n)
             for n in (heuristics.stages if exact else heuristics.stages_odd)
             if in_shared and n * iteration + others <= most
@@ -521,7 +527,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
         first = (
             p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
         )
-        yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
+        yield from itertools.chain(prefetched, [p]) if first else itertools.chain([p], prefetched)
     yield from (p._replace(min_blocks_per_sm=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
 
@@ -530,14 +536,14 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
 def _places(
     length: int, lanes: int, registers: float, reduced_precision: bool, heuristics: InnerOuterHeuristics
 ) -> list[tuple[int, int]]:
-    """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and
-    accumulators, ``registers`` a vector, is at most 96, about 64 where there is a choice but for long odd rows of half
-    types: few threads a row, all with as much of it or few with less."""
+    """(Threads per row, vectors per thread), best first. A thread uses ``registers`` per vector for inputs of this and
+    the next iteration and for accumulators: at most 96, and about 64 if there is a choice, except for long odd rows of
+    16-bit floats. Preferred are few threads per row, all with the same number of vectors or few with fewer."""
     vectors = -(-length // lanes)
 
     def cost(place: tuple[int, int]) -> tuple:
         tx, vectors_per_thread = place
-        over = tx * vectors_per_thread * lanes - length  # elements behind the row's end that threads have
+        over = tx * vectors_per_thread * lanes - length  # elements of threads beyond the row's end
         long = over and reduced_precision and tx >= heuristics.long_threads
         if vectors_per_thread > (heuristics.most_per_thread_long if long else heuristics.most_per_thread):
             return (True, 0, -tx)
@@ -556,27 +562,28 @@ def _places(
 
 
 def _registers(analysis: Analysis) -> tuple[float, int, bool]:
-    """Of an element of a row in each input and sum: registers of a thread; bytes of the inputs; whether those are of
-    half types."""
+    """Per element of a row, for all streamed inputs and sums: registers per thread, bytes of the inputs, and whether
+    those are 16-bit floats."""
     sizes = [v.dtype.bytes for v in analysis.once(_streamed)]
     return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
 def few(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether there are so few rows that reading what is summed again takes no longer than writing and reading partial
-    sums."""
+    """Whether there are so few rows that reading the inputs of the sums again is no slower than writing and reading
+    partial sums."""
     return _more_to_read(analysis, env) <= 0
 
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
-    """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's
-    registers do not hold a row's elements, each input's, each sum's and each weight's; or where reading the inputs
-    again takes less than writing and reading the partial sums, and than blocks need to begin and to add up their rows:
-    an eighth of that where rows can only be read by elements, by which other kernels lose more."""
+    """Whether separate kernels for rows and columns are faster than one pass over the rows.
+
+    They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs
+    again is faster than writing and reading the partial sums plus the prologue and epilogue of blocks; an eighth of
+    that counts for rows that are read element by element, because other kernels suffer more from that."""
     _, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
-    held = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
-    if not p.vectors_per_thread or held > REGISTERS:
+    registers = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
+    if not p.vectors_per_thread or registers > REGISTERS:
         return True
     heuristics = heuristics_of(properties).inner_outer
     beginning = heuristics.beginning * len(analysis.partials)
@@ -586,35 +593,35 @@ def better_apart(analysis: Analysis, p: Params, env: dict[str, int], properties:
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
-    """How many bytes a column reading what is summed again is more than writing and reading partial sums."""
+    """Bytes per column for reading the inputs of the sums again, minus those for writing and reading partial sums."""
     rows, _ = analysis.values(_extents, env)
     row, partial_sums = analysis.once(_column_bytes)
     return rows * row - 2 * partial_sums
 
 
 def _column_bytes(analysis: Analysis) -> tuple[int, int]:
-    """Of a column's elements in each row, and of its partial sums."""
+    """Bytes per column of the inputs of the sums in each row, and of the partial sums."""
     return sum(v.dtype.bytes for v in analysis.once(stages.read_again)), sum(
         op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials
     )
 
 
 def _extents(analysis: Analysis) -> tuple:
-    """Rows and their length."""
+    """The number of rows, and their length."""
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
 def _streamed(analysis: Analysis) -> list[Value]:
-    """The inputs that rows have elements of, where these lie as the rows do."""
+    """The inputs that vary along rows and columns, and are read at the rows' own indices."""
     return at_own_index(analysis, streamed_inputs(analysis))
 
 
-def _meeting(analysis: Analysis, access: Access, tx: int, ty: int, vectors_per_thread: int) -> int:
-    """Bytes of shared memory in which the sums of a block's rows meet, one sum after the other."""
+def _sums_bytes(analysis: Analysis, access: Access, tx: int, ty: int, vectors_per_thread: int) -> int:
+    """Bytes of shared memory in which a block combines the sums of its rows, one sum after the other."""
     widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
     return tx * ty * vectors_per_thread * access.lanes * widest if ty > 1 else 0
 
 
 def _stageable(analysis: Analysis, access: Access) -> bool:
-    """Whether rows can be brought to shared memory ahead of their turn."""
+    """Whether rows can be copied asynchronously to shared memory."""
     return gpu_staging.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])

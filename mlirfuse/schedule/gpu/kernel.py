@@ -1,8 +1,7 @@
-"""Threads of GPU kernels: block and thread indices, reductions across lanes, warps, blocks and clusters.
+"""Building blocks of GPU kernels: block and thread indices, reductions across lanes, warps, blocks and clusters.
 
-A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Shared memory is one static array a
-kernel.
-"""
+A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Its shared memory is one static
+array, and one dynamic array."""
 
 from __future__ import annotations
 
@@ -18,19 +17,19 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import STAY_L2, ElementEmitter, Env, Index, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import GpuArguments, Slots
 from mlirfuse.schedule.gpu.access import Access
 
-# How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to
-# three times as long to compile.
-AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+# The end of a loop. Schedulers unroll as far as useful; further unrolling by LLVM and ptxas makes compilation up to
+# three times as long.
+NO_UNROLL = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
 
 
 class GpuBody:
-    """What the schedulers of GPU kernels share."""
+    """Base of GPU kernel bodies: the function, its arguments, loops, shared memory, cross-thread reductions."""
 
     def __init__(
         self,
@@ -56,9 +55,9 @@ class GpuBody:
         self.args = GpuArguments(self.e, slots, self.index)
         self.shared_bytes = self.dynamic_bytes = 0
         self.cluster_begun = False
-        self.between_blocks: set[str] = set()  # parameters: memory that other blocks write meanwhile
+        self.between_blocks: set[str] = set()  # parameters for memory that other blocks write concurrently
         memories = {}
-        written, whole = set(analysis.outputs), set(analysis.domain)
+        written, domain = set(analysis.outputs), set(analysis.domain)
         places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             span = analysis.span(value) if value in analysis.inputs else None
@@ -72,10 +71,9 @@ class GpuBody:
                     and slots.place(value) not in places
                     and slots.place(value) not in slots.written
                 )
-                along = whole - analysis.pinned if access.hint == STAY_L2 else whole
-                hinted = read_only and (
-                    not analysis.phases or along <= set(analysis.axes.flat(value))
-                )  # for weights, rows have no register left
+                along = domain - analysis.pinned if access.hint == STAY_L2 else domain
+                # Not for weights: reductions along rows have no register left for the policy.
+                hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))
                 memories[value] = Memory(
                     self.args.place(value),
                     analysis.strides[value],
@@ -85,7 +83,7 @@ class GpuBody:
                     access.hint if hinted else "",
                     span,
                 )
-        self.k = Kernel(
+        self.k = ElementEmitter(
             self.e,
             analysis.axes,
             memories,
@@ -104,30 +102,32 @@ class GpuBody:
         self.thread = self._variable("thread")
 
     def _variable(self, loop: str) -> Val:
-        """The variable of the loop over blocks or threads that is around the body: :mod:`mlirfuse.lowering.mapping`."""
+        """The variable of the enclosing loop over blocks or threads: :mod:`mlirfuse.lowering.mapping`."""
         val = Val(self.e.fresh(), dt.i32)
         self.e.entry.append(f"  {val} = arith.index_cast %{loop} : index to i32")
         return val
 
     def special(self, register: str) -> Val:
-        """A special register of a thread."""
+        """A special register of a thread, i32."""
         val = Val(self.e.fresh(), dt.i32)
         self.e.entry.append(f"  {val} = nvvm.read.ptx.sreg.{register} : i32")
         return val
 
     def wide(self, val: Val) -> Val:
-        """An i32 as the index type."""
+        """An i32 cast to the index type."""
         return self.e.cast(val, self.index)
 
     def size(self, size: Size) -> Val:
+        """The value of a symbolic size."""
         return self.k.size(size)
 
     def quotient(self, val: Val, by: int) -> Val:
-        """An i32 that is not negative, divided by a power of two."""
+        """A non-negative i32 divided by a power of two."""
         e = self.e
         return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val
 
     def finish(self, grid: Size) -> GpuKernel:
+        """The finished kernel, with ``grid`` blocks or clusters."""
         shared = ""
         for what, linkage, count, used in (
             ("shared", "internal", self.shared_bytes, self.shared_bytes),
@@ -163,12 +163,13 @@ class GpuBody:
     # ---- loops and conditions
 
     def loop(self, low: Val, high: Val, step, carried: list[Val], body) -> list[Val]:
-        """``scf.for`` over the index type, carrying values; as :meth:`mlirfuse.schedule.cpu.kernel.CpuBody.loop`."""
+        """Emit ``scf.for`` over the index type with loop-carried values, like
+        :meth:`mlirfuse.schedule.cpu.kernel.CpuBody.loop`."""
         e = self.e
         by = step if isinstance(step, Val) else e.const(step, self.index)
         i, kind = e.fresh(), self.index.signless
         if not carried:
-            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{", AS_IT_IS):
+            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{", NO_UNROLL):
                 body(Val(i, self.index), [])
             return []
         inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
@@ -177,7 +178,7 @@ class GpuBody:
         with self.k.region(
             f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) "
             f"-> ({types}) : {kind} {{",
-            AS_IT_IS,
+            NO_UNROLL,
         ):
             following = body(Val(i, self.index), inner)
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
@@ -192,9 +193,10 @@ class GpuBody:
         carried: list[Val],
         block: Callable[[Val, Val, list[Val]], list[Val]],
     ) -> list[Val]:
-        """``block(low, high, carried)`` for so many turns of a loop at a time, from ``low`` to ``high`` by ``step``."""
+        """Divide the iterations of a loop from ``low`` to ``high`` by ``step`` into blocks of ``iterations``, and run
+        ``block(low, high, carried)`` for each."""
         e, span = self.e, step * iterations
-        count = e.add(e.div(e.sub(e.max(e.sub(high, low), 1), 1), span), 1)  # nothing past the largest index
+        count = e.add(e.div(e.sub(e.max(e.sub(high, low), 1), 1), span), 1)  # does not overflow the index type
 
         def one(number: Val, state: list[Val]) -> list[Val]:
             start = e.add(low, e.mul(number, span))
@@ -213,8 +215,8 @@ class GpuBody:
         totals: list[Val],
         iteration: Callable[[Val, list[Val]], list[Val]],
     ) -> list[Val]:
-        """As :meth:`loop`, of accumulators, which begin with ``start`` and go to the running totals that are carried
-        after so many turns."""
+        """Like :meth:`loop`, with compensated totals as the loop-carried values. The accumulators of ``iteration``
+        start from ``start``, and are added to the totals after each ``iterations`` iterations."""
         e = self.e
 
         def block(low: Val, high: Val, totals: list[Val]) -> list[Val]:
@@ -226,14 +228,14 @@ class GpuBody:
         return self.each_block(low, high, step, iterations, totals, block)
 
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
-        """The env of a loop over merged axes: all of its index is on the innermost one."""
+        """Set a loop over merged axes in ``env``: its innermost axis gets the whole index, the others 0."""
         for axis in loop[:-1]:
             env[axis] = Index(0)
         if loop:
             env[loop[-1]] = index
 
     def unlinear(self, env: Env, loops: list[list[Axis]], index: Index) -> None:
-        """Sets the loops' indices from one index over all of them, row-major."""
+        """Set the indices of ``loops`` from one linear row-major index."""
         for k, loop in reversed(list(enumerate(loops))):
             if k == 0:
                 self.set_loop(env, loop, index)
@@ -242,35 +244,37 @@ class GpuBody:
                 self.set_loop(env, loop, here)
 
     def opaque(self, val: Val) -> Val:
-        """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for
-        what is computed from this. For half types, whose widened values would take twice the registers."""
+        """``val``, hidden from the compiler's common-subexpression elimination: values computed from it before are not
+        kept for reuse. For 16-bit floats, whose widened values would need twice the registers."""
         e = self.e
         if val.lanes * val.dtype.bits < 32:
             return val
-        held = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
-        return e.of_words(held, val.dtype, val.lanes)
+        hidden = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
+        return e.of_words(hidden, val.dtype, val.lanes)
 
     def in_flight(self, vals: list[Val]) -> list[Val]:
-        """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and
-        ptxas beside what uses it, where each is waited for alone. Neither moves one that opaque code takes across what
-        may be the kernel's end, as far as they know: no tensor is at address 1, of which they are not told."""
+        """``vals``, with their loads ordered before everything that follows.
+
+        LLVM would sink a load into the branch that uses it, and ptxas would move it next to its use, so that each is
+        waited for alone. Neither moves the operand of opaque assembly across a possible end of the kernel: a trap whose
+        condition, a tensor at address 1, is never true, which they do not know."""
         if not vals:
             return []
         e = self.e
-        held = [self._pinned(val) for val in vals]
+        pinned = [self._pinned(val) for val in vals]
         tensor = next(iter(self.k.memories.values())).pointer
         never = e.cmp("eq", e.op(f"llvm.ptrtoint {tensor} : {self.k.pointer_type} to i64", dt.i64), 1)
         e.line(f'llvm.inline_asm has_side_effects "@$0 trap;", "b" {never} : (i1) -> ()')
-        return held
+        return pinned
 
     def _pinned(self, val: Val) -> Val:
-        """``val``, in registers when this is reached (of 8 bits it may be later)."""
+        """``val``, pinned in registers at this point; values of 8 bits are not."""
         e, bits = self.e, val.lanes * val.dtype.bits
         if bits < 16:
             return val
         short = bits == 16
         words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
-        held = [
+        pinned = [
             e.op(
                 f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : '
                 f"({word.type}) -> {word.type}",
@@ -279,34 +283,35 @@ class GpuBody:
             for word in words
         ]
         return (
-            e.op(f"llvm.bitcast {held[0]} : i16 to {val.type}", val.dtype, val.lanes)
+            e.op(f"llvm.bitcast {pinned[0]} : i16 to {val.type}", val.dtype, val.lanes)
             if short
-            else e.of_words(held, val.dtype, val.lanes)
+            else e.of_words(pinned, val.dtype, val.lanes)
         )
 
     # ---- memory shared by a block
 
     def barrier(self) -> None:
+        """A barrier of the block."""
         self.e.line("gpu.barrier")
 
     def warp_barrier(self) -> None:
-        """Orders what the lanes of a warp do with shared memory."""
+        """A barrier of the warp, which orders its shared-memory accesses."""
         self.e.line(f"nvvm.bar.warp.sync {self.e.const(-1, dt.i32)} : i32")
 
     def reserve(self, nbytes: int) -> int:
-        """Reserves shared memory; gives its byte offset."""
+        """Reserve static shared memory; return its byte offset."""
         offset = (self.shared_bytes + 15) // 16 * 16
         self.shared_bytes = offset + nbytes
         return offset
 
     def reserve_dynamic(self, nbytes: int) -> int:
-        """Reserves shared memory whose size is given at launch, which may be more; gives its byte offset."""
+        """Reserve dynamic shared memory, which may exceed the static limit; return its byte offset."""
         offset = (self.dynamic_bytes + 15) // 16 * 16
         self.dynamic_bytes = offset + nbytes
         return offset
 
     def dynamic_address(self, base: int, offset: Val) -> str:
-        """The address of the byte ``offset`` (i32) behind ``base`` in the memory of :meth:`reserve_dynamic`."""
+        """The address ``base + offset`` (bytes; i32) in the memory of :meth:`reserve_dynamic`."""
         memory, name = self.e.fresh(), self.e.fresh()
         self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
         self.e.line(
@@ -316,7 +321,8 @@ class GpuBody:
         return name
 
     def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
-        """The address of element ``index`` (i32, elements of ``nbytes``) behind ``offset`` in shared memory."""
+        """The address of element ``index`` (i32, elements of ``nbytes``) after the byte ``offset`` in static shared
+        memory."""
         base = self.e.fresh()
         self.e.line(f"{base} = llvm.mlir.addressof @{self.name}_shared : !llvm.ptr<3>")
         at = self.e.add(self.e.mul(index, nbytes), offset)
@@ -325,6 +331,7 @@ class GpuBody:
         return name
 
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
+        """Store ``val`` at an address in shared memory, or in distributed shared memory (``space`` 7)."""
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
         self.e.line(
             f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : "
@@ -332,6 +339,7 @@ class GpuBody:
         )
 
     def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
+        """Load ``lanes`` elements from an address in shared memory."""
         stored = dt.u8 if dtype is dt.bool_ else dtype
         type_ = Val("", stored, lanes).type
         val = self.e.op(
@@ -344,14 +352,15 @@ class GpuBody:
     # ---- reductions in a thread
 
     def elements_of(self, op: Op, places) -> list[tuple]:
-        """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
+        """The operands of ``op`` at these places, in the form that :func:`mlirfuse.lowering.reductions.total` takes."""
         return [
             (self.e.splat(self.k.value(op.operands[0], p.env), self.access.lanes), self.position(op, p.env), p.inside)
             for p in places
         ]
 
     def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
-        """``state`` with what lies at these places; with ``gather``, an m2's has the sum in place of the mean."""
+        """``state`` updated with the elements at these places. With ``gather``, moments have the sum in place of the
+        mean."""
         for place in places:
             for op in phase:
                 self.k.value(op.operands[0], place.env)
@@ -368,12 +377,12 @@ class GpuBody:
     # ---- reductions across threads
 
     def shuffle(self, val: Val, offset: int) -> Val:
-        """The value of the lane whose number differs by ``offset``'s bit."""
+        """The value of the lane whose number differs in the bit ``offset``."""
         return self.exchanged(val, "xor", offset)
 
     def exchanged(self, val: Val, mode: str, by: int | Val) -> Val:
-        """The value of another lane of the warp: the one whose number differs by the bit ``by`` ("xor"), that is ``by``
-        lanes below ("up"; a lane that has none such gets its own), or that has the number ``by`` ("idx")."""
+        """The value of another lane of the warp: whose number differs in the bit ``by`` ("xor"), is lower by ``by``
+        ("up"; the own value if there is none), or is ``by`` ("idx")."""
         e, dtype = self.e, val.dtype
         if e.known(val) is not None:
             return val
@@ -388,7 +397,7 @@ class GpuBody:
         return Val(name, dtype)
 
     def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
-        """The reductions' results at ``env`` from their accumulators."""
+        """Bind the reductions' results at ``env``, computed from their accumulators."""
         for op, total in zip(ops, totals):
             for value, val in zip(op.results, red.results(self.e, op, total)):
                 self.k.bind(value, env, val)
@@ -396,8 +405,8 @@ class GpuBody:
     def across_warp(
         self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1
     ) -> list[tuple[Val, ...]]:
-        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all
-        get their result."""
+        """The combined accumulators of every ``step``-th lane in each group of ``width`` neighbouring lanes (a power of
+        two up to 32), in all of those lanes."""
         offsets = [1 << k for k in reversed(range(step.bit_length() - 1, width.bit_length() - 1))]
 
         def pairwise(combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -409,62 +418,64 @@ class GpuBody:
         return [red.across(self.e, op, a, pairwise, fold) if offsets else a for op, a in zip(ops, accumulators)]
 
     def across_block(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
-        """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the
-        result."""
+        """The combined accumulators of each group of ``width`` neighbouring threads (a power of two), in all of those
+        threads."""
         accumulators = self.across_warp(ops, accumulators, min(width, 32))
         warps = width // 32
         if warps <= 1:
             return accumulators
         e = self.e
         lane, warp = e.and_(self.thread, 31), self.thread_warp()
-        moving = self.differing(accumulators)
-        offsets = {v: self.reserve(self.threads // 32 * 8) for v in moving}
+        varying = self.differing(accumulators)
+        offsets = {v: self.reserve(self.threads // 32 * 8) for v in varying}
         with self.leader(e.cmp("eq", lane, 0)):
-            for v in moving:
+            for v in varying:
                 self.shared_store(self.shared_address(offsets[v], warp, 8), v)
         self.barrier()
         first = e.and_(warp, -warps)  # this group's first warp
         source = e.add(first, e.and_(lane, warps - 1))
-        loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in moving}
+        loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in varying}
         return self.across_warp(ops, [tuple(loaded.get(v, v) for v in a) for a in accumulators], warps)
 
     def differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
-        """The parts of accumulators that differ between threads: all but constants."""
+        """The accumulator components that differ between threads: all but constants."""
         return list(dict.fromkeys(v for a in accumulators for v in a if self.e.known(v) is None))
 
     def thread_warp(self) -> Val:
+        """The number of this thread's warp in its block."""
         return self.e.bitcast(self.e.shr(self.e.bitcast(self.thread, dt.u32), 5), dt.i32)
 
     def leader(self, condition: Val):
+        """A region that runs where the condition holds."""
         return self.k.region(f"scf.if {condition} {{")
 
     def cluster_rank(self) -> Val:
+        """The number of this block in its cluster."""
         return self.special("cluster.ctarank")
 
     def cluster_arrive(self, orders: bool = True) -> None:
-        """Half of a barrier of the cluster: says that this block has come here, and, if it ``orders`` memory, has
-        written what it wrote before."""
+        """The arrive half of a cluster barrier; with ``orders``, it releases this block's earlier writes."""
         self.e.line(f"nvvm.cluster.arrive{'' if orders else '.relaxed'} {{aligned}}")
 
     def cluster_wait(self) -> None:
-        """The other half: all blocks have."""
+        """The wait half of a cluster barrier: waits until all blocks have arrived."""
         self.e.line("nvvm.cluster.wait {aligned}")
 
     def cluster_begins(self) -> None:
-        """Waits, the first time, until all blocks of the cluster run: their shared memory may be written then."""
+        """On the first call, wait until all blocks of the cluster run, so that their shared memory may be written."""
         if not self.cluster_begun:
             self.cluster_wait()
             self.cluster_begun = True
 
     def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
-        """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun
-        to run before that: they have said so by :meth:`cluster_arrive` before the first of these."""
+        """Combine the accumulators of a cluster's blocks: each block writes its own to every block's shared memory. A
+        call of :meth:`cluster_arrive` must precede the first of these."""
         e = self.e
         self.cluster_begins()
-        moving = self.differing(accumulators)
-        offsets = {v: self.reserve(self.cluster * 8) for v in moving}
+        varying = self.differing(accumulators)
+        offsets = {v: self.reserve(self.cluster * 8) for v in varying}
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
-            for v in moving:
+            for v in varying:
                 here, there = self.shared_address(offsets[v], rank, 8), e.fresh()
                 e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
                 self.shared_store(there, v, space=7)
@@ -472,7 +483,7 @@ class GpuBody:
         self.cluster_wait()
 
         def of_blocks(v: Val) -> Val:
-            """``v`` of each block in a lane."""
+            """A vector with ``v`` of each block."""
             if v not in offsets:
                 return e.const(e.known(v), v.dtype, self.cluster)
             return e.from_lanes(
@@ -485,7 +496,7 @@ class GpuBody:
         return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
 
     def position(self, op: Op, env: Env) -> Val | None:
-        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        """The row-major index along the reduced dimensions, for argmax and argmin; None for other ops."""
         if op.row.accumulator != "position":
             return None
         index = Index(0)
@@ -496,26 +507,26 @@ class GpuBody:
     def store_at(
         self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None, predicated: bool = False
     ) -> None:
-        """Stores ``outputs`` at ``env`` where ``valid``, ``predicated`` if it can be without a branch. One that lacks
-        axes of the domain is stored where these are at 0."""
+        """Store ``outputs`` at ``env`` if ``valid``, with predicated stores instead of a branch if ``predicated`` and
+        possible. An output that lacks some of the domain's axes is stored where those are 0."""
         k = self.k
-        vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
-        plain: list[tuple[Value, Val, list[Index]]] = []
+        vals = [k.value(v, env) for v in outputs]  # before any store, so that no load waits for one
+        everywhere: list[tuple[Value, Val, list[Index]]] = []
         partial: list[tuple[Value, Val, list[Index]]] = []
         for value, val in zip(outputs, vals):
             own = {a for dim in k.dims(value) for a in dim}
             missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
-            (partial if missing else plain).append((value, val, missing))
+            (partial if missing else everywhere).append((value, val, missing))
 
         def store_all(rows):
             for value, val, missing in rows:
                 k.store_at_zero(value, env, val, missing)
 
         if valid is None:
-            store_all(plain + partial)
+            store_all(everywhere + partial)
         elif predicated and not partial:
-            for value, val, _ in plain:
+            for value, val, _ in everywhere:
                 k.store_if(valid, value, env, val)
         else:
             with k.region(f"scf.if {valid} {{"):
-                store_all(plain + partial)
+                store_all(everywhere + partial)

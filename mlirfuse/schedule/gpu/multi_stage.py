@@ -1,8 +1,5 @@
-"""Segments in stages on a GPU: by phases of reductions; and reductions within rows with sums over rows, in one pass
-over the rows or apart.
-
-``Params.staged`` of other schedulers is something else: a row in shared memory (``row_storage.py``).
-"""
+"""Multi-stage segments on a GPU: stages by phases of reductions, and, for reductions along rows with sums over rows,
+one pass over the rows ("together") or separate kernels ("apart")."""
 
 from __future__ import annotations
 
@@ -20,7 +17,8 @@ from mlirfuse.schedule.scheduler import Alignments, Schedulers, Sizes
 
 
 class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
-    """The stages of any segment. It alone takes those whose partial sums are added up by a kernel of their own."""
+    """The stages of any segment. It is the only scheduler of segments that combine partial sums in a kernel of their
+    own."""
 
     def __init__(self, schedulers: Schedulers[DeviceProperties]):
         super().__init__(schedulers, joint.online, {"together": stages.together, "apart": stages.apart})
@@ -44,8 +42,8 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
             yield self.in_form("apart", analysis, env, alignments, properties)
         sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
         aligned = tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments])
-        added_up = sums.remembered(self._chosen, sizes, aligned, properties)
-        together = (multi_stage.Params((p, added_up), "together") for p in found)
+        combine = sums.remembered(self._chosen, sizes, aligned, properties)
+        together = (multi_stage.Params((p, combine), "together") for p in found)
         if not apart:
             yield next(together)
             yield self.in_form("apart", analysis, env, alignments, properties)
@@ -54,12 +52,12 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
     def _chosen(
         self, analysis: Analysis, sizes: tuple, alignments: tuple, properties: DeviceProperties
     ) -> multi_stage.Params:
-        """The choice for sizes and alignments as pairs, which can be remembered by."""
+        """The choice for sizes and alignments that are given as hashable pairs, for memoization."""
         return self.schedulers.choose(analysis, dict(sizes), dict(alignments), properties)
 
 
 def _symbols(analysis: Analysis) -> list[str]:
-    """The symbols that the sizes of a segment are made of."""
+    """The symbols in the sizes of a segment."""
     sizes = [a.size for a in analysis.domain]
     for op in analysis.ops:
         for given in [v.shape for v in (*op.operands, *op.results)] + [sizes_in(op.row.attr_types, op.attrs)]:

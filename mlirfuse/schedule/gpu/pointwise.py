@@ -1,13 +1,12 @@
 """Pointwise segments on a GPU.
 
-The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a
-tile of ``ty * rows_per_thread`` rows by ``tx * lanes * vectors_per_thread`` columns; a thread evaluates all of its
-elements before it stores any, so that its loads are in flight together. Threads past the edge compute a clamped element
-and store nothing.
+The domain has an inner loop (columns, contiguous if possible) and the loops around it (rows). A block processes a tile
+of ``ty * rows_per_thread`` rows by ``tx * lanes * vectors_per_thread`` columns. A thread evaluates all of its elements
+before it stores any, so that its loads are in flight together. Threads beyond the border compute a clamped element and
+store nothing.
 
-Rows that vectors do not divide are folded, where memory runs through them as through one: vectors run across their
-ends, and what is read along one of the two loops alone, such as a bias, is read by elements.
-"""
+Rows whose length vectors do not divide are coalesced if memory is contiguous across them: vectors cross row boundaries,
+and inputs that vary along only one of the two loops, such as a bias, are read element by element."""
 
 from __future__ import annotations
 
@@ -36,16 +35,16 @@ from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, un
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-_LONG = 1 << 28  # elements of a line that no machine has threads for
-MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only longer to compile
+_LONG = 1 << 28  # elements, more than any device has threads for
+MOST_UNROLLED = 64  # vectors per thread along columns or rows: more only takes longer to compile
 
 
 class Params(NamedTuple):
-    """Threads along columns and rows, and how many vectors of each a thread takes; ``row_segments``: the rows are
-    folded to so many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a
-    thread's vectors do not run across the ends of folded rows, each element that it reads for several of its own is
-    read once, and so many at once;
-    ``ragged``: the line of all elements may end within a vector."""
+    """``tx`` threads along columns and ``ty`` along rows, with ``vectors_per_thread`` and ``rows_per_thread``.
+    ``row_segments``: the rows are coalesced to so many segments, of each of which a thread takes a vector at the same
+    offset (0: not coalesced). ``runs``: if none of a thread's vectors crosses a row boundary, elements that several of
+    its vectors need are loaded once, in loads of so many elements. ``ragged``: the last vector of all elements is
+    partial."""
 
     access: Access
     tx: int
@@ -67,7 +66,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     middle: list[Axis] = []
     if p.row_segments and outer:
         *outer, middle = outer
-        length = sz.floordiv(size_of(middle), p.row_segments)  # of a part, in rows
+        length = sz.floordiv(size_of(middle), p.row_segments)  # rows per segment
     lanes = p.access.lanes
     tile_columns, tile_rows = (
         p.tx * lanes * p.vectors_per_thread,
@@ -88,26 +87,26 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
     first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
 
-    def row_of(u: int, held: bool):
-        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is
-        inside (None: it is)."""
+    def row_of(u: int, clamped: bool):
+        """The env of a thread's row ``u`` without its columns, clamped to the domain if ``clamped``, and whether it is
+        inside (None: always)."""
         env: Env = {}
         row, inside = first_row, None
         if p.row_segments > 1:
             body.set_loop(env, middle, k.scale(Index(u), length))
         elif outer:
             row = e.add(first_row, u * p.ty) if u else first_row
-            if held:
+            if clamped:
                 inside = e.cmp("lt", row, body.size(rows))
                 row = e.min(row, e.sub(body.size(rows), 1))
         body.unlinear(env, outer, Index(row))
         return env, inside
 
-    def column_of(w: int, held: bool):
-        """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they
-        are), and of folded rows which row and column each position is; of ``runs`` all are of one row."""
+    def column_of(w: int, clamped: bool):
+        """A thread's vector ``w``, clamped to the row if ``clamped``: its index, whether it is inside (None: always),
+        and for coalesced rows the row and column of each lane; with ``runs`` all lanes are in one row."""
         column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
-        if held:
+        if clamped:
             inside = e.cmp("lt", column, body.size(columns))
             column = e.min(column, e.sub(body.size(columns), lanes))
         index = Index(column, 1, lanes) if lanes > 1 else Index(column)
@@ -119,7 +118,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         return index, inside, *k.divmod(index, size_of(inner[0]))
 
     def in_one_row() -> Val:
-        """Whether none of a thread's vectors runs across the end of a folded row."""
+        """Whether none of a thread's vectors crosses the boundary of coalesced rows."""
         columns = [e.add(first_column, w * p.tx * lanes) for w in range(p.vectors_per_thread)]
         rests = [k.scalar(k.divmod(Index(column), size_of(inner[0]))[1].base) for column in columns]
         return functools.reduce(
@@ -127,7 +126,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         )
 
     def at(row, column):
-        """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
+        """The env at a row and a column, whether it is inside, and how its vector crosses rows (or None)."""
         (env, row_inside), (index, inside, down, along) = row, column
         env, flat = dict(env), None
         if middle:
@@ -137,15 +136,15 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         body.set_loop(env, inner[0], along)
         return env, inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside), flat
 
-    def places(held: bool) -> list:
+    def places(clamped: bool) -> list:
         if not loops:
             return [({}, e.cmp("eq", t, 0), None)]
-        rows_here = [row_of(u, held) for u in range(p.rows_per_thread)]
-        columns_here = [column_of(w, held) for w in range(p.vectors_per_thread)]
+        rows_here = [row_of(u, clamped) for u in range(p.rows_per_thread)]
+        columns_here = [column_of(w, clamped) for w in range(p.vectors_per_thread)]
         return [at(row, column) for row in rows_here for column in columns_here]
 
-    def tile(held: bool) -> None:
-        here = places(held)
+    def tile(clamped: bool) -> None:
+        here = places(clamped)
         for env, _, k.flat in here:
             for value in analysis.outputs:
                 k.value(value, env)
@@ -154,7 +153,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         k.flat = None
 
     def elements() -> None:
-        """The tile's elements up to the end of the line, one by one."""
+        """Compute the tile's elements up to the end of memory, one by one."""
         first = e.mul(block_column, tile_columns)
         last = e.min(e.add(first, tile_columns), body.size(columns))
 
@@ -169,29 +168,29 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
 
         body.loop(e.add(first, body.wide(x)), last, p.tx, [], one)
 
-    def whole_tile() -> None:
+    def full_tile() -> None:
         k.runs = p.runs
         tile(False)
         k.runs = 0
 
-    crossing = p.runs and bool(middle)  # vectors may run across the end of a row
+    crossing = p.runs and bool(middle)  # vectors may cross row boundaries
     if p.rows_per_thread * p.vectors_per_thread == 1 and not p.runs and not p.ragged:
         tile(True)
-    else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
+    else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
         last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
-        whole = e.cmp("le", last_column, body.size(columns))
+        full = e.cmp("le", last_column, body.size(columns))
         if outer and p.row_segments <= 1:
-            whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
+            full = e.and_(full, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
         if crossing and not p.ragged:
-            whole = e.and_(whole, in_one_row())
-        with k.region(f"scf.if {whole} {{", "} else {"):
+            full = e.and_(full, in_one_row())
+        with k.region(f"scf.if {full} {{", "} else {"):
             if crossing and p.ragged:
                 with k.region(f"scf.if {in_one_row()} {{", "} else {"):
-                    whole_tile()
+                    full_tile()
                 with k.region("", "}"):
                     tile(False)
             else:
-                whole_tile()
+                full_tile()
         with k.region("", "}"):
             elements() if p.ragged else tile(True)
     grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
@@ -199,7 +198,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
 
 
 class Pointwise(GpuScheduler[Params]):
-    """Elements of outputs from elements of inputs."""
+    """Computes output elements from input elements."""
 
     name = "pointwise"
     parameters = Params
@@ -210,17 +209,17 @@ class Pointwise(GpuScheduler[Params]):
     def candidates(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> Iterator[Params]:
-        """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work,
-        or over several rows where columns are few; several vectors a thread where a vector is short and there is work
-        for all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
-        for."""
+        """Parameters worth measuring, the heuristic's choice first.
+
+        Blocks have 512 threads along the columns; 256 if there is little work or that leaves fewer threads idle, or
+        along several rows if there are few columns. Threads have several vectors if vectors are short and there is work
+        for all threads, or if L2 holds much of the data and the kernel is latency-bound."""
         return self._candidates(analysis, env, alignments, properties, True)
 
     def _candidates(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties, folds: bool
     ) -> Iterator[Params]:
-        """As :meth:`candidates`; ``folds``: vectors may run across the ends of rows, and the line of all elements end
-        within one."""
+        """See :meth:`candidates`. ``folds``: vectors may cross row boundaries, and the last vector may be partial."""
         read, written = moved(analysis, env, properties)
         heuristics = heuristics_of(properties).pointwise
         cached = read + written < heuristics_of(properties).access.staying
@@ -233,12 +232,12 @@ class Pointwise(GpuScheduler[Params]):
         under = read_rows > 1 and columns * rows >= heuristics.rows_shared
         odd = under and columns % 2 == 1 and columns >= heuristics.long_under and read_rows <= 3
         odd = odd and at_once >= heuristics.at_once and least <= 4 and analysis.once(unaligned_reads) > read_rows
-        under = under and not odd  # odd rows are written element by element there
-        fold = folds and (columns % 8 or window) and not under
+        under = under and not odd  # otherwise odd rows would be written element by element
+        coalesce = folds and (columns % 8 or window) and not under
         spread = properties.sm_count * properties.threads_per_sm // heuristics.spread
-        found = _coalesced(analysis, access, env, alignments, heuristics.coalesced) if fold else None
+        found = _coalesced(analysis, access, env, alignments, heuristics.coalesced) if coalesce else None
         if found and found[2] and columns * rows < found[1].lanes * spread:
-            found = None  # the code for the last elements takes longer to load than vectors save
+            found = None  # fetching the code for the last elements takes longer than vectors save
         parts, access, ragged = found or (0, access, False)
         row = columns
         if parts:
@@ -255,7 +254,7 @@ class Pointwise(GpuScheduler[Params]):
 
         def params(threads: int, wanted: int) -> Params:
             tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-            # No element is two threads': what is written over an argument is read once.
+            # No two threads have the same element: one that overwrites an argument is read only once.
             ty = threads // tx if rows > 1 else 1
             full = properties.sm_count * (properties.threads_per_sm // threads)
             across, down = 1, 1
@@ -278,7 +277,7 @@ class Pointwise(GpuScheduler[Params]):
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             several = 0
-            if not window:  # elements are read one by one: few threads would wait for many
+            if not window:  # elements are read one by one, which few threads would do slowly
                 least_threads = properties.sm_count * properties.threads_per_sm // heuristics.spread_coalesced
                 fewer = [n for n in (4, 2) if n < access.lanes and columns * rows <= n * least_threads]
                 access = narrowed(analysis, access, fewer[-1]) if fewer else access
@@ -289,12 +288,12 @@ class Pointwise(GpuScheduler[Params]):
                     known = known_multiples(analysis, lanes, env, alignments) if row % lanes == 0 else frozenset()
                     access = narrowed(analysis, access, lanes)._replace(multiples=known)
                     vectors, ragged = -(-columns // lanes), columns % lanes != 0
-            alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
+            alone = row == columns or row % access.lanes == 0  # no vector crosses a row boundary
             runs = min(at_once, heuristics.at_once) if window and (alone or (busy and row >= heuristics.run)) else 0
             if runs and odd and least == 4:
                 several, runs = heuristics.of_three_rows
             if columns * rows < spread * heuristics.soon:
-                several, runs = 1, 0  # what is soon done takes as long as its code
+                several, runs = 1, 0  # the time of short kernels is dominated by fetching their code
             written = access.lanes * analysis.once(_written)
             in_flight = max(1, min(heuristics.most_vectors, heuristics.in_flight // written))
             first = params(small // 2, 1 if several else in_flight)
@@ -302,8 +301,8 @@ class Pointwise(GpuScheduler[Params]):
             parts, first = 1, first._replace(runs=runs, vectors_per_thread=across)
             first = _of_several_vectors(first, vectors, rows, properties) if cached and not window else first
         elif not parts and analysis.pinned and first.vectors_per_thread < heuristics.most_vectors:
-            whole = analysis.once(_most_joined) > 1 and analysis.once(_written) * access.lanes >= WIDEST
-            if cached and whole:
+            wide_concat = analysis.once(_most_concatenated) > 1 and analysis.once(_written) * access.lanes >= WIDEST
+            if cached and wide_concat:
                 first = _of_several_vectors(params(small // 2, 1), vectors, rows, properties)
             else:
                 first = _of_several_rows(analysis, first, env, properties)
@@ -320,8 +319,10 @@ class Pointwise(GpuScheduler[Params]):
     def together(
         self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> list[Params] | None:
-        """Of lines in memory those with the widest vectors get what is best for one line of all their elements, others
-        that admit these vectors with them, and then the rest, in vectors that each of them admits."""
+        """Group 1-D segments by vector width, and tune each group as one segment with all of its elements.
+
+        First a group of the segments with the widest vectors, and others that support that width; then one of the rest,
+        with the width that all of those support. None if a segment is not one contiguous loop."""
         if any(len(analysis.loops(analysis.kept)) != 1 or analysis.pinned for analysis in analyses):
             return None
         own = [access_of(analysis, True, env, alignments) for analysis in analyses]
@@ -354,20 +355,20 @@ class Pointwise(GpuScheduler[Params]):
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> None:
         check_threads(p.tx, p.ty)
-        for name, n in (("unroll_columns", p.vectors_per_thread), ("unroll_rows", p.rows_per_thread)):
-            require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
+        for name, n in (("vectors_per_thread", p.vectors_per_thread), ("rows_per_thread", p.rows_per_thread)):
+            require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: must be from 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
-        require(not p.ragged or p.row_segments == 1, "ragged: of rows that are folded to one part")
+        require(not p.ragged or p.row_segments == 1, "ragged: needs row_segments = 1")
         most = read_at_once(analysis, env, alignments)
         require(
             p.runs == 0 or (p.row_segments <= 1 and power_of_two(p.runs) and p.runs <= most),
-            f"runs = {p.runs}: 0, or a power of two of at most {most} elements here, of rows that are not in parts",
+            f"runs = {p.runs}: must be 0, or a power of two up to {most} with row_segments <= 1",
         )
         if p.row_segments:
-            plain = p.access._replace(lanes=1)
-            found = _coalesced(analysis, plain, env, alignments, heuristics_of(properties).pointwise.coalesced)
+            narrow = p.access._replace(lanes=1)
+            found = _coalesced(analysis, narrow, env, alignments, heuristics_of(properties).pointwise.coalesced)
             require(
-                found is not None, "row_segments: memory does not run through rows as through one, or not in vectors"
+                found is not None, "row_segments: outputs are not contiguous across rows, or not aligned for vectors"
             )
             assert found is not None
             _, access, _ = found
@@ -375,48 +376,52 @@ class Pointwise(GpuScheduler[Params]):
             fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
             require(
                 p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
-                f"row_segments: vectors across rows have {access.lanes} elements here, or fewer",
+                f"row_segments: lanes must be at most {access.lanes}, with matching aligns",
             )
             known = known_multiples(analysis, lanes, env, alignments)
-            require(p.access.multiples <= known, f"multiples: not all are known to be of {lanes}")
+            require(p.access.multiples <= known, f"multiples: not all are known to be multiples of {lanes}")
             (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
             require(
                 p.row_segments > 0
                 and rows % p.row_segments == 0
                 and (p.ragged or elements % (p.row_segments * lanes) == 0),
-                f"row_segments = {p.row_segments}: they do not divide {rows} rows into whole vectors",
+                f"row_segments = {p.row_segments}: must divide {rows} rows into full vectors",
             )
             outer = max(outer - 1, 0)
             require(
                 p.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.row_segments),
-                "row_segments: a thread has one of each",
+                "row_segments: needs ty = 1 and rows_per_thread = row_segments",
             )
         elif p.runs and p.access.lanes > 1 and (wide := _wide(analysis, p.access.hint, env, alignments)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
-            require(fits, f"lanes = {p.access.lanes}: vectors of {wide.lanes} elements are written here, or fewer")
+            require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             wide = narrowed(analysis, wide, p.access.lanes)
-            require(p.access.aligns == wide.aligns, f"aligns: they are {wide.aligns} where vectors begin anywhere")
+            require(p.access.aligns == wide.aligns, f"aligns: must be {wide.aligns}, as vectors may be unaligned")
             require(p.access.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
-            require(p.access.multiples <= wide.multiples, f"multiples: not all are known to be of {p.access.lanes}")
+            require(
+                p.access.multiples <= wide.multiples,
+                f"multiples: not all are known to be multiples of {p.access.lanes}",
+            )
         else:
             self.check_access(analysis, p, True, env, alignments, properties)
         rows_are = p.ty * p.rows_per_thread
         require(
-            outer > 0 or p.row_segments > 1 or rows_are == 1, f"ty * rows_per_thread = {rows_are}: there are no rows"
+            outer > 0 or p.row_segments > 1 or rows_are == 1,
+            f"ty * rows_per_thread = {rows_are}: must be 1, as there is only one loop",
         )
 
 
 def _as_long(analysis: Analysis, env: Sizes, own: int, all_: int) -> Sizes:
-    """``env`` with the line of ``analysis``, of ``own`` elements, as long as ``all_`` or long enough for any machine,
-    and a multiple of the same powers of two; as it is where no symbol tells its length."""
+    """``env`` with a size changed such that the loop of ``analysis``, of ``own`` elements, has about ``all_`` elements
+    (or enough for any device), and the same powers of two divide it; unchanged if the size is constant."""
     symbols = sorted(sz.symbols_of(axis.size for axis in analysis.domain))
     times = min(all_, max(own, _LONG)) // own | 1
     return env | {symbols[0]: env[symbols[0]] * times} if symbols else env
 
 
 def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, least: int) -> Access:
-    """``access`` with vectors of ``least`` bytes, where so many threads have all of them: what is soon done takes as
-    long as its code, which is loaded from memory first."""
+    """``access`` with vectors of ``least`` bytes, if ``threads`` threads suffice for all of them: the time of short
+    kernels is dominated by fetching their code."""
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
     lanes = max(1, least // max(sizes, default=least))
     if lanes >= access.lanes or elements > threads * lanes:
@@ -425,18 +430,18 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
 
 
 def _written(analysis: Analysis) -> int:
-    """The bytes of an element of the widest type that is written."""
+    """The bytes of an element of the widest output."""
     return max(analysis.stored(v).bytes for v in analysis.outputs)
 
 
 def _busy(vectors: int) -> bool:
-    """Whether a warp or several along a row leave few threads without a vector."""
+    """Whether warps along a row leave few threads without a vector."""
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
 def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DeviceProperties) -> Params:
-    """``p`` with more vectors of each thread as long as that leaves every multiprocessor blocks. ``vectors``: of a row.
-    A thread loads of all parts that are joined, whose loads are then under way together."""
+    """``p`` with more vectors per thread, as long as every multiprocessor has blocks. ``vectors``: per row. A thread
+    loads from all operands of a concatenation, and these loads are in flight together."""
     heuristics = heuristics_of(properties).pointwise
     most = vectors * rows // (p.tx * p.ty * heuristics.blocks_joined * properties.sm_count)
     most = power_to(max(1, min(most, heuristics.most_vectors)))
@@ -446,15 +451,15 @@ def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DevicePr
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
-    """``p``, or where rows are shifted or joined at such elements that vectors are narrow: several rows of a thread,
-    one under the other. They have enough bytes under way, share what depends on the column alone, and read once what
-    rows beside each other have in common. As many threads lie along a row as leave few of them without a column."""
+    """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread. Those
+    have enough bytes in flight, share values that depend only on the column, and load elements that adjacent rows have
+    in common once. The number of threads along a row is chosen to leave few of them idle."""
     heuristics, lanes = heuristics_of(properties).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
     written = analysis.once(_written)
-    parts = analysis.once(_most_joined)
-    if parts > 1 and lanes * written >= WIDEST:
-        return _of_whole_parts(analysis, p, rows, columns, properties)
+    operands = analysis.once(_most_concatenated)
+    if operands > 1 and lanes * written >= WIDEST:
+        return _of_aligned_operands(analysis, p, rows, columns, properties)
     if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
@@ -465,9 +470,9 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: Devi
     fewest = min(idle, key=lambda tx: idle[tx], default=most)
     tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
     ty = threads // tx if rows > 1 else 1
-    in_flight = heuristics.in_flight_concat if parts > 1 else heuristics.in_flight
+    in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
     most_rows = heuristics.most_rows // lanes if p.runs else heuristics.most_rows
-    wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * parts)))
+    wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
     full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
@@ -476,9 +481,11 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: Devi
     return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
 
 
-def _of_whole_parts(analysis: Analysis, p: Params, rows: int, columns: int, properties: DeviceProperties) -> Params:
-    """``p``, or where vectors of 16 bytes divide long rows that are joined, of all parts of which a thread loads, more
-    vectors of half as many."""
+def _of_aligned_operands(
+    analysis: Analysis, p: Params, rows: int, columns: int, properties: DeviceProperties
+) -> Params:
+    """``p``, or, if vectors of 16 bytes divide long concatenated rows, of which a thread loads all operands, parameters
+    with more vectors of half that size."""
     heuristics, access = heuristics_of(properties).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
     tx, vectors = heuristics.whole_parts, -(-columns // access.lanes)
     ty, down = heuristics.small_block // tx, 1
@@ -489,12 +496,12 @@ def _of_whole_parts(analysis: Analysis, p: Params, rows: int, columns: int, prop
 
 
 def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
-    """The access of rows that are not folded, where what they read begins anywhere."""
+    """The access of rows that are not coalesced, and whose inputs may be unaligned."""
     return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
 
 
 def _column_share(analysis: Analysis) -> float:
-    """The instructions, loads among them, whose results depend on the column alone, over those of each element."""
+    """The instructions, including loads, whose results depend only on the column, relative to those per element."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return 0.0
@@ -509,8 +516,8 @@ def _column_share(analysis: Analysis) -> float:
 
 
 def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
-    """``p``, or threads with several rows, which share what depends on the column alone, and vectors of half the bytes,
-    so that registers hold all of that."""
+    """``p``, or parameters with several rows per thread, which share values that depend only on the column, and vectors
+    of half the bytes, so that registers hold those values."""
     heuristics = heuristics_of(properties).pointwise
     columns, rows = analysis.values(_plain_extents, env)
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
@@ -526,13 +533,13 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: D
     return Params(access, tx, ty, 1, heuristics.shared_rows)
 
 
-def _most_joined(analysis: Analysis) -> int:
-    """The most parts of a join, of all of which a thread loads an element for each of its own."""
+def _most_concatenated(analysis: Analysis) -> int:
+    """The most operands of a concatenation; a thread loads an element of each for each of its own."""
     return max((len(op.operands) for op in analysis.ops if op.name == "concatenate"), default=1)
 
 
 def _work(analysis: Analysis) -> tuple:
-    """Columns and rows, the bytes of inputs, and elements."""
+    """The numbers of columns and rows, the bytes of inputs, and the number of elements."""
     read = sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0)
     return (*_plain_extents(analysis), read, sz.product(a.size for a in analysis.domain))
 
@@ -540,10 +547,10 @@ def _work(analysis: Analysis) -> tuple:
 def _coalesced(
     analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
 ) -> tuple[int, Access, bool] | None:
-    """In how many parts to fold rows for vectors that are longer than what rows admit, the access then, and whether
-    the last vector is none; None where such vectors are not longer. One part, but where much is read by elements, of
-    half types: several, which share that."""
-    wide = analysis.once(_in_one_line)
+    """The number of segments to coalesce rows to, the access, and whether the last vector is partial; None if
+    coalescing does not give wider vectors. One segment, or several that share values if many inputs of 16-bit floats
+    are read element by element."""
+    wide = analysis.once(_contiguous_across_rows)
     if not wide:
         return None
     lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
@@ -555,13 +562,13 @@ def _coalesced(
         return None
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
     several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= many
-    parts = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
-    return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset()), elements % lanes != 0
+    segments = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
+    return segments, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset()), elements % lanes != 0
 
 
-def _in_one_line(analysis: Analysis) -> list[Value]:
-    """The tensors whose memory runs through the two innermost loops, or the only one, as through one; none where that
-    is not so of all that is written. Not what is read somewhere else, too, where vectors may begin at any element."""
+def _contiguous_across_rows(analysis: Analysis) -> list[Value]:
+    """The tensors that are contiguous across the two innermost loops (or along the only one); none if an output is not.
+    Inputs that are also read at other indices are excluded, because their vectors may be unaligned."""
     loops = analysis.loops(analysis.kept)
     if not loops:
         return []
@@ -575,24 +582,26 @@ def _in_one_line(analysis: Analysis) -> list[Value]:
 
 
 def _by_elements(analysis: Analysis) -> int:
-    """How many inputs have elements of their own along the columns, and none along the rows."""
+    """The number of inputs that vary along the columns but not along the rows."""
     inner = analysis.loops(analysis.kept)[-1][-1]
-    return sum(analysis.axis_stride(v, inner) != 0 and v not in analysis.once(_in_one_line) for v in analysis.inputs)
+    return sum(
+        analysis.axis_stride(v, inner) != 0 and v not in analysis.once(_contiguous_across_rows) for v in analysis.inputs
+    )
 
 
 def _steps_across(analysis: Analysis) -> tuple:
-    """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows
-    read and write."""
+    """The extent of the second innermost loop, and the strides along the outer loops of tensors that are accessed by
+    vectors across rows."""
     *around, _ = analysis.loops(analysis.kept)
-    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in around[:-1]]
+    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_contiguous_across_rows) for loop in around[:-1]]
     return (size_of(around[-1]) if around else 1, *dict.fromkeys(steps))
 
 
-def _extents(analysis: Analysis, parts: int) -> tuple[Size, Size]:
-    """Columns and rows, the latter folded to so many parts."""
+def _extents(analysis: Analysis, segments: int) -> tuple[Size, Size]:
+    """The numbers of columns and rows, with rows coalesced to ``parts`` segments (0: not)."""
     sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
-    if parts and len(sizes) > 1:
-        return sz.mul(sizes[-1], sz.floordiv(sizes[-2], parts)), sz.product(sizes[:-2])
+    if segments and len(sizes) > 1:
+        return sz.mul(sizes[-1], sz.floordiv(sizes[-2], segments)), sz.product(sizes[:-2])
     return sizes[-1], sz.product(sizes[:-1])
 
 
@@ -605,8 +614,8 @@ def _flat_extents(analysis: Analysis) -> tuple:
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, in_flight: int) -> int:
-    """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or
-    concatenated, some bytes under way."""
+    """Vectors along the columns per thread: several inputs, including sliced and concatenated ones, need some bytes in
+    flight."""
     columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
     axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
     inputs = [v for v in analysis.inputs if columns & axes[v] or not domain >= axes[v]]

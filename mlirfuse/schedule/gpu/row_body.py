@@ -1,4 +1,4 @@
-"""Rows of a GPU kernel: where a thread is in them, and how the accumulators of threads come together."""
+"""Rows in GPU kernels: a thread's elements of them, and the combination of threads' accumulators."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
 class Place(NamedTuple):
-    """Where a vector is: its env, and whether it is inside the row (None: it is). Of one of which a part may be,
-    ``inside`` is so of each lane; ``env`` has elements of the row in place of those outside, and ``unmasked`` is the
-    env of the vector as it lies in memory."""
+    """A vector of a row: its env, and whether it is inside the row (None: always). A partially valid vector has
+    ``inside`` per lane, an ``env`` clamped to the row, and ``unmasked``, the env of the contiguous vector in memory."""
 
     env: Env
     inside: Val | None
@@ -26,36 +25,31 @@ class Place(NamedTuple):
 
 
 class RowsBody(GpuBody):
-    """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows
-    (``p``: the parameters of
-    :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
+    """A kernel body in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty``
+    rows (``p``: parameters of :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
         super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.min_blocks_per_sm)
         self.p, self.lanes = p, p.access.lanes
-        self.k.short_means = (
-            p.min_blocks_per_sm == 1
-        )  # of few registers ptxas spills more where no branch parts the reductions from what follows
+        # With few registers, ptxas spills more if no branch separates the reductions from the code after them.
+        self.k.short_means = p.min_blocks_per_sm == 1
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
         reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
         self.small = [v for v in analysis.outputs if v not in self.full]
         late = analysis.late_values()
-        self.early = [v for v in self.full if v not in late]  # which need no reduction
+        self.early = [v for v in self.full if v not in late]  # that depend on no reduction
         self.streamed, self.shared = analysis.once(row_inputs)
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.rank = self.cluster_rank() if p.cluster > 1 else None
         if self.rank is not None:
-            self.cluster_arrive(
-                orders=False
-            )  # waited for before the other blocks' shared memory is written: loads go first
+            self.cluster_arrive(orders=False)  # the wait is before writes to other blocks' shared memory, after loads
         self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.x_base = self.wide(self.e.mul(self.x, self.lanes))
-        self.row_inside: Val | None = None  # where a block's rows may be past the last
+        self.row_inside: Val | None = None  # set if a block's rows may exceed the last
 
     def row_of(self, block: Val) -> Val:
-        """The row of this thread in the given block or cluster (of the index type); the last one instead of one past
-        it."""
+        """The row of this thread in the given block or cluster (of the index type), clamped to the last row."""
         if self.p.ty == 1:
             return block
         e = self.e
@@ -74,37 +68,37 @@ class RowsBody(GpuBody):
         return env
 
     def at(self, row: Env, column: Val, checked: bool = True) -> Place:
-        """The vector at this column; one past the end is held inside the row. (A row of no elements has no inside: no
-        kernel is launched for one.)"""
+        """The vector at this column, clamped to the row if ``checked``. (Rows are not empty: no kernel is launched for
+        those.)"""
         e = self.e
-        inside, held = None, column
+        inside, clamped = None, column
         if checked:
             inside = e.cmp("lt", column, self.size(self.length))
-            held = e.min(column, e.sub(self.size(self.length), self.lanes))
-        return Place(self.along(row, Index(held, 1, self.lanes) if self.lanes > 1 else Index(held)), inside)
+            clamped = e.min(column, e.sub(self.size(self.length), self.lanes))
+        return Place(self.along(row, Index(clamped, 1, self.lanes) if self.lanes > 1 else Index(clamped)), inside)
 
     def along(self, row: Env, index: Index) -> Env:
-        """The env of what lies along a row at this index."""
+        """The env of the elements at this index along a row."""
         env = dict(row)
         self.unlinear(env, self.analysis.loops(self.analysis.reduced), index)
         return env
 
     def load_shared(self, value: Value, place: Place) -> None:
-        """Loads a vector of what all rows share, for a later use."""
+        """Load a vector of an input that all rows share, for later use."""
         self.k.preload(value, place.env)
 
     def nothing(self, phase: list[Op]) -> list[Val]:
-        """The accumulators of nothing, as a loop carries them."""
+        """The identity accumulators of a phase, as a flat list."""
         return [v for op in phase for v in red.identity(self.e, op, red.state_lanes(op, self.lanes))]
 
     def across(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """The rows' accumulators from those of their threads."""
+        """The rows' accumulators, combined from those of their threads."""
         totals = [red.across_lanes(self.e, op, a) for op, a in zip(phase, totals)]
         totals = self.across_block(phase, totals, self.p.tx)
         return totals if self.rank is None else self.across_cluster(phase, totals, self.rank)
 
     def write(self, values: list[Value], places) -> None:
-        """Stores outputs as long as the rows at these places, all of them computed first."""
+        """Store full-size outputs at these places; computes all of them before the first store."""
         for place in places:
             for value in values:
                 self.k.value(value, place.env)
@@ -112,7 +106,7 @@ class RowsBody(GpuBody):
             self.store(values, place)
 
     def store(self, values: list[Value], place: Place) -> None:
-        """Stores outputs at one place."""
+        """Store outputs at one place."""
         valid = (
             place.inside
             if self.row_inside is None
@@ -123,7 +117,7 @@ class RowsBody(GpuBody):
         self.store_at(values, place.env, self.analysis.domain, valid)
 
     def write_small(self, row: Env) -> None:
-        """Stores outputs that have one element a row."""
+        """Store outputs with one element per row."""
         if not self.small:
             return
         first = self.e.cmp("eq", self.x, 0)
@@ -135,9 +129,9 @@ class RowsBody(GpuBody):
 
 
 def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and
-    the like. What has one for many neighbours, as a group norm's weights of channels, is neither: few bytes, that the
-    first-level cache has."""
+    """The inputs that vary along the rows: those that differ from row to row, and those that all rows share, such as
+    weights. An input that is constant over many neighbours, such as a group norm's per-channel weights, is neither: L1
+    holds it."""
     loops, rows = analysis.loops(analysis.reduced), set(analysis.kept)
     innermost = set(loops[-1]) if loops else set()
     inputs = [v for v in analysis.inputs if innermost & set(analysis.axes.flat(v))]
@@ -146,14 +140,14 @@ def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
 
 
 def at_own_index(analysis: Analysis, inputs: list[Value]) -> list[Value]:
-    """Those of ``inputs`` that are read where an element of a row is. Others, through slices and the like, have an
-    index of their own for each use."""
+    """The ``inputs`` that are read at the rows' own indices. Others, e.g. through slices, have other indices at each
+    use."""
     domain = set(analysis.domain)
     return [v for v in inputs if domain.issuperset(analysis.axes.flat(v))]
 
 
 def read_by(analysis: Analysis, reductions: list[Op], inputs: list[Value]) -> list[Value]:
-    """What of ``inputs`` these reductions read, not through other reductions."""
+    """The ``inputs`` that these reductions read, not counting reads through other reductions."""
     needed: set[Value] = set()
     left = [op.operands[0] for op in reductions]
     while left:

@@ -1,5 +1,5 @@
-"""Which rows of a GPU's kernels are kept where, and by how many threads: what :mod:`mlirfuse.schedule.gpu.rows` chooses
-for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
+"""Chooses the schedule parameters of GPU rows: where rows are kept, and by how many threads. Used by
+:mod:`mlirfuse.schedule.gpu.rows`, with the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mlirfuse.schedule.gpu.heuristics import RowRegisterHeuristics, heuristics_o
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 
-REGISTERS = 64 << 10  # of a multiprocessor, on every chip
-SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
+REGISTERS = 64 << 10  # per multiprocessor, on every chip
+SYSTEM_SHARED = 1 << 10  # bytes of shared memory per block that the system reserves
 
 
 class Params(NamedTuple):
-    """``tx`` threads along a row and ``ty`` rows a block; ``vectors_per_thread`` vectors a thread (0: looped);
-    ``cluster`` blocks a row; ``split`` blocks a row that combine in a second kernel; ``unmasked``: how many of the
-    chunks lie inside the row for every thread, so that they need no check; ``recompute``: values are computed again in
-    each phase from what was loaded, which needs fewer registers; ``min_blocks_per_sm``: blocks that shall fit a
-    multiprocessor at a time, which bounds their registers; ``online``: softmax's maximum and sum are one reduction;
-    ``in_shared``: the vectors are kept in shared memory, not in registers; ``unaligned``: they begin before the row,
-    where memory is aligned for them; ``prefetch``: weights, and what else is read for the time after the reductions,
-    are under way before them; ``blocks``: turns of a looped row after which sums go to running totals (0: never)."""
+    """``tx`` threads per row and ``ty`` rows per block; ``vectors_per_thread`` (0: looped); ``cluster`` blocks per row;
+    ``split`` blocks per row that a second kernel combines; ``unmasked``: how many of the vectors are inside the row for
+    every thread, and need no check; ``recompute``: recompute values in each phase from the loaded inputs, which needs
+    fewer registers; ``min_blocks_per_sm``: blocks that must fit a multiprocessor, which limits their registers;
+    ``online``: softmax's maximum and sum are one reduction; ``in_shared``: keep vectors in shared memory, not in
+    registers; ``unaligned``: aligned vectors that start before an unaligned row; ``prefetch``: load weights, and other
+    inputs that are used after the reductions, before them; ``blocks``: iterations of a looped row after which sums are
+    added to compensated totals (0: never)."""
 
     access: Access
     tx: int
@@ -49,29 +49,29 @@ class Params(NamedTuple):
 
 
 def choice(analysis: Analysis, *given: Any) -> Params:
-    """The model's for rows that are given as to :class:`RowsOfSize`."""
+    """The heuristic's choice. The arguments are those of :class:`RowsOfSize`."""
     return RowsOfSize(analysis, *given).choice()
 
 
 def leading_bits(rows: int) -> int:
-    """``rows`` to six bits: for numbers of rows that differ by less than 3% the choice is made once. (Fewer bits would
-    not tell one row for each of 132 multiprocessors from fewer.)"""
+    """``rows`` rounded down to six significant bits, so that one choice is made for numbers that differ by less than
+    3%. (Fewer bits would not distinguish one row for each of 132 multiprocessors from fewer.)"""
     rest = max(0, rows.bit_length() - 6)
     return rows >> rest << rest
 
 
 class RowsOfSize:
-    """Rows of given sizes, and the parameters that they may have. ``wider``: an access by vectors that begin before the
-    rows, where those are wider.
+    """Rows of given sizes, and the candidate parameters for them. ``wider``: an access with aligned vectors that start
+    before the rows, if those are wider.
 
-    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while
-    another computes (:meth:`registers_wanted`). A row that needs more than a block of 512 threads with 32 registers
-    each is kept in shared memory, half of a multiprocessor's at most, or that of a cluster's blocks; beside weights in
-    a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a time, it
-    takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers
-    of it, of half types, which take twice as many widened, 32. Long rows that vectors of 16 bytes do not divide are
-    copied by such as begin before the row. One that nothing holds is read again in each phase.
-    """
+    The heuristic: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and one
+    loads while another computes (:meth:`registers_wanted`). A row that needs more than a block of 512 threads with 32
+    registers each is kept in shared memory, at most half of a multiprocessor's, or in that of a cluster; with weights,
+    in a cluster's registers if all threads have the same number of vectors. If it cannot be copied there by 16 bytes at
+    a time, it is kept by a cluster of blocks of 256 threads, which synchronize less often the more of the row a thread
+    has: 64 registers of it, or 32 for 16-bit floats, which need twice as many when widened. Long rows whose length
+    vectors of 16 bytes do not divide are copied by aligned vectors that start before the row. Rows that fit nowhere are
+    read again in each phase."""
 
     def __init__(self, analysis: Analysis, access: Access, wider: Access, kept: int, length: int, properties):
         self.analysis, self.access, self.wider, self.kept, self.length, self.properties = (
@@ -84,25 +84,27 @@ class RowsOfSize:
         )
         self.row, self.lanes, self.heuristics = analysis.once(row_of), access.lanes, heuristics_of(properties).rows
         self.vectors = max(1, -(-self.length // self.lanes))
-        self.registers = max(1, self.lanes * self.row.own_bytes // 4)  # of one chunk
+        self.registers = max(1, self.lanes * self.row.own_bytes // 4)  # per vector
         self.small = self.kept * self.vectors < properties.sm_count * self.heuristics.threads.parallel
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
-        self.alone, self.shared = _places(
+        self.alone, self.shared = _register_layouts(
             self.vectors, self.registers, properties.cluster_sizes, self.heuristics.registers
         )
 
     @functools.cached_property
     def best(self) -> tuple[int, int, int] | None:
-        """The best place in registers, if there is any. (Looked for once it is asked for, which long rows in shared
-        memory do without.)"""
+        """The best layout in registers, if there is any. (Computed on demand: long rows in shared memory do not need
+        it.)"""
         return min(self.alone or self.shared, key=self.cost, default=None)
 
     def registers_wanted(self) -> int:
-        """How many registers of the row a thread shall have: the usual number; more where it reads as many weights too;
-        few of one that is short, of half types without weights, or beside weights where the machine has a thread for
-        each vector; the fewest of half types that are only reduced, in one pass. Of half types a register is two
-        elements to compute: with more weights than rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time."""
+        """The registers of the row that a thread should have.
+
+        The usual number; more if it reads as many weights; few for short rows, for 16-bit floats without weights, and
+        for rows with weights if the device has a thread for each vector; fewest for 16-bit floats that are reduced in
+        one pass. A register of 16-bit floats is two elements to compute: with more weights than rows, 16 are 0.4%
+        slower than 32 and compile in 0.6 of the time."""
         heuristics = self.heuristics.registers
         row, sm_count, threads = (
             self.row,
@@ -122,29 +124,29 @@ class RowsOfSize:
         if row.reduced_precision and self.wide and row.weights > row.inputs:
             return heuristics.usual
         most = heuristics.beside_weights
-        many = self.kept * self.vectors * self.registers // most >= threads // 3  # threads, if each has so many
+        many = self.kept * self.vectors * self.registers // most >= threads // 3  # with so many per thread
         beside = (row.weights_16bit and self.kept > sm_count) or (
             row.weights and row.inputs == 1 and self.wide and many
         )
         return most if beside else heuristics.usual
 
     def least_threads(self) -> int:
-        """How many threads a row that is not short shall have."""
+        """The least threads of a row that is not short."""
         heuristics = self.heuristics.threads
         if self.wide or self.vectors >= heuristics.long_vectors:
             return min(32, heuristics.line_bytes // (self.lanes * self.row.widest))
         return heuristics.medium if self.vectors >= heuristics.medium_vectors else heuristics.least
 
     def exact(self, place) -> bool:
-        """Whether all threads have as much of a row at (threads along it, blocks a cluster, chunks a thread)."""
+        """Whether (threads per row, blocks per cluster, vectors per thread) cover a row exactly."""
         tx, cluster, vectors_per_thread = place
         return tx * cluster * vectors_per_thread * self.lanes == self.length
 
     def cost(self, place) -> tuple:
-        """The order of such places in registers: the least is the best."""
+        """The sort key of layouts in registers; the least is the best."""
         tx, cluster, vectors_per_thread = place
         registers, threads = self.heuristics.registers, self.heuristics.threads
-        held = vectors_per_thread * self.registers
+        used = vectors_per_thread * self.registers
         if self.vectors >= registers.short_vectors and tx < self.least:
             return (True,)
         if self.small:
@@ -152,34 +154,34 @@ class RowsOfSize:
             return (False, together, vectors_per_thread > threads.most_parallel_per_thread, cluster, away, tx)
         if cluster == 1:
             idle = tx * vectors_per_thread > threads.idle * self.vectors
-            return (False, held > registers.most_alone, tx > registers.largest_block, idle, abs(held - self.wanted), tx)
+            return (False, used > registers.most_alone, tx > registers.largest_block, idle, abs(used - self.wanted), tx)
         wider, large = tx > registers.wide_block, cluster > threads.portable_cluster
         if self.row.weights and self.wide:
             return (
                 False,
-                held > registers.most,
+                used > registers.most,
                 cluster * tx > threads.most_beside_weights,
                 not self.exact(place),
-                held > registers.beside_weights,
-                self.row.reduced_precision and wider,  # costs more than blocks that wait for each other
+                used > registers.beside_weights,
+                self.row.reduced_precision and wider,  # costs more than synchronization of blocks
                 large,
                 wider,
-                abs(held - registers.beside_weights),
+                abs(used - registers.beside_weights),
             )
         most = registers.most if self.wide else registers.most_narrow
         idle = self.kept * cluster * tx < self.properties.sm_count * threads.busy
         wanted = registers.cluster_16bit if self.row.reduced_precision else registers.most
-        return (False, held > most, wider, large, idle, abs(held - wanted))
+        return (False, used > most, wider, large, idle, abs(used - wanted))
 
     def choice(self) -> Params:
-        """The model's."""
+        """The heuristic's choice."""
         row, looped, threads = self.row, self.heuristics.looped, self.heuristics.threads
         before = next(self.unaligned(), None)
         if before and self.better_unaligned(before):
             return before
         few = self.kept < self.properties.sm_count // threads.few_rows
         if row.single and self.small and few and self.best and self.best[2] <= threads.one_reduction:
-            return self.persistent(*self.best)  # a cluster at a time is sooner done than two kernels
+            return self.persistent(*self.best)  # a cluster is faster than two kernels
         if (row.one_pass and not self.alone) or (row.single and self.vectors > looped.single_vectors and self.wide):
             return self.looped()  # nothing to keep
         if self.alone and not self.crowded:
@@ -188,13 +190,13 @@ class RowsOfSize:
         in_shared = [] if self.weights_late() else self.in_shared()
         if in_shared:
             return self.in_shared_memory(in_shared[0])
-        held = looped.cluster_elements * max(1, self.heuristics.registers.most_alone // self.registers)
-        if not self.best or self.vectors > held:
+        most = looped.cluster_elements * max(1, self.heuristics.registers.most_alone // self.registers)
+        if not self.best or self.vectors > most:
             return self.looped()
         return self.persistent(*self.best)
 
     def others(self) -> Iterator[Params]:
-        """What else is worth trying, the model's choice among it."""
+        """All candidates, including the heuristic's choice."""
         ordered = [
             self.persistent(*place) for place in sorted(self.alone, key=self.cost) + sorted(self.shared, key=self.cost)
         ]
@@ -211,8 +213,8 @@ class RowsOfSize:
 
     @property
     def crowded(self) -> bool:
-        """Whether a row in registers, half types widened and what the online form does without, would leave a
-        multiprocessor to one block."""
+        """Whether a register-resident row, with widened 16-bit floats and the values that the online form avoids, would
+        leave only one block per multiprocessor."""
         row = self.row
         return bool(
             row.shorter
@@ -224,8 +226,8 @@ class RowsOfSize:
         )
 
     def weights_late(self) -> bool:
-        """Whether a row beside weights belongs into registers, where all of the weights are loaded at once when the
-        row's reductions are done."""
+        """Whether a row with weights should be register-resident, with all of the weights loaded at once after its
+        reductions."""
         if not (self.row.weights and self.wide and self.best) or self.small or self.crowded:
             return False
         heuristics = self.heuristics.registers
@@ -233,18 +235,18 @@ class RowsOfSize:
         return self.exact(self.best) and self.best[2] * self.registers <= most
 
     def persistent(self, tx: int, cluster: int, vectors_per_thread: int) -> Params:
-        """The row in registers."""
+        """The parameters of a register-resident row."""
         registers, threads = self.heuristics.registers, self.heuristics.threads
         ty = max(1, threads.block // tx)
         while ty > 1 and ty * tx > 32 and self.kept // ty < self.properties.sm_count:
             ty //= 2
         min_blocks_per_sm = 1
         if cluster > 1 and tx == registers.wide_block:
-            held = vectors_per_thread * self.registers
-            few = held <= registers.most_alone
+            used = vectors_per_thread * self.registers
+            few = used <= registers.most_alone
             if self.row.reduced_precision:
                 min_blocks_per_sm = threads.min_blocks_16bit[0 if few else 1]
-            elif not few and held <= registers.most:
+            elif not few and used <= registers.most:
                 min_blocks_per_sm = threads.min_blocks_32bit
         widened = registers.widened_elements if self.wide else registers.widened_elements_narrow
         return Params(
@@ -257,9 +259,9 @@ class RowsOfSize:
         )  # fmt: skip
 
     def loaded_first(self, tx: int, cluster: int, vectors_per_thread: int) -> bool:
-        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where
-        rows are few. Threads of large blocks have fewer, also for half types widened; where rows are many, two blocks
-        of 512 shall fit a multiprocessor."""
+        """Whether threads load a whole row and its weights before they reduce it: if that takes few registers, more if
+        there are few rows. Threads of large blocks have fewer, also for widened 16-bit floats; with many rows, two
+        blocks of 512 must fit a multiprocessor."""
         row, heuristics = self.row, self.heuristics.loads
         if not (row.late or row.weights):  # there is nothing else to load
             return False
@@ -279,20 +281,23 @@ class RowsOfSize:
             else heuristics.usual
         )
 
-    def in_shared(self) -> list[_Place]:
-        """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than
-        several would have, nor fewer than 512 in all without a cluster, all threads with as many vectors, few blocks a
-        cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
-        clusters of at most eight. Half types beside weights: blocks and threads that hide each other's waiting."""
+    def in_shared(self) -> list[_SharedLayout]:
+        """Layouts in shared memory, best first.
+
+        Preferred are few idle multiprocessors, not a single block on each with fewer threads than several blocks would
+        have, at least 512 threads in all without a cluster, all threads with the same number of vectors, and small
+        clusters, which are scheduled sooner. If threads cannot have the same number: several blocks per multiprocessor,
+        in clusters of at most eight. For 16-bit floats with weights: blocks and threads that hide each other's
+        latency."""
         if not (self.properties.async_copies and self.analysis.once(copied_whole, self.access)):
             return []
         heuristics = self.heuristics.shared
-        found = _shared_places(self.analysis, self.vectors, self.lanes, self.kept, self.properties, heuristics.threads)
+        found = _shared_layouts(self.analysis, self.vectors, self.lanes, self.kept, self.properties, heuristics.threads)
         places = [p for p in found if p.vectors_per_thread >= heuristics.least_per_thread]
         evenly = [p for p in places if self.exact(p[:3])]
         together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
 
-        def cost(p: _Place) -> tuple:
+        def cost(p: _SharedLayout) -> tuple:
             usual, large = p.tx == heuristics.threads[0], p.cluster > self.heuristics.threads.portable_cluster
             if self.row.weights and self.row.reduced_precision:
                 hidden = p.blocks * p.tx >= heuristics.hiding and p.blocks >= heuristics.hiding_blocks[p.cluster > 1]
@@ -312,8 +317,8 @@ class RowsOfSize:
 
         return sorted(places, key=cost)
 
-    def in_shared_memory(self, p: _Place) -> Params:
-        """The row at such a place."""
+    def in_shared_memory(self, p: _SharedLayout) -> Params:
+        """The parameters of a row with this layout in shared memory."""
         return Params(
             self.access,
             p.tx,
@@ -326,19 +331,20 @@ class RowsOfSize:
         )
 
     def unaligned(self) -> Iterator[Params]:
-        """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or one
-        that has many threads, where one input of half types is beside weights, or clusters of at least four of which
-        four are on each; enough threads for those blocks, but each with more vectors than the few at the ends, in a
-        cluster a dozen."""
+        """Parameters for unaligned rows in shared memory by the wider vectors, best first.
+
+        Preferred are few idle multiprocessors; two blocks on each, or one with many threads if one input of 16-bit
+        floats has weights, or clusters of at least four with four blocks on each; enough threads for those blocks, but
+        each with more vectors than the few at the ends, in a cluster a dozen."""
         length, row, lanes = self.length, self.row, self.wider.lanes
         if not self.lanes < lanes <= length // 2:
             return
         heuristics = self.heuristics.unaligned
         long = length > heuristics.medium_per_thread * heuristics.medium * lanes
-        plain = row.reduced_precision and row.inputs == 1 and 0 < row.weights <= 2 and not row.wider_weights
-        alone = plain and self.kept >= heuristics.alone_rows * self.properties.sm_count
+        simple = row.reduced_precision and row.inputs == 1 and 0 < row.weights <= 2 and not row.wider_weights
+        alone = simple and self.kept >= heuristics.alone_rows * self.properties.sm_count
 
-        def cost(p: _Place) -> tuple:
+        def cost(p: _SharedLayout) -> tuple:
             if p.cluster == 1 and p.blocks == 1 and alone:
                 return p.idle, False, 1, p.tx != heuristics.alone
             if p.cluster == 1:
@@ -355,42 +361,43 @@ class RowsOfSize:
 
         threads = (*self.heuristics.shared.threads, heuristics.alone) if alone else self.heuristics.shared.threads
         vectors = -(-(length + lanes - 1) // lanes)
-        places = _shared_places(self.analysis, vectors, lanes, self.kept, self.properties, threads)
+        places = _shared_layouts(self.analysis, vectors, lanes, self.kept, self.properties, threads)
         for p in sorted(
             (p for p in places if p.cluster == 1 or p.vectors_per_thread >= self.heuristics.shared.least_per_thread),
             key=cost,
         ):
-            whole = (length - lanes) // (p.tx * lanes * p.cluster)
+            full_vectors = (length - lanes) // (p.tx * lanes * p.cluster)
             yield Params(
                 self.wider,
                 p.tx,
                 1,
                 p.vectors_per_thread,
                 p.cluster,
-                unmasked=whole,
+                unmasked=full_vectors,
                 online=row.shorter,
                 in_shared=True,
                 unaligned=True,
             )
 
     def better_unaligned(self, p: Params) -> bool:
-        """Whether rows take less time so."""
+        """Whether the unaligned layout is estimated to be faster."""
         row, kept, length, sm_count = self.row, self.kept, self.length, self.properties.sm_count
         heuristics = self.heuristics.unaligned
         if kept * p.cluster < sm_count:
             return False
-        if row.wider_weights:  # two vectors each, which are more to load than their elements
+        if row.wider_weights:  # two vector loads each, which cost more than element loads
             return row.weights == 1 and length >= heuristics.wider
         if row.single:
             return length >= heuristics.reduced
-        if row.weights > 1:  # of few rows a cluster's registers hold more at once
+        if row.weights > 1:  # with few rows, a cluster's registers hold more
             return kept >= sm_count and (
                 not self.alone if self.lanes * row.widest <= 2 else length >= heuristics.weighted
             )
         return length >= heuristics.plain or kept >= heuristics.many_rows * sm_count
 
     def looped(self) -> Params:
-        """The row in nothing: in parts, where one pass does and there are few rows."""
+        """The parameters of a row that is read again in each phase; split if one pass suffices and there are few
+        rows."""
         row, vectors, sm_count, threads_per_sm = (
             self.row,
             self.vectors,
@@ -418,47 +425,47 @@ class RowsOfSize:
 
 
 @functools.lru_cache
-def _places(
+def _register_layouts(
     vectors: int, registers: int, cluster_sizes: tuple[int, ...], heuristics: RowRegisterHeuristics
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a
-    block alone, and others."""
+    """Layouts that hold a row of so many vectors in registers, as (threads per row, blocks per cluster, vectors per
+    thread): those of a single block, and others."""
     alone: list[tuple[int, int, int]] = []
     shared: list[tuple[int, int, int]] = []
     for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for cluster in cluster_sizes if tx >= heuristics.wide_block else (1,):
             vectors_per_thread = -(-vectors // (tx * cluster))
-            held = vectors_per_thread * registers
+            used = vectors_per_thread * registers
             if tx * cluster >= 2 * vectors and tx > 1:
                 break
-            if held <= (heuristics.most if tx <= heuristics.wide_block else heuristics.most_alone):
+            if used <= (heuristics.most if tx <= heuristics.wide_block else heuristics.most_alone):
                 usual = tx <= heuristics.largest_block or len(cluster_sizes) == 1
-                by_itself = cluster == 1 and held <= heuristics.most_alone and usual
+                by_itself = cluster == 1 and used <= heuristics.most_alone and usual
                 (alone if by_itself else shared).append((tx, cluster, vectors_per_thread))
     return alone, shared
 
 
 def extents(analysis: Analysis) -> tuple:
-    """Rows and their length."""
+    """The number of rows, and their length."""
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
 def accumulators_of(analysis: Analysis) -> int:
-    """How many numbers threads may exchange for a row, each of which has shared memory of its own."""
+    """The number of accumulator components that threads may exchange per row, each with its own shared memory."""
     return sum(len(red.accumulator_types(op)) for phase in analysis.phases for op in phase)
 
 
 def copied_whole(analysis: Analysis, access: Access) -> bool:
-    """Whether what differs from row to row can be copied to shared memory 16 bytes at a time."""
+    """Whether inputs that differ from row to row can be copied to shared memory 16 bytes at a time."""
     streamed, _ = analysis.once(row_inputs)
     lane = analysis.loops(analysis.reduced)[-1][-1]
     widest = max((v.dtype.bytes for v in streamed), default=0)
     return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
 
 
-class _Place(NamedTuple):
-    """Where a row in shared memory is: threads of a block, blocks of a cluster, vectors a thread; multiprocessors that
-    have none of it, and how many such blocks find room on one."""
+class _SharedLayout(NamedTuple):
+    """A layout of a row in shared memory: threads per block, blocks per cluster, vectors per thread; the
+    multiprocessors without a block; the blocks that fit a multiprocessor."""
 
     tx: int
     cluster: int
@@ -467,11 +474,11 @@ class _Place(NamedTuple):
     blocks: int
 
 
-def _shared_places(
+def _shared_layouts(
     analysis: Analysis, vectors: int, lanes: int, kept: int, properties, threads: tuple[int, ...]
-) -> tuple[_Place, ...]:
-    """The places whose shared memory holds rows of so many vectors, of so many ``threads``."""
-    return _places_in_shared(
+) -> tuple[_SharedLayout, ...]:
+    """The layouts whose shared memory holds rows of so many vectors, for these numbers of ``threads``."""
+    return _cached_shared_layouts(
         vectors,
         lanes * analysis.once(row_of).row_bytes,
         analysis.once(accumulators_of),
@@ -482,9 +489,9 @@ def _shared_places(
 
 
 @functools.lru_cache
-def _places_in_shared(
+def _cached_shared_layouts(
     vectors: int, vector_bytes: int, accumulators: int, kept: int, properties, threads: tuple[int, ...]
-) -> tuple[_Place, ...]:
+) -> tuple[_SharedLayout, ...]:
     found = []
     for tx in threads:
         for cluster in properties.cluster_sizes:
@@ -493,21 +500,21 @@ def _places_in_shared(
             if nbytes <= properties.shared_per_block:
                 blocks = (properties.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
                 found.append(
-                    _Place(tx, cluster, vectors_per_thread, max(0, properties.sm_count - kept * cluster), blocks)
+                    _SharedLayout(tx, cluster, vectors_per_thread, max(0, properties.sm_count - kept * cluster), blocks)
                 )
     return tuple(found)
 
 
 def shared_bytes(tx: int, cluster: int, vectors_per_thread: int, vector_bytes: int, accumulators: int) -> int:
-    """Of a block: its part of a row, and what its threads exchange."""
+    """Bytes of shared memory of a block: its part of a row, and what its threads exchange."""
     return vectors_per_thread * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
 
 
 def unaligned_access(
     analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], properties
 ) -> Access:
-    """``access`` with the widest vectors for rows that may begin at any element, of which those begin before it; as it
-    is where there are none."""
+    """``access`` with the widest aligned vectors for unaligned rows, of which the first may start before the row;
+    unchanged if that is not possible."""
     lanes, like, steps = analysis.once(_shiftable)
     if not properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
         return access
@@ -521,35 +528,36 @@ def unaligned_access(
 
 
 def _shiftable(analysis: Analysis) -> tuple:
-    """The lanes of vectors that may begin before a row (0: they may not), the inputs and outputs that they are of, and
-    how far apart their rows are, given the sizes of a call: all lie along the rows alike, so that they begin as far
-    before it."""
+    """The lanes of aligned vectors for unaligned rows (0: not supported), the inputs and outputs that they are used
+    for, and the row strides as a function of sizes. All of those tensors have the same strides, and so the same
+    misalignment."""
     reduced, loops = set(analysis.reduced), analysis.loops(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
     like = [v for v in dict.fromkeys(streamed + analysis.outputs) if reduced & set(analysis.axes.flat(v))]
     kept = [loop[-1] for loop in analysis.loops(analysis.kept)]
     steps = {tuple(analysis.axis_stride(v, axis) for axis in kept) for v in like}
-    plain = all(set(analysis.axes.flat(v)) <= set(analysis.domain) and v not in analysis.passed_on for v in like)
+    unmapped = all(set(analysis.axes.flat(v)) <= set(analysis.domain) and v not in analysis.passed_on for v in like)
     along = all(analysis.axis_stride(v, loops[-1][-1]) == 1 for v in like + shared) and len(loops) == 1
     sizes = {v.dtype.bytes for v in streamed}
     lanes = min(8, 16 // max(sizes, default=8))
     copied = all(nbytes <= 4 and lanes * nbytes in gpu_staging.SIZES for nbytes in sizes)
     return (
-        (lanes if sizes and copied and plain and along and len(steps) == 1 else 0),
+        (lanes if sizes and copied and unmapped and along and len(steps) == 1 else 0),
         like,
         sz.tuple_function(next(iter(steps), ())),
     )
 
 
 class _Row(NamedTuple):
-    """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same
-    for all rows, ``own_bytes`` without what several rows share, such as a batch's, and ``widest``, of one of these;
-    ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``:
-    online forms make it fewer passes; ``reduced_precision``: some elements are of half types; ``inputs`` and
-    ``weights``: how many there are that differ from row to row, and that all rows share;
-    ``weights_16bit``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row;
-    ``sizes``: the bytes of an element of each input that is read where a row's element is; ``late``: some of those are
-    read after the first reductions only."""
+    """Properties of a rows segment that do not depend on sizes.
+
+    ``row_bytes``: bytes per element of a row, of all inputs that differ from row to row; ``own_bytes``: without those
+    that several rows share, e.g. a batch's; ``widest``: of the widest of them. ``single``: rows are only reduced, in
+    one pass; ``one_pass``: one pass, and outputs depend on no reduction; ``shorter``: online forms need fewer passes;
+    ``reduced_precision``: some inputs are 16-bit floats. ``inputs`` and ``weights``: the numbers of inputs that differ
+    from row to row, and that all rows share; ``weights_16bit``: some weights are 16-bit floats; ``wider_weights``: some
+    are wider than all other inputs. ``sizes``: bytes per element of each input that is read at the rows' own indices;
+    ``late``: some of those are only read after the first reductions."""
 
     row_bytes: int
     own_bytes: int
@@ -567,6 +575,7 @@ class _Row(NamedTuple):
 
 
 def row_of(analysis: Analysis) -> _Row:
+    """The :class:`_Row` of a segment."""
     reduced = set(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
     written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]

@@ -1,4 +1,4 @@
-"""What a row is kept in between the passes over it: registers, shared memory, or nothing."""
+"""Row kernels by where a row is kept between passes: registers, shared memory, or nowhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, read_by
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 
-UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
-EXPONENTIALS = (
-    16  # elements whose exponentials are computed at once: of more the code grows, and with it the time to compile it
-)
+UNROLL = 4  # vectors in flight of a looped row, more if vectors are short
+EXPONENTIALS = 16  # elements whose exponentials are computed at once: more only takes longer to compile
 
 
 def in_registers(rows: RowsBody) -> sz.Size:
-    """Each thread keeps its part of the row in registers. Gives the grid."""
+    """Emit a kernel in which each thread keeps its part of the row in registers. Returns the grid size."""
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     here = rows.env_of(rows.row_of(rows.cluster_index()))
     stride = p.tx * lanes * p.cluster
@@ -46,13 +44,12 @@ def in_registers(rows: RowsBody) -> sz.Size:
         k.bind_loaded(value, env, val)
     reduced_precision = any(v.dtype.bits == 16 for v in rows.streamed)
 
-    # Of many elements, deviations from a mean of each lane, which is done with one after the other, need fewer
-    # registers.
+    # For many elements, deviations from a mean per lane, computed one after the other, need fewer registers.
     totals_of = red.of_thread if p.vectors_per_thread * lanes <= (32 if reduced_precision else 16) else red.total
 
     def total_of(op: Op) -> tuple[Val, ...]:
-        """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half
-        types at a time: widened, all of them would need twice the registers."""
+        """The accumulator of this thread's part of the row. Reductions that read elements twice process a few vectors
+        of 16-bit floats at a time: widened, all of them would need twice the registers."""
         step = p.vectors_per_thread
         if reduced_precision and isinstance(op, MaxSumExp) and p.vectors_per_thread * lanes > 32:
             step = 1 if p.min_blocks_per_sm > 3 else 2
@@ -81,71 +78,71 @@ def in_registers(rows: RowsBody) -> sz.Size:
 
 
 def in_shared(rows: RowsBody) -> sz.Size:
-    """Each thread copies its part of the row to shared memory, and passes over it there. Gives the grid.
+    """Emit a kernel in which each thread copies its part of the row to shared memory, and makes its passes there.
+    Returns the grid size.
 
-    ``unaligned``: the row may begin at any element (``rows`` are
-    :class:`mlirfuse.schedule.gpu.unaligned_rows.UnalignedRows`)."""
+    If ``p.unaligned``, the row may be unaligned, and ``rows`` are
+    :class:`mlirfuse.schedule.gpu.unaligned_rows.UnalignedRows`."""
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     stride = p.tx * lanes * p.cluster
     exact = p.unmasked == p.vectors_per_thread
-    inner = range(int(p.unaligned), p.unmasked)  # chunks that lie inside the row
+    inner = range(int(p.unaligned), p.unmasked)  # vectors inside the row
     edges = [c for c in range(p.vectors_per_thread) if c not in inner]
-    weights = [] if p.online else rows.shared  # to load beside the row
+    weights = [] if p.online else rows.shared  # loaded together with the row
     reduced_precision = any(v.dtype.bits == 16 for v in rows.streamed)
-    if p.unaligned and len(weights) > 1:  # each vector of weights is two to load
+    if p.unaligned and len(weights) > 1:  # each vector of weights takes two loads
         at_once: Sequence[int] = (1,)
-    elif p.unaligned or not weights:  # more vectors at once only lengthen the code
+    elif p.unaligned or not weights:  # more vectors at once only make the code longer
         at_once = (2, 3)
     elif not reduced_precision:
         at_once = range(4, 8)
     else:  # layer norm, 3000×50256 bf16, 216 µs, 236 by two; in clusters, two leave registers for another block
         at_once = (3,) if p.cluster == 1 else (2, 3)
-    unroll = min(at_once, key=lambda n: (len(inner) % n, n))  # so that few are left over
+    unroll = min(at_once, key=lambda n: (len(inner) % n, n))  # leaves a small remainder
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = AsyncCopies(rows, rows.streamed, lanes, p.vectors_per_thread)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
 
-    def column(chunk: Val) -> Val:
-        return e.add(e.mul(chunk, stride), start)
+    def column(vector: Val) -> Val:
+        return e.add(e.mul(vector, stride), start)
 
-    def bring(chunk: Val, checked: bool) -> list[Val]:
-        """Starts the copy of one vector of each input."""
-        place = rows.at(here, column(chunk), checked)
-        staging.start(e.cast(chunk, dt.i32), [(v, place.env) for v in rows.streamed])
+    def bring(vector: Val, checked: bool) -> list[Val]:
+        """Issue the copy of one vector of each input."""
+        place = rows.at(here, column(vector), checked)
+        staging.start(e.cast(vector, dt.i32), [(v, place.env) for v in rows.streamed])
         return []
 
-    def bring_end(chunk: Val) -> list[Val]:
-        """As :func:`bring`, of a vector that may end behind the row, where the tensor may end: its elements one by
-        one."""
-        stage, place = e.cast(chunk, dt.i32), rows.at(here, column(chunk))
+    def bring_end(vector: Val) -> list[Val]:
+        """Like :func:`bring`, for a vector that may extend beyond the row and the tensor: then element by element."""
+        stage, place = e.cast(vector, dt.i32), rows.at(here, column(vector))
         assert isinstance(rows, UnalignedRows) and place.inside is not None and place.unmasked is not None
         with k.region(f"scf.if {e.extract(place.inside, lanes - 1)} {{", "} else {"):
             staging.start(stage, [(v, place.unmasked) for v in rows.streamed])
-        with k.region("", "}"), k.region(f"scf.if {rows.has(column(chunk))} {{"):
+        with k.region("", "}"), k.region(f"scf.if {rows.has(column(vector))} {{"):
             staging.put(stage, [k.preload(v, place.env) for v in rows.streamed])
         return []
 
     def passes(carried: list[Val], visit, weights: Sequence[Value] = ()) -> list[Val]:
-        """``visit(places, carried)`` over the thread's vectors, some at a time, beside vectors of ``weights``, all
-        under way before the first is used."""
+        """Run ``visit(places, carried)`` over the thread's vectors, a few at a time, together with vectors of
+        ``weights``; all loads are in flight before the first use."""
 
         def some(vectors_per_thread: list[Val], checked: list[bool], state: list[Val]) -> list[Val]:
-            places = [rows.at(here, column(chunk), check) for chunk, check in zip(vectors_per_thread, checked)]
-            for chunk, place in zip(vectors_per_thread, places):
-                for value, val in zip(rows.streamed, staging.read(e.cast(chunk, dt.i32))):
+            places = [rows.at(here, column(vector), check) for vector, check in zip(vectors_per_thread, checked)]
+            for vector, place in zip(vectors_per_thread, places):
+                for value, val in zip(rows.streamed, staging.read(e.cast(vector, dt.i32))):
                     k.bind_loaded(value, place.env, val)
             for value in weights:
                 for place in places:
                     rows.load_shared(value, place)
             return visit(places, state)
 
-        def iteration(chunk: Val, state: list[Val]) -> list[Val]:
-            return some([chunk, *(e.add(chunk, u) for u in range(1, unroll))], [False] * unroll, state)
+        def iteration(vector: Val, state: list[Val]) -> list[Val]:
+            return some([vector, *(e.add(vector, u) for u in range(1, unroll))], [False] * unroll, state)
 
-        def edge(chunk: Val, state: list[Val]) -> list[Val]:
-            """A vector that many threads do not have, if it is the last."""
+        def edge(vector: Val, state: list[Val]) -> list[Val]:
+            """Visit a vector at the end of the row, which many threads may not have."""
             assert isinstance(rows, UnalignedRows)
-            return k.where(rows.has(column(chunk)), lambda: some([chunk], [True], state), lambda: state, state)
+            return k.where(rows.has(column(vector)), lambda: some([vector], [True], state), lambda: state, state)
 
         def consts(vectors_per_thread) -> list[Val]:
             return [e.const(c, rows.index) for c in vectors_per_thread]
@@ -159,10 +156,12 @@ def in_shared(rows: RowsBody) -> sz.Size:
         rest = [*inner[iterations:], *([] if p.unaligned else edges)]
         if rest:
             carried = some(consts(rest), [c in edges for c in rest], carried)
-        return functools.reduce(lambda state, chunk: edge(chunk, state), consts(edges) if p.unaligned else [], carried)
+        return functools.reduce(
+            lambda state, vector: edge(vector, state), consts(edges) if p.unaligned else [], carried
+        )
 
     def weights_of(phase: list[Op]) -> list[Value]:
-        """The weights that the phase itself reads, which must not be loaded by elements."""
+        """The weights that the phase itself reads, to be loaded by vectors instead of by elements."""
         return read_by(rows.analysis, phase, rows.shared) if p.unaligned else []
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
@@ -178,7 +177,7 @@ def in_shared(rows: RowsBody) -> sz.Size:
         return [deviating(op, *total) if op.row.accumulator == "moments" else total for op, total in zip(phase, totals)]
 
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
-        """The squared deviations from this thread's own mean take another pass."""
+        """The moments accumulator. The squared deviations from this thread's mean need another pass."""
         count = e.const(float(p.vectors_per_thread * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
 
         def deviations_from(mean: Val) -> Val:
@@ -208,15 +207,15 @@ def in_shared(rows: RowsBody) -> sz.Size:
 
 
 def vectors_per_iteration(p, inputs: Iterable[Value]) -> int:
-    """Vectors of a thread in a turn of a looped row: at least 32 bytes of each input under way."""
+    """Vectors of a thread per iteration of a looped row: at least 32 bytes of each input in flight."""
     widest = max((v.dtype.bytes for v in inputs), default=4)
     unroll = max(UNROLL, min(16, 32 // (p.access.lanes * widest)))
     return min(unroll, max(1, EXPONENTIALS // p.access.lanes)) if p.online else unroll
 
 
 def in_loops(rows: RowsBody) -> sz.Size:
-    """Nothing is kept: every phase passes over the row in memory again, or over this block's part of it. Gives the
-    grid."""
+    """Emit a kernel in which every phase reads the row, or this block's part of it, from memory again. Returns the grid
+    size."""
     e, k, p, lanes, phases = rows.e, rows.k, rows.p, rows.lanes, rows.phases
     row, part = rows.wide(rows.block), None
     if p.split > 1:
@@ -231,11 +230,9 @@ def in_loops(rows: RowsBody) -> sz.Size:
     if part is not None:
         length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
         low = e.min(e.mul(part, length_of_part), limit)
-        high = e.add(
-            low, e.min(length_of_part, e.sub(limit, low))
-        )  # in this order: the sum of both may be past the largest index
+        high = e.add(low, e.min(length_of_part, e.sub(limit, low)))  # in an order that cannot overflow the index type
 
-    # Whole spans first, without checks; what is left over in one more turn, checked.
+    # Full spans first, without checks; the remainder in one more iteration, with checks.
     middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
     last_span = e.sub(e.add(low, middle), span)
 
@@ -246,10 +243,9 @@ def in_loops(rows: RowsBody) -> sz.Size:
         ]
 
     def over_row(carried: list[Val], visit, backwards: bool = False, loop=rows.loop) -> list[Val]:
-        """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read
-        last."""
+        """Visit the row. Every other pass runs backwards, so that it starts with what is still cached."""
 
-        def whole(carried):
+        def full_spans(carried):
             return loop(
                 low,
                 middle,
@@ -259,7 +255,7 @@ def in_loops(rows: RowsBody) -> sz.Size:
             )
 
         if not backwards:
-            carried = whole(carried)
+            carried = full_spans(carried)
 
         def last(i, state):
             places = vectors(i, True)
@@ -269,7 +265,7 @@ def in_loops(rows: RowsBody) -> sz.Size:
             return visit(places, state)
 
         carried = loop(middle, high, span, carried, last)
-        return whole(carried) if backwards else carried
+        return full_spans(carried) if backwards else carried
 
     for passes, phase in enumerate(phases):
 

@@ -1,14 +1,13 @@
-"""Inner reductions and normalizations on a GPU: a row (the reduced axes, contiguous) belongs to a warp, a block or a
+"""Row reductions and normalizations on a GPU: a row (the reduced axes, contiguous) is processed by a warp, a block or a
 cluster.
 
-*Persistent*: each thread keeps its part of the row (``vectors_per_thread`` vectors) in registers or, ``in_shared``, in
-shared memory: memory is read once, however many phases of reductions there are. A row longer than a block shall hold is
-spread over a cluster of blocks that combine through each other's shared memory. *Looped* (``vectors_per_thread == 0``):
-every phase passes over the row again. *Split*: a single phase with few rows is spread over several blocks a row, whose
-accumulators a second kernel combines.
+*Persistent*: each thread keeps its part of the row (``vectors_per_thread`` vectors) in registers or, with
+``in_shared``, in shared memory: memory is read once, whatever the number of phases. A row too long for a block is
+spread over a cluster, whose blocks combine through distributed shared memory. *Looped* (``vectors_per_thread == 0``):
+every phase reads the row again. *Split*: a single phase with few rows is spread over several blocks per row, whose
+partial accumulators a second kernel combines.
 
-Threads past the row's end read a clamped vector whose lanes are replaced by the reduction's identity.
-"""
+Threads beyond the row's end read a clamped vector whose lanes are replaced by the reduction's identity."""
 
 from __future__ import annotations
 
@@ -39,11 +38,11 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_t
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-MOST_REGISTER_ELEMENTS = 512  # elements in registers of a thread: more is only longer to compile
+MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
 
 
 class GpuRows(GpuScheduler[Params]):
-    """Reductions along rows, and what is as long as they are."""
+    """Row reductions and normalizations."""
 
     name = "rows"
     parameters = Params
@@ -81,7 +80,7 @@ class GpuRows(GpuScheduler[Params]):
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
-        """Where blocks are few and each has much to read."""
+        """True if there are few blocks with much to read each."""
         if analysis.once(row_of).one_pass:
             return None
         kept, length = analysis.values(extents, env)
@@ -93,10 +92,10 @@ class GpuRows(GpuScheduler[Params]):
         return blocks < properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        """Two if the rows are split."""
+        """One kernel, or two if rows are split."""
         rows = (UnalignedRows if p.unaligned else RowsBody)(name, analysis, slots, p)
-        form = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
-        kernels = [rows.finish(form(rows))]
+        emit = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
+        kernels = [rows.finish(emit(rows))]
         if p.split > 1:
             kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1))
         return kernels
@@ -107,13 +106,13 @@ class GpuRows(GpuScheduler[Params]):
         _, length = analysis.values(extents, env)
         row, lanes = analysis.once(row_of), p.access.lanes
         if p.unaligned:
-            require(p.in_shared, "unaligned: rows that begin at any element are staged")
+            require(p.in_shared, "unaligned: needs in_shared")
             wider = unaligned_access(analysis, p.access._replace(lanes=1), env, alignments, properties)
             require(
                 lanes == wider.lanes > 1 and p.access.aligns == wider.aligns,
-                f"unaligned: such vectors have {wider.lanes} elements here"
+                f"unaligned: lanes must be {wider.lanes} here, with matching aligns"
                 if wider.lanes > 1
-                else "unaligned: not these rows",
+                else "unaligned: not supported for these rows",
             )
         else:
             self.check_access(analysis, p, False, env, alignments, properties)
@@ -122,39 +121,45 @@ class GpuRows(GpuScheduler[Params]):
         threads, most = p.tx * p.ty, properties.threads_per_sm
         require(
             p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: at most {most // threads}",
+            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
         )
         require(
-            p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "cluster: its blocks have one row, and as many threads"
+            p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster),
+            f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster",
         )
-        require(p.vectors_per_thread >= 0 and p.split >= 1 and p.blocks >= 0, "chunks, split, blocks: not negative")
-        require(not p.blocks or not p.vectors_per_thread, "blocks: of rows in loops")
+        require(
+            p.vectors_per_thread >= 0 and p.split >= 1 and p.blocks >= 0,
+            "vectors_per_thread and blocks must not be negative, and split at least 1",
+        )
+        require(not p.blocks or not p.vectors_per_thread, "blocks: needs vectors_per_thread = 0")
         if not p.vectors_per_thread:
             require(
                 p.cluster == 1 and not p.in_shared and not p.prefetch,
-                "vectors_per_thread = 0: rows are in no cluster, not staged, not ahead",
+                "vectors_per_thread = 0: excludes cluster, in_shared and prefetch",
             )
-            require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: rows alone in a block, in one pass")
-            require(power_of_two(p.split), f"split = {p.split}: a power of two")
+            require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: needs ty = 1, and rows with one pass")
+            require(power_of_two(p.split), f"split = {p.split}: must be a power of two")
             return
-        require(p.split == 1, "split: rows that are kept are not")
+        require(p.split == 1, "split: needs vectors_per_thread = 0")
         stride = p.tx * p.cluster * lanes
-        held, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
-        require(held >= needed, f"tx * cluster * vectors_per_thread * lanes = {held}: a row has {needed} elements")
+        covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
+        require(
+            covered >= needed, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements"
+        )
         inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
         require(
             0 <= p.unmasked <= min(p.vectors_per_thread, inside),
-            f"unmasked = {p.unmasked}: {min(p.vectors_per_thread, inside)} chunks are inside the row",
+            f"unmasked = {p.unmasked}: {min(p.vectors_per_thread, inside)} vectors are inside the row for every thread",
         )
         if not p.in_shared:
-            held = p.vectors_per_thread * lanes
+            elements = p.vectors_per_thread * lanes
             require(
-                held <= MOST_REGISTER_ELEMENTS,
-                f"vectors_per_thread * lanes = {held}: a thread holds at most {MOST_REGISTER_ELEMENTS} elements",
+                elements <= MOST_REGISTER_ELEMENTS,
+                f"vectors_per_thread * lanes = {elements}: at most {MOST_REGISTER_ELEMENTS} elements per thread",
             )
             return
-        require(properties.async_copies, f"in_shared: {properties.chip} has no copies to shared memory")
-        require(p.ty == 1, f"ty = {p.ty}: staged rows are alone in a block")
+        require(properties.async_copies, f"in_shared: {properties.chip} has no asynchronous copies")
+        require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
         require(
             p.unaligned or analysis.once(copied_whole, p.access), "in_shared: rows cannot be copied 16 bytes at a time"
         )
@@ -163,5 +168,5 @@ class GpuRows(GpuScheduler[Params]):
         room = properties.shared_per_block
         require(
             nbytes <= room,
-            f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, a block has {room}",
+            f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
         )

@@ -1,4 +1,4 @@
-"""What kernels of scans on a GPU share: states as loops carry them, and through shared memory."""
+"""Shared by GPU scan kernels: states as loop-carried values, and in shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.schedule.gpu.row_body import at_own_index
 
 
 class ScanBody(GpuBody):
-    """A kernel that goes along the scanned axes in turns, whose states it carries."""
+    """A kernel body that iterates along the scanned axes and carries the scan states."""
 
     def __init__(
         self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, min_blocks_per_sm: int = 1
@@ -29,34 +29,34 @@ class ScanBody(GpuBody):
         self.loaded = at_own_index(analysis, analysis.inputs)
 
     def nothing(self, lanes: int) -> list[Val]:
-        """The states of nothing, as a loop carries them."""
+        """The identity states of all scans, as a flat list."""
         return [v for op in self.scans for v in sc.identity(self.e, op, lanes)]
 
     def grouped(self, flat: list[Val]) -> list[sc.State]:
-        """The state of each scan in a list of them all."""
+        """A flat list of states, grouped by scan."""
         values = iter(flat)
         return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
 
     def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
-        """The env of ``lanes`` elements from this position on, in the order of the scans, and whether they are inside;
-        the last ones instead of those past the end."""
+        """The env of ``lanes`` elements from ``position`` on, in scan order, clamped to the row, and whether they are
+        inside."""
         e = self.e
         inside = e.cmp("lt", position, self.size(self.length))
-        held = e.min(position, e.sub(self.size(self.length), lanes))
-        place = e.sub(e.sub(self.size(self.length), lanes), held) if self.reverse else held
+        clamped = e.min(position, e.sub(self.size(self.length), lanes))
+        index = e.sub(e.sub(self.size(self.length), lanes), clamped) if self.reverse else clamped
         here = dict(env)
         loops = self.analysis.loops(self.analysis.reduced)
-        self.unlinear(here, loops, Index(place, 1, lanes) if lanes > 1 else Index(place))
+        self.unlinear(here, loops, Index(index, 1, lanes) if lanes > 1 else Index(index))
         return here, inside
 
     def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
-        """Writes a state to shared memory, as its ``index``-th there."""
+        """Store a state in shared memory, as the ``index``-th."""
         for offset, v in zip(offsets, state):
             nbytes = 8 * v.lanes
             self.shared_store(self.shared_address(offset, index, nbytes), v)
 
     def get(self, offsets: list[int], index: Val, like: sc.State) -> sc.State:
-        """Reads the ``index``-th state, of parts such as ``like``."""
+        """Load the ``index``-th state from shared memory; ``like`` has its types."""
         return tuple(
             self.shared_load(self.shared_address(offset, index, 8 * v.lanes), v.dtype, v.lanes)
             for offset, v in zip(offsets, like)
@@ -64,32 +64,32 @@ class ScanBody(GpuBody):
 
 
 def numbers(analysis: Analysis) -> int:
-    """How many numbers the states of a segment's scans have for an element."""
+    """The number of state components per element, of all scans."""
     return sum(len(sc.state_types(op)) for op in analysis.scans)
 
 
 def pairs(analysis: Analysis) -> bool:
-    """Whether an element's states are two numbers of 32 bits, of scans that do not follow from each other: a thread's
-    registers hold them for as many elements as one number."""
-    held = [dtype.compute.bytes for op in analysis.scans for dtype in sc.state_types(op)]
-    return len(held) == 2 and max(held) <= 4 and analysis.once(apart)
+    """Whether an element's states are two 32-bit components of independent scans: registers hold them for as many
+    elements as one component."""
+    sizes = [dtype.compute.bytes for op in analysis.scans for dtype in sc.state_types(op)]
+    return len(sizes) == 2 and max(sizes) <= 4 and analysis.once(apart)
 
 
 def widest_bytes(analysis: Analysis) -> int:
-    """Bytes of an element of the widest input or output."""
+    """The bytes of an element of the widest input or output."""
     return max(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
 
 
 def power_from(n: int) -> int:
-    """The smallest power of two that is not below ``n``."""
+    """The smallest power of two that is at least ``n``."""
     return 1 << max(0, n - 1).bit_length()
 
 
 def power_to(n: int) -> int:
-    """The largest power of two that is not above ``n``, which is not below 1."""
+    """The largest power of two that is at most ``n``, for ``n`` >= 1."""
     return 1 << n.bit_length() - 1
 
 
 def elements_of(analysis: Analysis, states: int) -> int:
-    """Elements of a thread whose states have no more numbers than so many, a power of two."""
+    """Elements per thread, a power of two, whose states have at most ``states`` components."""
     return 1 << max(1, states // analysis.once(numbers)).bit_length() - 1

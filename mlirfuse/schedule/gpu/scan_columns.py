@@ -1,12 +1,11 @@
-"""Scans across contiguous memory on a GPU: memory runs along a kept axis, the scanned axes are rows above each other.
+"""Column scans on a GPU, across contiguous memory: a kept axis is contiguous, and the scanned axes are rows.
 
-``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows. In a turn each thread has some
-rows, one above the other, which it scans; the warp's threads of one column meet by shuffles, the block's warps in
-shared memory, where each finds the state of those above it. The state behind a turn is carried to the next one: one
-pass over memory. Where rows are not aligned for vectors a thread has several columns, ``tx`` apart.
+``tx`` threads are along the columns, each with one vector of them, and ``ty`` along the rows. In an iteration each
+thread scans a few consecutive rows; the warp's threads of one column combine by shuffles, and the block's warps through
+shared memory, from which each gets the state of the warps before it. The state after an iteration is carried to the
+next: one pass over memory. If rows are not aligned for vectors, a thread has several columns, ``tx`` apart.
 
-Long columns of which there are few are *linked*, as rows are (``gpu/scan_rows.py``).
-"""
+A few long columns use a *chained* scan over blocks, like rows (``gpu/scan_rows.py``)."""
 
 from __future__ import annotations
 
@@ -36,19 +35,17 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-MOST_REGISTER_ELEMENTS = 64  # elements of a turn of a thread: their states are in registers together
-REGISTER_STATES = 16  # numbers of a linked thread's states of which RESIDENT threads shall fit a multiprocessor
-MIN_THREADS_PER_SM = (
-    1024  # left alone, ptxas makes room for more, and spills; fewer numbers take less, more take all there are
-)
-MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
-SHARED = 48 << 10  # bytes
+MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
+REGISTER_STATES = 16  # state components of a chained thread for which MIN_THREADS_PER_SM is requested
+MIN_THREADS_PER_SM = 1024  # otherwise ptxas aims at more threads and spills; not needed for other numbers of components
+MOST_THREADS = 1024  # per block: the lanes of one warp scan the states of all warps
+SHARED = 48 << 10  # bytes of shared memory
 
 
 class Params(NamedTuple):
-    """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``chained``: each
-    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked;
-    ``vectors_per_thread``: vectors of a thread, each as far from the next as all threads' are wide."""
+    """``tx`` threads along the columns and ``ty`` along the rows, each with ``rows`` rows per iteration. ``chained``:
+    each iteration is a block of its own, in groups of ``chained * ty``; 0: not chained. ``vectors_per_thread``: vectors
+    at a distance of all threads' width."""
 
     access: Access
     tx: int
@@ -59,12 +56,12 @@ class Params(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Those of a thread."""
+        """Columns per thread."""
         return self.access.lanes * self.vectors_per_thread
 
 
 class ScanColumns(GpuScheduler[Params]):
-    """Scans down columns, and what is as long as they are."""
+    """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"
     parameters = Params
@@ -89,14 +86,12 @@ class ScanColumns(GpuScheduler[Params]):
             usual = max(1, usual // 2)
 
         def params(strip: int, in_flight: int, rows: int = usual) -> Params:
-            """Blocks that have so many bytes of a strip under way, or the whole strip."""
+            """Parameters with ``in_flight`` bytes of a strip in flight per block, or the whole strip."""
             lanes = min(
                 access.lanes, max(1, (heuristics.word if strip <= heuristics.narrow else heuristics.pair) // widest)
             )
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
-            alone = (
-                -(-columns // (tx * lanes)) * above < heuristics.many * count
-            )  # blocks that hardly share multiprocessors
+            alone = -(-columns // (tx * lanes)) * above < heuristics.many * count  # few blocks per multiprocessor
             fewest = power_from(max(1, -(-length * tx // (heuristics.threads if alone else WARP))))
             rows = min(_rows(analysis, rows, lanes), fewest)
             most = heuristics.block if odd and in_flight < few else MOST_THREADS
@@ -140,7 +135,7 @@ class ScanColumns(GpuScheduler[Params]):
     def _chained(
         analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
     ) -> Params:
-        """Blocks of a turn each, so many threads high as they are not wide."""
+        """A chained scan with blocks of one iteration each; the narrower they are, the more rows they have."""
         wide = columns >= WARP * heuristics.chained.lanes and not analysis.once(pairs)
         lanes = min(access.lanes, heuristics.chained.lanes) if wide else 1
         idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
@@ -156,7 +151,7 @@ class ScanColumns(GpuScheduler[Params]):
 
     @staticmethod
     def _chained_narrow(analysis: Analysis, access: Access, columns: int, heuristics: ColumnScanHeuristics) -> Params:
-        """The same for few columns, whose only strip is one chain: high turns make few links of it."""
+        """A chained scan for few columns, whose only strip is one chain: iterations of many rows make it short."""
         tx = min(WARP, power_from(columns))
         most = max(1, heuristics.chained.tall_bytes // (tx * analysis.once(widest_bytes)))
         rows = _rows(analysis, power_to(min(heuristics.chained.tall, most)), 1)
@@ -167,7 +162,8 @@ class ScanColumns(GpuScheduler[Params]):
     def _chained_unaligned(
         analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
     ) -> Params:
-        """The same for rows that are not aligned for vectors. ``share``: of each column a multiprocessor's."""
+        """A chained scan for rows that are not aligned for vectors. ``share``: points of the outer kept loops per
+        multiprocessor."""
         narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= heuristics.odd.short
         iteration = heuristics.odd.iteration if narrow else heuristics.odd.iteration // 2
         rows = heuristics.rows if narrow or short else heuristics.rows // 2
@@ -181,8 +177,9 @@ class ScanColumns(GpuScheduler[Params]):
     def _several_columns(
         analysis: Analysis, access: Access, columns: int, share: float, scans: ScanHeuristics
     ) -> Iterator[Params]:
-        """Strips of which several columns are a thread's, if there are enough for each multiprocessor, which has all of
-        its strips under way together, each with fewer threads the more there are. Dear scans are not as fast so."""
+        """Strips with several columns per thread, if there are enough of them for all multiprocessors. All strips of a
+        multiprocessor are resident together, with the fewer threads the more there are. Not for expensive scans, which
+        are slower this way."""
         heuristics, odd, widest = scans.columns, scans.columns.odd, analysis.once(widest_bytes)
 
         def strips(beside: int) -> float:
@@ -193,11 +190,11 @@ class ScanColumns(GpuScheduler[Params]):
             if strips(odd.vectors_per_thread) >= odd.enough * analysis.once(numbers)
             else odd.vectors_per_thread // 2
         )
-        each = strips(beside)
-        if each < odd.enough or any(op.row.cost >= scans.costly_scan for op in analysis.scans):
+        strips_per_sm = strips(beside)
+        if strips_per_sm < odd.enough or any(op.row.cost >= scans.costly_scan for op in analysis.scans):
             return
-        ty = odd.warps // math.ceil(each) if each <= odd.together else odd.beyond
-        nbytes = odd.bytes if widest > odd.short or each <= odd.few else odd.bytes // 2
+        ty = odd.warps // math.ceil(strips_per_sm) if strips_per_sm <= odd.together else odd.beyond
+        nbytes = odd.bytes if widest > odd.short or strips_per_sm <= odd.few else odd.bytes // 2
         rows = elements_of(analysis, min(nbytes // widest, heuristics.rows)) // beside
         ty = min(power_to(ty), heuristics.block // WARP)
         yield _fitting(analysis, Params(access, WARP, ty, max(rows, odd.rows), vectors_per_thread=beside))
@@ -214,27 +211,28 @@ class ScanColumns(GpuScheduler[Params]):
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> None:
-        require(is_outer(analysis, env), "scan_columns: for these sizes memory runs along the scanned axes")
+        require(is_outer(analysis, env), "scan_columns: for these sizes a scanned axis is contiguous")
         self.check_access(analysis, p, True, env, alignments, properties)
         check_threads(p.tx, p.ty)
-        require(p.tx <= WARP, f"tx = {p.tx}: the threads of a row are of one warp")
-        require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
-        require(not p.chained or analysis.once(apart), "chained: scans that follow from each other")
-        require(not p.chained or power_of_two(p.chained), f"chained = {p.chained}: a power of two")
+        require(p.tx <= WARP, f"tx = {p.tx}: must be at most {WARP}, a warp")
+        require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: must be 1, or make a block of at least a warp")
+        require(not p.chained or analysis.once(apart), "chained: not for scans that depend on each other")
+        require(not p.chained or power_of_two(p.chained), f"chained = {p.chained}: must be a power of two")
         require(
             p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1),
-            f"vectors_per_thread = {p.vectors_per_thread}: elements, not linked",
+            f"vectors_per_thread = {p.vectors_per_thread}: needs lanes = 1 and chained = 0",
         )
-        held = p.rows * p.columns
+        elements = p.rows * p.columns
         require(
-            power_of_two(p.rows) and held <= MOST_REGISTER_ELEMENTS, f"rows = {p.rows}: {held} elements of a thread"
+            power_of_two(p.rows) and elements <= MOST_REGISTER_ELEMENTS,
+            f"rows = {p.rows}: must be a power of two, with at most {MOST_REGISTER_ELEMENTS} elements per thread",
         )
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
-        require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
+        require(nbytes <= SHARED, f"tx, ty: need {nbytes} bytes of shared memory, {SHARED} are available")
 
 
 def _rows(analysis: Analysis, most: int, lanes: int) -> int:
-    """Rows of a thread that has so many columns: ``most``, or fewer where their states are of several numbers."""
+    """Rows of a thread with ``lanes`` columns: ``most``, or fewer if states have several components."""
     if analysis.once(pairs):
         return min(most, MOST_REGISTER_ELEMENTS // (2 * lanes))
     return elements_of(analysis, most)
@@ -243,41 +241,42 @@ def _rows(analysis: Analysis, most: int, lanes: int) -> int:
 def _tall(
     analysis: Analysis, p: Params, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
 ) -> bool:
-    """Whether high turns pay: few strips, of which each multiprocessor has a turn still, whose elements registers
-    hold."""
+    """Whether iterations with twice the rows are faster: few strips, at least one iteration of each per multiprocessor,
+    and registers hold their elements."""
     iterations = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows))
-    held = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
+    fits = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
     few = columns * share < heuristics.chained.tall_strips
-    return few and held and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
+    return few and fits and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
 
 
 def _extents(analysis: Analysis) -> tuple:
-    """Columns of the innermost kept loop, points of those around it, and rows."""
+    """The numbers of columns of the innermost kept loop, of points of the loops around it, and of rows."""
     *outer, inner = analysis.loops(analysis.kept)
     return size_of(inner), sz.product(map(size_of, outer)), sz.product(a.size for a in analysis.reduced)
 
 
 def _strips(analysis: Analysis, p: Params) -> tuple[sz.Size, sz.Size]:
-    """Strips of columns, each of which a block is as wide as, and the turns of each."""
+    """The number of strips of columns, each as wide as a block, and of iterations per strip."""
     columns, above, length = _extents(analysis)
     return sz.mul(sz.ceildiv(columns, p.tx * p.columns), above), sz.ceildiv(length, p.ty * p.rows)
 
 
 def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
-    """Shared memory of a block."""
+    """Bytes of shared memory of a block."""
     return 2 * (tx * ty // WARP) * (tx + 1) * columns * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
 def _fitting(analysis: Analysis, p: Params) -> Params:
-    """``p``, or with fewer rows of threads, of which one block's shared memory has room for what they leave there."""
+    """``p``, with fewer rows of threads if a block's shared memory has no room for their states."""
     while p.ty > 1 and _bytes(analysis, p.tx, p.ty, p.columns) > SHARED:
         p = p._replace(ty=p.ty // 2)
     return p
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
-    held = p.rows * p.access.lanes * analysis.once(numbers)
-    min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // (p.tx * p.ty)) if p.chained and held == REGISTER_STATES else 1
+    """The kernel that computes ``analysis``."""
+    states = p.rows * p.access.lanes * analysis.once(numbers)
+    min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // (p.tx * p.ty)) if p.chained and states == REGISTER_STATES else 1
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, min_blocks_per_sm)
     e, k, lanes, iteration = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
@@ -285,9 +284,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     strips, iterations = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
-    if link:
-        which, strip = k.divmod(Index(link.ticket()), strips)
+    scan_chain = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
+    if scan_chain:
+        which, strip = k.divmod(Index(scan_chain.ticket()), strips)
         part = k.scalar(which.base)
     outer, block_column = k.divmod(strip, across)
     places = [
@@ -303,36 +302,35 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     place = places[0]
     first = body.wide(e.mul(place.y, p.rows))
     exchange = _Exchange(body, p, place)
-    Rows = list[tuple[Env, Val]]
+    ThreadRows = list[tuple[Env, Val]]
 
-    def rows_from(start: Val, env: Env) -> Rows:
-        """This thread's rows of a turn, and whether there are such."""
+    def rows_from(start: Val, env: Env) -> ThreadRows:
+        """This thread's rows of an iteration, and whether each exists."""
         return [body.along(env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
 
-    def loaded(start: Val) -> list[Rows]:
-        """The rows of each of its vectors."""
+    def loaded(start: Val) -> list[ThreadRows]:
+        """The rows of each of this thread's vectors, loaded."""
         vectors = [rows_from(start, at.env) for at in places]
         for value in body.loaded:
             for here, _ in itertools.chain(*vectors):
                 k.preload(value, here)
         return vectors
 
-    def runs_of(op: Op, rows: Rows) -> list[sc.State]:
-        """The states of the first row, of the first two, and so on. Past the last row they are of anything: nothing
-        that is stored is behind them."""
+    def runs_of(op: Op, rows: ThreadRows) -> list[sc.State]:
+        """The inclusive scan of this thread's rows. Beyond the last row it is undefined, and not stored."""
         elements = (sc.element(e, op, k.operands(op, here), lanes) for here, _ in rows)
         return list(itertools.accumulate(elements, functools.partial(sc.combine, e, op)))
 
-    def bind(op: Op, rows: Rows, runs: list[sc.State], begin: sc.State) -> None:
+    def bind(op: Op, rows: ThreadRows, runs: list[sc.State], begin: sc.State) -> None:
         for (here, _), run in zip(rows, runs):
             k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
 
-    def store(rows: Rows, at: ThreadPlace) -> None:
+    def store(rows: ThreadRows, at: ThreadPlace) -> None:
         for here, inside in rows:
             body.store_at(body.full, here, analysis.domain, e.and_(at.inside, inside))
 
     def beside(states: list[sc.State]) -> sc.State:
-        """The states of all vectors of a thread as one."""
+        """The states of all vectors of a thread as one vector."""
         return states[0] if len(states) == 1 else tuple(map(e.from_lanes, map(list, zip(*states))))
 
     def of_vector(state: sc.State, n: int) -> sc.State:
@@ -352,37 +350,37 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             store(rows, here)
         return following
 
-    def alone(link: chained_scan.ScanChain) -> None:
-        """The turn of a linked block."""
+    def alone(scan_chain: chained_scan.ScanChain) -> None:
+        """The iteration of a chained block."""
         (rows,) = loaded(e.mul(part, iteration))
         runs = [runs_of(op, rows) for op in body.scans]
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        begun = link.begin(part, column, [after for _, after in found], exchange.asker())
-        part_again, _ = k.divmod(Index(link.ticket_again()), strips)
+        prefixes = scan_chain.begin(part, column, [after for _, after in found], exchange.asker())
+        part_again, _ = k.divmod(Index(scan_chain.ticket_again()), strips)
         again = rows_from(e.mul(k.scalar(part_again.base), iteration), place.env)
         for value in body.loaded:
             for (there, _), (here, _) in zip(rows, again):
                 k.bind_loaded(value, here, k.preload(value, there))
-        for op, run, (before, _), state in zip(body.scans, runs, found, begun):
+        for op, run, (before, _), state in zip(body.scans, runs, found, prefixes):
             bind(op, again, run, sc.combine(e, op, state, before))
         store(again, place)
 
-    if link:
-        alone(link)
+    if scan_chain:
+        alone(scan_chain)
     else:
         body.loop(e.const(0, body.index), body.size(body.length), iteration, body.nothing(p.columns), one)
     if body.small:
         for at in places:
             first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
-            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
+            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if scan_chain else first_row
             body.store_at(body.small, at.env, analysis.kept, first_row)
-    return body.finish(sz.mul(strips, iterations) if link else strips)
+    return body.finish(sz.mul(strips, iterations) if scan_chain else strips)
 
 
 class _Exchange:
-    """What the threads of a column tell each other: the state before each one's rows."""
+    """Computes the state before each thread's rows by exchanging states between the threads of a column."""
 
     def __init__(self, body: ScanBody, p: Params, place: ThreadPlace):
         self.body, self.e, self.p, self.place = body, body.e, p, place
@@ -393,9 +391,9 @@ class _Exchange:
         self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
 
     def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
-        """The state before this thread's rows, which together have the state ``total``, and that behind the turn. The
-        ``at``-th scan's; ``parity``: of the turn. A turn's totals lie beside the last one's, which may still be
-        read."""
+        """The state before this thread's rows, which have the state ``total``, and the state after the iteration, for
+        the ``at``-th scan. ``parity``: of the iteration. Its totals are in another buffer than those of the previous
+        iteration, which may still be read."""
         body, e, tx = self.body, self.e, self.p.tx
         if self.p.ty == 1:
             return carried, sc.combine(e, op, carried, total)
@@ -418,7 +416,8 @@ class _Exchange:
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
 
     def asker(self) -> chained_scan.Asker:
-        """Each row of threads looks for some other parts' states, and the first one has the columns'."""
+        """The :class:`Asker` in which each row of threads reads the states of some other parts, and the first row those
+        of the columns."""
         body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
         first = body.wide(e.mul(place.y, self.p.chained))
         numbers = [e.add(first, n) for n in range(self.p.chained)]
@@ -430,30 +429,30 @@ class _Exchange:
         return chained_scan.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
-        """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its
-        ``total``; neighbouring threads scan those of a column by shuffles."""
+        """The state of a column's rows in the warps before this one, and in all warps. The last lanes of each warp hold
+        its ``total``; neighbouring threads scan those of a column by shuffles."""
         body, e, tx, warps = self.body, self.e, self.p.tx, self.warps
         with body.leader(e.cmp("ge", self.lane, WARP - tx)):
-            body.put(self.offsets[at], self._place(slot, self.warp, self.place.x), total)
+            body.put(self.offsets[at], self._index(slot, self.warp, self.place.x), total)
         body.barrier()
         which, column = e.and_(body.thread, warps - 1), body.quotient(body.thread, warps)
-        column = e.min(column, tx)  # threads that are too many read between two warps' states
-        place = self._place(slot, which, column)
+        column = e.min(column, tx)  # surplus threads read the padding between two warps' states
+        index = self._index(slot, which, column)
 
         def above(state: sc.State, nothing: sc.State, n: int) -> sc.State:
             return sc.select(e, e.cmp("ge", which, n), self._up(state, n), nothing)
 
         steps = [1 << n for n in range(warps.bit_length() - 1)]
-        scanned = sc.along(e, op, body.get(self.offsets[at], place, total), steps, above)
+        scanned = sc.along(e, op, body.get(self.offsets[at], index, total), steps, above)
         with body.leader(e.cmp("lt", body.thread, warps * tx)):
-            body.put(self.offsets[at], place, scanned)
+            body.put(self.offsets[at], index, scanned)
         body.barrier()
-        upper = body.get(self.offsets[at], self._place(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
+        upper = body.get(self.offsets[at], self._index(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
         upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.columns))
-        return upper, body.get(self.offsets[at], self._place(slot, e.const(warps - 1, dt.i32), self.place.x), total)
+        return upper, body.get(self.offsets[at], self._index(slot, e.const(warps - 1, dt.i32), self.place.x), total)
 
-    def _place(self, slot: Val, warp: Val, x: Val) -> Val:
-        """Where the state of a warp's column lies: those of neighbouring warps in different banks."""
+    def _index(self, slot: Val, warp: Val, x: Val) -> Val:
+        """The index of the state of a warp's column; padded, so that neighbouring warps use different banks."""
         return self.e.add(self.e.mul(self.e.add(slot, warp), self.p.tx + 1), x)
 
     def _up(self, state: sc.State, n: int) -> sc.State:

@@ -1,19 +1,19 @@
-"""Scans along contiguous memory on a GPU: a row belongs to some lanes of a warp, to a warp, or to a block.
+"""Row scans on a GPU, along contiguous memory: a row is scanned by some lanes of a warp, a warp, or a block.
 
-In a turn each thread has some vectors of the row, a warp's one behind the other. A thread scans its vectors' elements,
-the lanes of the warp their totals, by shuffles, and the warps theirs, through shared memory; each element then follows
-from the state before the turn, which is carried, that before its warp, before its vector and before its thread. A row
-that is longer than a turn takes several, in a loop: one pass over memory, however many scans follow from each other.
+In an iteration each thread has some vectors of the row; those of a warp are contiguous. A thread scans the elements of
+its vectors, the lanes of the warp scan the totals by shuffles, and the warps scan theirs through shared memory. Each
+element then combines the carried state before the iteration with those before its warp, vector and thread. A row longer
+than an iteration takes several, in a loop: one pass over memory for any number of dependent scans.
 
-Where memory has no vectors, as in rows of odd length, elements are *striped*: a warp reads neighbouring ones together,
-and hands each through shared memory to the lane that scans it and its neighbours; what the scan makes goes back.
+If memory is not aligned for vectors, as in rows of odd length, elements are *striped*: a warp reads neighbouring
+elements together, and transposes them through shared memory, so that a lane scans consecutive elements; results are
+transposed back.
 
-Reductions of the same rows come first, a pass over the row for each of their phases: what a thread has of a row that is
-one turn stays in registers, and longer rows are read again from the caches, which have to hold those under way.
+Reductions of the same rows come first, with one pass over the row per phase. Rows of one iteration stay in registers;
+longer rows are read again from the caches, which must hold all rows that are processed concurrently.
 
-Long rows of which there are few are *linked*: each block has one turn, and learns the state before it from the blocks
-that have the turns before (``gpu/chained_scan.py``). That is one pass over memory as well.
-"""
+A few long rows use a *chained* scan: each block has one iteration, and gets the prefix before it from the blocks of the
+earlier iterations (``gpu/chained_scan.py``), again with one pass over memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-MOST_REGISTER_ELEMENTS = 64  # elements of a turn of a thread: their states are in registers together
-SHARED = 44 << 10  # bytes that elements may take there
+MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
+SHARED = 44 << 10  # bytes of shared memory for elements
 
 
 class Params(NamedTuple):
-    """``tx`` threads of a row, ``ty`` rows of a block, ``vectors_per_thread`` of a thread in a turn; ``looped``: a row
-    may take more than one turn; ``chained``: each turn is a block's; ``striped``: vectors are elements, and a thread
-    scans as many that are neighbours."""
+    """``tx`` threads per row, ``ty`` rows per block, ``vectors_per_thread`` per iteration; ``looped``: a row may take
+    more than one iteration; ``chained``: each iteration is a block of its own; ``striped``: lanes is 1, and a thread
+    scans consecutive elements."""
 
     access: Access
     tx: int
@@ -63,7 +63,7 @@ class Params(NamedTuple):
 
 
 class ScanRows(GpuScheduler[Params]):
-    """Scans along rows, and what is as long as they are."""
+    """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"
     parameters = Params
@@ -110,7 +110,7 @@ class ScanRows(GpuScheduler[Params]):
             first = params(block, usual)
         if first.looped and (costly or scan >= heuristics.costly_scan or analysis.once(numbers) > 1):
             first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
-        if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
+        if first.looped and analysis.phases:  # a row that is register-resident in a larger block is read once
             first = min(first, params(heuristics.alone, usual), key=lambda p: p.looped)
         chained = params(
             heuristics.chained.block, max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
@@ -124,7 +124,7 @@ class ScanRows(GpuScheduler[Params]):
     def _chained(
         self, analysis: Analysis, p: Params, rows: int, length: int, properties: DeviceProperties
     ) -> Iterator[Params]:
-        """``p`` with a block for each turn, where few rows are long."""
+        """``p`` as a chained scan, if there are few long rows."""
         heuristics = heuristics_of(properties).scans.chained
         few = rows <= properties.sm_count // 2 and p.tx >= WARP and _iterations(p, length) >= heuristics.iterations
         p = p._replace(chained=True, looped=True)
@@ -138,19 +138,19 @@ class ScanRows(GpuScheduler[Params]):
         heuristics, costly = scans.striped, analysis.once(_costs)[0] >= scans.costly
 
         def params(most_threads: int, elements: int) -> Params:
-            """A row that so many threads can hold in a turn takes no more elements of each than it has, or one more:
-            an odd number needs no places between them."""
+            """Parameters with at most ``elements`` elements per thread; fewer if the row fits in one iteration, but an
+            odd number, which needs no padding in shared memory."""
             tx = min(power_from(-(-length // elements_of(analysis, heuristics.short))), most_threads)
             if tx <= WARP:
                 few = min(heuristics.few, elements)
                 tx = 1 if length <= min(heuristics.alone, few) else min(max(2, power_from(-(-length // few))), WARP)
             looped = length > tx * elements
-            held = elements if looped else -(-length // tx)
+            count = elements if looped else -(-length // tx)
             if not looped and not costly and tx not in (1, WARP):
-                held |= 1
-            block = heuristics.block_of_few if held <= heuristics.few + 1 else heuristics.block
+                count |= 1
+            block = heuristics.block_of_few if count <= heuristics.few + 1 else heuristics.block
             ty = min(block // tx, power_from(-(-rows // properties.sm_count))) if tx <= WARP else 1
-            return Params(access, tx, max(1, ty), held, looped, striped=True)
+            return Params(access, tx, max(1, ty), count, looped, striped=True)
 
         first = params(heuristics.threads, elements_of(analysis, heuristics.elements))
         if first.looped and costly:
@@ -164,12 +164,12 @@ class ScanRows(GpuScheduler[Params]):
         if analysis.phases and (
             first.looped or first.vectors_per_thread > elements_of(analysis, heuristics.reduced) + 1
         ):
-            held = (elements_of(analysis, n) for n in (heuristics.reduced, heuristics.elements))
-            wider = [params(n * heuristics.threads, most) for most in held for n in (1, 2, 4)]
+            counts = (elements_of(analysis, n) for n in (heuristics.reduced, heuristics.elements))
+            wider = [params(n * heuristics.threads, most) for most in counts for n in (1, 2, 4)]
             first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
         if first.looped:
-            of_links = scans.chained
-            block, usual = of_links.striped, elements_of(analysis, of_links.elements)
+            chained_heuristics = scans.chained
+            block, usual = chained_heuristics.striped, elements_of(analysis, chained_heuristics.elements)
             tried = (params(block, usual >> n) for n in range(usual.bit_length()))
             chained = next(p for p in tried if _striped_bytes(analysis, p) <= SHARED)
             yield from self._chained(analysis, chained, rows, length, properties)
@@ -190,61 +190,70 @@ class ScanRows(GpuScheduler[Params]):
         _, length = analysis.values(extents, env)
         self.check_access(analysis, p, False, env, alignments, properties)
         check_threads(p.tx, p.ty)
-        require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: rows of more than a warp are alone in a block")
-        held, iteration = p.vectors_per_thread * p.access.lanes, p.tx * p.vectors_per_thread * p.access.lanes
+        require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
+        elements = p.vectors_per_thread * p.access.lanes
+        iteration = p.tx * elements
         power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and not p.looped)
         require(
-            power and held <= MOST_REGISTER_ELEMENTS,
-            f"vectors_per_thread = {p.vectors_per_thread}: {held} elements of a thread",
+            power and elements <= MOST_REGISTER_ELEMENTS,
+            f"vectors_per_thread = {p.vectors_per_thread}: must be a power of two in loops, "
+            f"with at most {MOST_REGISTER_ELEMENTS} elements per thread",
         )
-        require(not p.striped or p.access.lanes == 1, f"striped: elements, no vectors of {p.access.lanes}")
+        require(not p.striped or p.access.lanes == 1, "striped: needs lanes = 1")
         nbytes = _striped_bytes(analysis, p)
-        require(nbytes <= SHARED, f"striped: {nbytes} bytes of shared memory, {SHARED} are there")
+        require(nbytes <= SHARED, f"striped: needs {nbytes} bytes of shared memory, {SHARED} are available")
         alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart) and not analysis.phases
         require(
             not p.chained or alone,
-            "chained: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
+            "chained: needs looped, ty = 1, tx of at least a warp, and independent scans without reductions",
         )
-        require(not _long_chain(analysis, p, length), f"looped: sums of {length // iteration} turns are by themselves")
-        require(p.looped or length <= iteration, f"looped = false: {iteration} elements a turn, a row has {length}")
+        require(
+            not _long_chain(analysis, p, length),
+            f"looped: sums over {length // iteration} iterations need a kernel of their own (multi_stage)",
+        )
+        require(
+            p.looped or length <= iteration,
+            f"looped = false: an iteration has {iteration} elements, but a row has {length}",
+        )
 
 
 def _at_once(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool:
-    """Whether a kernel that reduces rows before it scans them reads memory once: the second-level cache holds the rows
-    under way, beside as much that is written."""
+    """Whether a kernel that reduces rows before it scans them reads memory only once: L2 holds the rows that are
+    processed concurrently, and as much output."""
     kept, length = analysis.values(extents, env)
     if not p.looped:
         return True
     rows = min(kept, properties.sm_count * (properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
-    held = (
+    cached = (
         rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= properties.l2_bytes // 2
     )
-    return held and not _long_chain(analysis, p, length)
+    return cached and not _long_chain(analysis, p, length)
 
 
 def _costs(analysis: Analysis) -> tuple[int, int]:
-    """Instructions of an element besides its scans, and of its dearest scan."""
+    """The instructions per element besides its scans, and those of its most expensive scan."""
     ops = [op for op in analysis.ops if not op.row.view and op not in analysis.scans]
     return sum(op.row.cost for op in ops), max(op.row.cost for op in analysis.scans)
 
 
 def _idle(p: Params, length: int) -> float:
-    """Elements of the last turn that are not there, as a share of a row, in tenths."""
+    """The missing elements of the last iteration, relative to a row, rounded to tenths."""
     iteration = p.tx * p.vectors_per_thread * p.access.lanes
     return round(-length % iteration / length, 1)
 
 
 def _iterations(p: Params, length: int) -> int:
-    """Whole turns of a row."""
+    """The number of full iterations per row."""
     return length // (p.tx * p.vectors_per_thread * p.access.lanes)
 
 
 def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
-    """Whether sums of turns, or of groups of them, are too long a chain."""
+    """Whether sums over iterations, or over groups of them, are too long a chain of uncompensated additions."""
     return chained(analysis, _iterations(p, length) // (p.tx if p.chained else 1))
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
+    """The kernel that computes ``analysis``."""
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     kept = sz.product(a.size for a in analysis.kept)
@@ -254,9 +263,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
     row, row_inside = body.wide(body.block), None
-    link = chained_scan.ScanChain(body, kept, iterations, p.tx) if p.chained else None
-    if link:
-        part, row = (k.scalar(i.base) for i in k.divmod(Index(link.ticket()), kept))
+    chain = chained_scan.ScanChain(body, kept, iterations, p.tx) if p.chained else None
+    if chain:
+        part, row = (k.scalar(i.base) for i in k.divmod(Index(chain.ticket()), kept))
     if p.ty > 1:
         row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
         row_inside = e.cmp("lt", row, body.size(kept))
@@ -264,13 +273,13 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     env: Env = {}
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
-    # Short rows take 2% less time without a branch for each store. Where registers are few ptxas spills more.
+    # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
     predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
     exchange = _Exchange(body, lane, width, warp, warps, p.chained)
     stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p)) if p.striped else None
 
     def vectors_from(start: Val) -> list[tuple[Env, Val]]:
-        """Where this thread's vectors of a turn are, and whether they are inside the row."""
+        """The envs of this thread's vectors of an iteration, and whether they are inside the row."""
         return [
             body.along(env, e.add(e.add(start, first), u * width * lanes), lanes) for u in range(p.vectors_per_thread)
         ]
@@ -283,8 +292,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         return places
 
     def runs_of(op: Op, places: list[tuple[Env, Val]]) -> tuple[list[list[sc.State]], list[sc.State]]:
-        """The states of a thread's elements, from the first one of each vector on, and those of whole vectors. Past the
-        end of a row they are of anything: nothing that is stored is behind them."""
+        """The inclusive scan of the elements of each of a thread's vectors, and the vectors' totals. Beyond the end of
+        a row they are undefined, and not stored."""
         if stripes:
             run = _run(body, op, stripes.elements(op, [here for here, _ in places]))
             return [run], run[-1:]
@@ -292,7 +301,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         return runs, [run[-1] for run in runs]
 
     def bind(op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
-        """The results, where ``before`` are the states before each run."""
+        """Bind the results; ``before`` are the states before each run."""
         found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
         if stripes:
             found = [[val] for val in stripes.striped(found[0])]
@@ -316,8 +325,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         store(places)
         return following
 
-    def alone(link: chained_scan.ScanChain) -> None:
-        """The turn of a linked block."""
+    def alone(chain: chained_scan.ScanChain) -> None:
+        """The iteration of a chained block."""
         start = e.mul(part, iteration)
         places = loaded(start)
         found = [runs_of(op, places) for op in body.scans]
@@ -326,8 +335,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
             befores.append(before)
             own.append(after)
-        begin = link.begin(part, row, own, exchange.asker())
-        part_again, _ = k.divmod(Index(link.ticket_again()), kept)
+        begin = chain.begin(part, row, own, exchange.asker())
+        part_again, _ = k.divmod(Index(chain.ticket_again()), kept)
         again = vectors_from(e.mul(k.scalar(part_again.base), iteration))
         for value in body.loaded:
             for (place, _), (here, _) in zip(places, again):
@@ -346,22 +355,22 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         found = body.loop(low, high, iteration, nothing, reduced) if p.looped else reduced(low, nothing)
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
         body.bind(phase, body.across_block(phase, totals, p.tx), env)
-    if link:
-        alone(link)
+    if chain:
+        alone(chain)
     elif p.looped:
         body.loop(low, high, iteration, body.nothing(1), one)
     else:
         one(low, body.nothing(1))
     if body.small:
         valid = e.cmp("eq", x, 0)
-        valid = e.and_(valid, e.cmp("eq", part, 0)) if link else valid
+        valid = e.and_(valid, e.cmp("eq", part, 0)) if chain else valid
         valid = valid if row_inside is None else e.and_(valid, row_inside)
         body.store_at(body.small, env, analysis.kept, valid)
-    return body.finish(sz.mul(kept, iterations) if link else sz.ceildiv(kept, p.ty))
+    return body.finish(sz.mul(kept, iterations) if chain else sz.ceildiv(kept, p.ty))
 
 
 def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
-    """The states of a vector's elements, in the order of the scan."""
+    """The states of a vector's elements, in scan order."""
     e = body.e
     vector = sc.element(e, op, body.k.operands(op, here), lanes)
     order = reversed(range(lanes)) if body.reverse else range(lanes)
@@ -369,27 +378,27 @@ def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
 
 
 def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
-    """The states of the first element, of the first two, and so on."""
+    """The inclusive scan of ``elements``."""
     return list(itertools.accumulate(elements, functools.partial(sc.combine, body.e, op)))
 
 
 def _striped_bytes(analysis: Analysis, p: Params) -> int:
-    """Shared memory through which a block's elements go."""
+    """Bytes of shared memory for transposing a block's elements."""
     count = p.tx * p.ty * p.vectors_per_thread
-    return (count + count // WARP + 1) * _place_bytes(analysis) if p.striped else 0
+    return (count + count // WARP + 1) * _element_bytes(analysis) if p.striped else 0
 
 
-def _place_bytes(analysis: Analysis) -> int:
-    """A place for any element that is scanned, or made."""
+def _element_bytes(analysis: Analysis) -> int:
+    """Bytes of shared memory per element: of the widest operand or result of the scans."""
     return max(4, *(v.dtype.compute.bytes for op in analysis.scans for v in (*op.operands, op.result)))
 
 
 class _Stripes:
-    """Elements of a thread, which lie a row's threads of a warp apart, against as many neighbours.
+    """Transposes a thread's elements, which are a row's threads of a warp apart, to as many consecutive ones, and back.
 
-    Those of the lanes of one row are neighbours in shared memory too, all in one place: a lane reads what others have
-    written, and writes where it has read. Where each lane has an even number, there is a word of nothing behind every
-    32, so that those of a warp which are as many apart lie in different banks."""
+    The elements of the lanes of one row are contiguous in shared memory, in a buffer that is used in place: a lane
+    reads what others have written, and writes where it has read. If the number per lane is even, a word of padding
+    follows every 32, so that the lanes of a warp access different banks."""
 
     def __init__(self, body: ScanBody, lane: Val, width: int, count: int, nbytes: int):
         self.body, self.e, self.count, self.alone = body, body.e, count, width == 1
@@ -398,26 +407,26 @@ class _Stripes:
         first = e.mul(e.sub(body.thread, lane), count)
         self.apart = [e.add(e.add(first, lane), n * width) for n in range(count)]
         self.neighbours = [e.add(e.add(first, e.mul(lane, count)), n) for n in range(count)]
-        self.read = self.neighbours  # the places that a lane has read last, which no other reads
+        self.read = self.neighbours  # the indices that a lane has read last, and no other lane reads
 
     def elements(self, op: Op, places: list[Env]) -> list[sc.State]:
-        """The states of a thread's elements in the order of the scan, whose operands are those at ``places``, of this
-        and other threads."""
+        """The states of a thread's consecutive elements, in scan order. ``places`` are the envs of its striped
+        elements."""
         operands = [
-            self._moved(list(vals), self.apart, self.neighbours)
+            self._transposed(list(vals), self.apart, self.neighbours)
             for vals in zip(*(self.body.k.operands(op, here) for here in places))
         ]
         return [sc.element(self.e, op, list(vals), 1) for vals in zip(*operands)]
 
     def striped(self, vals: list[Val]) -> list[Val]:
-        """A thread's neighbouring elements, as they were before."""
-        return self._moved(vals, self.neighbours, self.apart)
+        """A thread's consecutive elements, transposed back to striped ones."""
+        return self._transposed(vals, self.neighbours, self.apart)
 
-    def _moved(self, vals: list[Val], write: list[Val], read: list[Val]) -> list[Val]:
+    def _transposed(self, vals: list[Val], write: list[Val], read: list[Val]) -> list[Val]:
         body = self.body
         if self.alone or all(val is vals[0] for val in vals):
             return vals
-        if write is not self.read:  # others may be reading what is there still
+        if write is not self.read:  # other lanes may still be reading
             body.warp_barrier()
         self.read = read
         for val, at in zip(vals, write):
@@ -427,11 +436,11 @@ class _Stripes:
 
     def _address(self, at: Val) -> str:
         at = at if self.count % 2 else self.e.add(at, self.body.quotient(at, WARP))
-        return self.body.shared_address(self.offset, at, _place_bytes(self.body.analysis))
+        return self.body.shared_address(self.offset, at, _element_bytes(self.body.analysis))
 
 
 class _Exchange:
-    """What threads tell each other: the state before each one's vectors."""
+    """Computes the state before each thread's vectors by exchanging states between threads."""
 
     def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int, chained: bool):
         self.body, self.e = body, body.e
@@ -444,9 +453,9 @@ class _Exchange:
     def starts(
         self, at: int, op: Op, carried: sc.State, totals: list[sc.State], parity: Val
     ) -> tuple[list[sc.State], sc.State]:
-        """The state before each of this thread's vectors, whose ``totals`` these are, and that behind the turn. The
-        ``at``-th scan's; ``parity``: of the turn. A turn's totals lie beside the last one's, which may still be
-        read."""
+        """The state before each of this thread's vectors, which have the states ``totals``, and the state after the
+        iteration, for the ``at``-th scan. ``parity``: of the iteration. Its totals are in another buffer than those of
+        the previous iteration, which may still be read."""
         body, e = self.body, self.e
         combine = functools.partial(sc.combine, e, op)
         scanned = [self.along_lanes(op, total, self.width) for total in totals]
@@ -470,7 +479,8 @@ class _Exchange:
         return out, after
 
     def asker(self) -> chained_scan.Asker:
-        """Each thread looks for another part's states, and the first one has the row's."""
+        """The :class:`Asker` in which each thread reads the states of another part, and the first one those of the
+        row."""
         e, x = self.e, self.body.wide(self.body.thread)
         leads, zero = e.cmp("eq", x, 0), e.const(0, dt.i32)
 
@@ -488,25 +498,25 @@ class _Exchange:
         return state
 
     def has(self, n: int, width: int) -> Val:
-        """Whether a lane has ``n`` others of its group of ``width`` before it."""
+        """Whether ``n`` lanes precede this one in its group of ``width``."""
         return self.e.cmp("ge", self.e.and_(self.lane, width - 1) if width < self.width else self.lane, n)
 
     def up(self, state: sc.State, n: int) -> sc.State:
         return tuple(self.body.exchanged(v, "up", n) for v in state)
 
     def before_lane(self, op: Op, state: sc.State) -> sc.State:
-        """The state of all lanes before each."""
+        """The combined state of all lanes before each."""
         if self.width == 1:
             return sc.identity(self.e, op, 1)
         return sc.select(self.e, self.has(1, self.width), self.up(state, 1), sc.identity(self.e, op, 1))
 
     def of_last(self, state: sc.State, width: int) -> sc.State:
-        """The state that the last of each group of ``width`` lanes has."""
+        """The state of the last lane of each group of ``width`` lanes."""
         last = self.e.or_(self.e.and_(self.body.thread, WARP - 1), width - 1) if width < WARP else WARP - 1
         return tuple(self.body.exchanged(v, "idx", last) for v in state) if width > 1 else state
 
     def before_own_warp(self, op: Op, of_warps: sc.State) -> sc.State:
-        """The state of all warps before this one, where lane n has those up to the n-th."""
+        """The combined state of all warps before this one; lane n holds that of the warps up to the n-th."""
         before = self.e.max(self.e.sub(self.warp, 1), 0)
         found = tuple(self.body.exchanged(v, "idx", before) for v in of_warps)
         return sc.select(self.e, self.e.cmp("gt", self.warp, 0), found, sc.identity(self.e, op, 1))

@@ -1,12 +1,10 @@
-"""Accumulations on a GPU: values added to rows that indices choose. One kernel begins the result with the operand, a
-second adds the values, a third stores sums as half types or short integers, which are added up in 32 bits in the
+"""Scatter-add on a GPU: adds values to rows selected by indices. One kernel copies the operand to the result, a second
+adds the values, and a third converts sums of 16-bit floats or short integers, which are accumulated in 32 bits in the
 workspace.
 
-Threads add atomically, so that float sums depend on the order in which they come. ``ordered``: a thread has a column
-and adds its values one after the other, which takes long where columns are few, and gives the same sums each time.
-``shared``: many values of few elements, as of a histogram's, would wait for each other in memory: each block adds up a
-share of them in its own shared memory, then those sums.
-"""
+Threads add atomically, so that float sums depend on timing. ``ordered``: a thread adds all values of a column in order,
+which is slow for few columns, but deterministic. ``shared``: many values of few elements, as in a histogram, would
+serialize in memory, so each block first adds its share of them in shared memory."""
 
 from __future__ import annotations
 
@@ -29,18 +27,18 @@ from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-THREADS_PER_BLOCK = 256  # threads
-ITEMS_PER_THREAD = 4  # elements of a thread, all loaded before one is added
+THREADS_PER_BLOCK = 256
+ITEMS_PER_THREAD = 4  # all loaded before the first is added
 MOST_PER_THREAD = 32
-BLOCKS = 4  # a multiprocessor, which add up in shared memory
+BLOCKS = 4  # per multiprocessor, for sums in shared memory
 MOST_SHARED = 4096  # words of 32 bits
-LEAST, LEAST_IN_ALL = 16, 1 << 16  # values that are worth that: of each element, and in all
+LEAST, LEAST_IN_ALL = 16, 1 << 16  # least values for sums in shared memory: per element, and in all
 
 
 class Params(NamedTuple):
-    """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order; ``items_per_thread``:
-    elements of a thread at a time; ``shared``: elements of shared memory in which each of so many ``blocks`` adds up
-    its share of the values first (0: none does)."""
+    """``threads`` per block; ``ordered``: a thread adds all values of a column, in order; ``items_per_thread``:
+    elements that a thread loads at a time; ``shared``: elements in shared memory in which each of ``blocks`` blocks
+    first adds its share of the values (0: none)."""
 
     access: Access
     threads: int
@@ -51,7 +49,7 @@ class Params(NamedTuple):
 
 
 class ScatterAdd(GpuScheduler[Params]):
-    """Values added to rows that indices choose."""
+    """Adds values to rows selected by indices."""
 
     name = "scatter_add"
     parameters = Params
@@ -63,8 +61,8 @@ class ScatterAdd(GpuScheduler[Params]):
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> Iterator[Params]:
         access = access_of(analysis, True, env, alignments)
-        each = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
-        access = access._replace(lanes=1, aligns=each, multiples=frozenset())
+        aligns = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
+        access = access._replace(lanes=1, aligns=aligns, multiples=frozenset())
         rows, count = analysis.values(_sizes, env)
         op = op_of(analysis)
         room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * properties.sm_count
@@ -74,10 +72,10 @@ class ScatterAdd(GpuScheduler[Params]):
         yield Params(access, THREADS_PER_BLOCK, False, usual)
         yield Params(access, THREADS_PER_BLOCK // 2, True, usual)
         yield from (
-            Params(access, n, False, each)
+            Params(access, n, False, items)
             for n in (THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK)
-            for each in (1, 2, 4, 8)
-            if (n, each) != (THREADS_PER_BLOCK, usual)
+            for items in (1, 2, 4, 8)
+            if (n, items) != (THREADS_PER_BLOCK, usual)
         )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -94,59 +92,65 @@ class ScatterAdd(GpuScheduler[Params]):
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> None:
-        require(p.access.lanes == 1, f"lanes = {p.access.lanes}: elements are added one by one")
+        require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
         self.check_access(analysis, p, True, env, alignments, properties)
         rows, _ = analysis.values(_sizes, env)
         words = _words(op_of(analysis)) * p.shared
-        require(p.shared == 0 or p.shared >= rows, f"shared = {p.shared}: there are {rows} elements")
-        require(words <= MOST_SHARED and p.blocks >= (p.shared > 0), f"shared: {words} words, at most {MOST_SHARED}")
-        require(not p.shared or (words > 0 and not p.ordered), "shared: not in order, nor of 64-bit floats")
+        require(
+            p.shared == 0 or p.shared >= rows,
+            f"shared = {p.shared}: must be 0, or at least the result's {rows} elements",
+        )
+        require(
+            words <= MOST_SHARED and p.blocks >= (p.shared > 0),
+            f"shared: needs {words} words of at most {MOST_SHARED}, and blocks > 0",
+        )
+        require(not p.shared or (words > 0 and not p.ordered), "shared: excludes ordered, and 64-bit floats")
         require(
             1 <= p.items_per_thread <= MOST_PER_THREAD,
-            f"items_per_thread = {p.items_per_thread}: 1 to {MOST_PER_THREAD}",
+            f"items_per_thread = {p.items_per_thread}: must be from 1 to {MOST_PER_THREAD}",
         )
-        require(power_of_two(p.threads), f"threads = {p.threads}: a power of two")
+        require(power_of_two(p.threads), f"threads = {p.threads}: must be a power of two")
         require(p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: a block has at most {LARGEST_BLOCK}")
 
 
 def _sizes(analysis: Analysis) -> tuple:
-    """Elements of the result, and values."""
+    """The number of elements of the result, and of values."""
     op = op_of(analysis)
     return op.result.numel, op.operands[2].numel
 
 
 def _words(op: Op) -> int:
-    """The words of 32 bits that a sum takes in shared memory, which adds no others by itself; 0: it is not added
-    there."""
-    held = sums_type(op)
-    return 0 if held.is_float and held.bits > 32 else held.bits // 32
+    """The 32-bit words of a sum in shared memory; 0 if it has no atomic addition for the type there."""
+    dtype = sums_type(op)
+    return 0 if dtype.is_float and dtype.bits > 32 else dtype.bits // 32
 
 
 class _ScatterAdd(ScatterAddBody):
-    """One of the kernels."""
+    """The body of one of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
-        self.p, self.elements, held = p, p.items_per_thread, self.sums_type
+        self.p, self.elements, accumulated = p, p.items_per_thread, self.sums_type
         self.stored = self.sums = self.k.memories[self.op.result]
-        if held is not self.op.result.dtype:
-            place = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, held.bytes))
+        if accumulated is not self.op.result.dtype:
+            pointer = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, accumulated.bytes))
             strides = sz.contiguous_strides(self.op.result.shape)
-            self.sums = Memory(place, strides, held, held.bytes)
+            self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
         self.k.memories[self.op.result] = self.sums
 
     def items_per_thread(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
-        """``store(env, load(env))`` for each element of ``like``: a thread loads all of its own first."""
+        """The kernel that runs ``store(env, load(env))`` for each element of ``like``. A thread first loads all of its
+        elements."""
         e, axes = self.e, self.analysis.axes.flat(like)
         count = sz.product(a.size for a in axes)
         block = self.threads * self.elements
         first = e.add(e.mul(self.wide(self.block), block), self.wide(self.thread))
 
-        def places(held: bool) -> list[tuple[Env, Val | None, Any]]:
+        def places(checked: bool) -> list[tuple[Env, Val | None, Any]]:
             out = []
             for n in range(self.elements):
                 at, inside = e.add(first, n * self.threads) if n else first, None
-                if held:
+                if checked:
                     inside = e.cmp("lt", at, self.size(count))
                     at = e.min(at, e.sub(self.size(count), 1))
                 env: Env = {}
@@ -154,8 +158,8 @@ class _ScatterAdd(ScatterAddBody):
                 out.append((env, inside, load(env)))
             return out
 
-        def all_of_them(held: bool) -> None:
-            for env, inside, loaded in places(held):
+        def all_of_them(checked: bool) -> None:
+            for env, inside, loaded in places(checked):
                 if inside is None:
                     store(env, loaded)
                     continue
@@ -170,7 +174,7 @@ class _ScatterAdd(ScatterAddBody):
         return self.finish(sz.ceildiv(count, block))
 
     def begin(self) -> GpuKernel:
-        """The operand's elements, before anything is added."""
+        """The kernel that copies the operand to the accumulators."""
         result = self.op.result
         k = self.k
         return self.items_per_thread(
@@ -178,7 +182,7 @@ class _ScatterAdd(ScatterAddBody):
         )
 
     def end(self) -> GpuKernel:
-        """Sums as they are stored."""
+        """The kernel that converts the sums to the result's dtype."""
         result, k = self.op.result, self.k
 
         def sums(env: Env) -> Val:
@@ -190,7 +194,7 @@ class _ScatterAdd(ScatterAddBody):
         return self.items_per_thread(result, sums, lambda env, total: k.store(result, env, total))
 
     def add(self) -> GpuKernel:
-        """The values."""
+        """The kernel that adds the values."""
         if self.p.shared:
             return self.add_in_shared()
         if not self.p.ordered:
@@ -208,39 +212,39 @@ class _ScatterAdd(ScatterAddBody):
             def one(row: Val, _: list[Val]) -> list[Val]:
                 here = dict(env)
                 self.k.spread(rows, Index(row), here)
-                self.where_inside(here, self.loaded(here), self.plainly)
+                self.where_inside(here, self.loaded(here), self.non_atomically)
                 return []
 
             self.loop(self.e.const(0, self.index), self.size(self.indices.shape[0]), 1, [], one)
         return self.finish(sz.ceildiv(count, self.threads))
 
     def add_in_shared(self) -> GpuKernel:
-        """The values of each block in shared memory, then those sums. Of 64 bits the lower word gives the upper one its
-        carry."""
-        e, k, p, result, held = self.e, self.k, self.p, self.op.result, self.sums.dtype
-        word = held if held.bits == 32 else dt.u32
-        parts = [self.reserve(p.shared * 4) for _ in range(held.bits // 32)]
+        """The kernel that adds each block's values in shared memory, and then those sums to the result. In 64-bit sums
+        the lower word carries into the upper."""
+        e, k, p, result, sum_type = self.e, self.k, self.p, self.op.result, self.sums.dtype
+        word = sum_type if sum_type.bits == 32 else dt.u32
+        word_offsets = [self.reserve(p.shared * 4) for _ in range(sum_type.bits // 32)]
         first, end = self.wide(self.thread), e.const(p.shared, self.index)
 
-        def place(part: int, at: Val) -> str:
-            return self.shared_address(parts[part], e.cast(at, dt.i32), 4)
+        def address(number: int, at: Val) -> str:
+            return self.shared_address(word_offsets[number], e.cast(at, dt.i32), 4)
 
         def clear(at: Val, _: list[Val]) -> list[Val]:
-            for part in range(len(parts)):
-                self.shared_store(place(part, at), e.const(0, word))
+            for number in range(len(word_offsets)):
+                self.shared_store(address(number, at), e.const(0, word))
             return []
 
-        def added(part: int, at: Val, val: Val) -> Val:
+        def added(number: int, at: Val, val: Val) -> Val:
             kind = "fadd" if word.is_float else "add"
-            text = f'llvm.atomicrmw {kind} {place(part, at)}, {val} syncscope("block") monotonic'
+            text = f'llvm.atomicrmw {kind} {address(number, at)}, {val} syncscope("block") monotonic'
             return e.op(f"{text} : !llvm.ptr<3>, {val.type}", word)
 
         def add(env: Env, value: Val) -> None:
             strides = sz.contiguous_strides(result.shape)
-            k.memories[result] = Memory("", strides, held, held.bytes)
-            at, val = k.scalar(k.offset(result, env).base), e.cast(value, held)
+            k.memories[result] = Memory("", strides, sum_type, sum_type.bytes)
+            at, val = k.scalar(k.offset(result, env).base), e.cast(value, sum_type)
             k.memories[result] = self.sums
-            if len(parts) == 1:
+            if len(word_offsets) == 1:
                 added(0, at, val)
                 return
             low, high = e.halves(val)
@@ -269,8 +273,8 @@ class _ScatterAdd(ScatterAddBody):
             return []
 
         def settle(at: Val, _: list[Val]) -> list[Val]:
-            words = [self.shared_load(place(part, at), word) for part in range(len(parts))]
-            total = e.of_halves(words[0], words[1], held) if len(words) == 2 else words[0]
+            words = [self.shared_load(address(number, at), word) for number in range(len(word_offsets))]
+            total = e.of_halves(words[0], words[1], sum_type) if len(words) == 2 else words[0]
             env: Env = {}
             self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
             with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):
@@ -285,21 +289,23 @@ class _ScatterAdd(ScatterAddBody):
         return self.finish(p.blocks)
 
     def loaded(self, env: Env) -> list[tuple[Val, Val, Val]]:
-        """The row of each value that is added, whether there is such a row, and the value."""
+        """For each value to add, the row, whether that row exists, and the value."""
         k = self.k
         position = k.dim_index(k.dims(self.values)[0], env)
         return [(*self.row_of(indices, position), k.value(values, env)) for indices, values in self.added]
 
     def where_inside(self, env: Env, loaded: list[tuple[Val, Val, Val]], add: Callable[[Env, Val], None]) -> None:
-        """``add(the result's env, value)`` for each value whose row there is."""
+        """Run ``add(the result's env, value)`` for each value whose row exists."""
         for row, inside, value in loaded:
             with self.leader(inside):
                 add(self.k.at_row(self.op, env, Index(row)), value)
 
     def to_sum(self, env: Env, value: Val) -> None:
+        """Add ``value`` atomically to the accumulator at ``env``."""
         self.atomically(self.sums, self.k.offset(self.op.result, env).base, value)
 
-    def plainly(self, env: Env, value: Val) -> None:
+    def non_atomically(self, env: Env, value: Val) -> None:
+        """Add ``value`` to the accumulator at ``env``, not atomically."""
         k, result = self.k, self.op.result
         before = self.e.cast(k.reload(result, env), self.sums.dtype)
         k.store(result, env, self.e.add(before, self.e.cast(value, self.sums.dtype)))

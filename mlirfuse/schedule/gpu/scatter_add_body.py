@@ -1,4 +1,4 @@
-"""What the kernels of accumulations on a GPU share."""
+"""Shared by GPU scatter-add kernels."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
 def sums_type(op: Op) -> dt.DType:
-    """The type that values are added up in: that which they are computed in, and of at least 32 bits."""
+    """The accumulator dtype: the compute dtype, of at least 32 bits."""
     held = op.result.dtype.compute
     return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
 
 
 def op_of(analysis: Analysis) -> Op:
-    """The op that adds the values."""
+    """The scatter-add op of a segment."""
     assert analysis.scatter_add is not None
     return analysis.scatter_add
 
 
 def in_place(analysis: Analysis, slots: Slots) -> bool:
-    """Whether the result lies where its operand does, which then is an input."""
+    """Whether the result overwrites its operand, which then is an input."""
     op = op_of(analysis)
     return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
 
 
 class ScatterAddBody(GpuBody):
-    """A kernel of the accumulation ``op``."""
+    """Base of the kernel bodies."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
         super().__init__(name, analysis, slots, access, threads)
@@ -43,7 +43,7 @@ class ScatterAddBody(GpuBody):
         self.in_place = in_place(analysis, slots)
 
     def row_of(self, indices: Value, position: Index) -> tuple[Val, Val]:
-        """The row of a value, and whether there is such a row."""
+        """The row that the index at ``position`` selects, and whether that row exists."""
         e, k = self.e, self.k
         env: dict = {}
         k.spread(k.dims(indices)[0], position, env)
@@ -52,7 +52,7 @@ class ScatterAddBody(GpuBody):
         return e.cast(row, self.index), e.and_(e.cmp("ge", row, 0), e.cmp("lt", row, extent))
 
     def atomically(self, memory: Memory, offset: Val | int, value: Val) -> None:
-        """Adds ``value`` to an element of ``memory``."""
+        """Add ``value`` atomically to an element of ``memory``."""
         value = self.e.cast(value, memory.dtype)
         kind, name = "fadd" if value.dtype.is_float else "add", self.e.fresh()
         self.e.line(

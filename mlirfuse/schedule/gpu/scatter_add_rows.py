@@ -1,14 +1,12 @@
-"""Accumulations of wide rows on a GPU: threads of its own add up each row of the result, which is written once.
+"""Scatter-add of wide rows on a GPU, by sorting: each row of the result has its own threads, and is written once.
 
-The positions are sorted by counting. A kernel counts the values of each row and numbers them, another gives each row
-its place in a list, a third enters the values there; then each row adds up what the list has for it, in registers. What
-adds all values atomically (``scatter_add.py``) writes the result before, reads it again, and has half types in 32 bits
-beside.
+The values are sorted by row with a counting sort. One kernel counts the values of each row and numbers them, a second
+assigns each row a range in a list, and a third enters the values there; then each row sums its range in registers. By
+comparison, atomic addition (``scatter_add.py``) writes the result first, reads it again, and needs 32-bit accumulators
+for 16-bit floats.
 
-A row of many values is split: so many of them are a ``chunk``, which has threads of its own. Chunks add their sums
-atomically to some in the workspace, and a last kernel stores those. So sums of floats depend on the order in which
-values come here too.
-"""
+A row with many values is split into chunks of ``chunk`` values, each with its own threads. Chunks add their sums
+atomically to sums in the workspace, which a last kernel stores. Float sums therefore depend on timing here, too."""
 
 from __future__ import annotations
 
@@ -34,16 +32,16 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
-SORT_THREADS = 256  # threads of the kernels that sort
+SORT_THREADS = 256  # threads per block of the kernels that sort
 MOST_PER_THREAD = 16
-NEAR = 1.1  # times the least cost that count as nearly as little
-FOUND = 4  # vectors that a thread loads in the time in which it finds its row's values
-LIST, CHUNKS, COUNTS = range(3)  # words: the list's end, the number of chunks, and from there on values of each row
+NEAR = 1.1  # costs up to this multiple of the least count as equal
+FOUND = 4  # vectors that a thread loads in the time that finding its row's values takes
+LIST, CHUNKS, COUNTS = range(3)  # words: the list's length, the number of chunks, and the first row's count
 
 
 class Params(NamedTuple):
-    """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks of a block;
-    ``chunk``: values of one at most, a power of two; ``items_per_thread``: values that a thread loads before it adds
+    """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks per block;
+    ``chunk``: most values of a chunk, a power of two; ``items_per_thread``: values that a thread loads before it adds
     them."""
 
     access: Access
@@ -55,14 +53,14 @@ class Params(NamedTuple):
 
 
 class ScatterAddRows(GpuScheduler[Params]):
-    """Values added to wide rows that indices choose."""
+    """Adds values to wide rows selected by indices."""
 
     name = "scatter_add_rows"
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        """Where the innermost loop is one along rows of values: the vectors are. Of several indices atomics take
-        care."""
+        """Whether the innermost loop is along rows of values, so that vectors are. Several index tensors are left to
+        atomics."""
         if analysis.scatter_add is None or len(ops.added_at(op_of(analysis).operands)) > 1:
             return False
         loops = analysis.loops(analysis.kept)
@@ -77,30 +75,33 @@ class ScatterAddRows(GpuScheduler[Params]):
             return
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         vectors = -(-width // access.lanes)
-        all_ = (min(rows, count) + count // heuristics.chunk) * vectors  # that threads have one of, at a time
+        all_ = (min(rows, count) + count // heuristics.chunk) * vectors  # of all rows and chunks
         busy = max(1, all_ // (properties.sm_count * properties.threads_per_sm))
         words = sums_type(op_of(analysis)).bits // 32
         most = max(1, min(heuristics.most_across, heuristics.registers // (access.lanes * words), busy))
-        forms = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
-        forms = _best_first(forms, vectors) or [(power_from(vectors), 1)]
+        layouts = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
+        layouts = _best_first(layouts, vectors) or [(power_from(vectors), 1)]
 
-        def params(form: tuple[int, int], chunk: int, each: int) -> Params:
-            tx, across = form
+        def params(layout: tuple[int, int], chunk: int, each: int) -> Params:
+            tx, across = layout
             return Params(access, tx, max(1, heuristics.threads // tx), across, chunk, each)
 
         first = params(
-            forms[0],
+            layouts[0],
             heuristics.chunk,
-            max(1, min(heuristics.items_per_thread, heuristics.in_flight // (forms[0][1] * words))),
+            max(1, min(heuristics.items_per_thread, heuristics.in_flight // (layouts[0][1] * words))),
         )
         others = (
-            params(form, c, n) for form in forms for c in (heuristics.chunk, 2 * heuristics.chunk) for n in (4, 2, 1)
+            params(layout, c, n)
+            for layout in layouts
+            for c in (heuristics.chunk, 2 * heuristics.chunk)
+            for n in (4, 2, 1)
         )
         yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, env))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        def body(what: str, threads: int = SORT_THREADS) -> _Rows:
-            return _Rows(f"{name}{what}", analysis, slots, p, threads)
+        def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:
+            return _SortedScatterAdd(f"{name}{what}", analysis, slots, p, threads)
 
         threads = p.tx * p.ty
         return [
@@ -117,10 +118,12 @@ class ScatterAddRows(GpuScheduler[Params]):
     ) -> None:
         self.check_access(analysis, p, True, env, alignments, properties)
         check_threads(p.tx, p.ty)
-        require(power_of_two(p.chunk), f"chunk = {p.chunk}: a power of two")
-        require(_fits(analysis, p, env), f"chunk = {p.chunk}: values, or words of the sums of chunks, are too many")
+        require(power_of_two(p.chunk), f"chunk = {p.chunk}: must be a power of two")
+        require(
+            _fits(analysis, p, env), f"chunk = {p.chunk}: too many values, or too many words for the sums of chunks"
+        )
         for what, n in (("items_per_thread", p.items_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
-            require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: 1 to {MOST_PER_THREAD}")
+            require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: must be from 1 to {MOST_PER_THREAD}")
 
 
 def _columns(analysis: Analysis) -> list[list[Axis]]:
@@ -130,13 +133,13 @@ def _columns(analysis: Analysis) -> list[list[Axis]]:
 
 
 def _sizes(analysis: Analysis) -> tuple:
-    """Rows of the result, those of values, and elements of a row."""
+    """The number of rows of the result, of rows of values, and of elements per row."""
     op = op_of(analysis)
     return op.result.shape[0], op.operands[1].shape[0], sz.product(op.result.shape[1:])
 
 
 def _worth(analysis: Analysis, heuristics: ScatterAddHeuristics, rows: int, count: int, width: int) -> bool:
-    """Whether values are sorted sooner than added in memory."""
+    """Whether sorting the values is estimated to be faster than adding them in memory."""
     op = op_of(analysis)
     nbytes, few = op.result.dtype.bytes, rows * width <= heuristics.few
     narrow = sums_type(op) is not op.result.dtype
@@ -145,7 +148,7 @@ def _worth(analysis: Analysis, heuristics: ScatterAddHeuristics, rows: int, coun
 
 
 def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
-    """Whether words hold the numbers of values, and the index type the offsets of words."""
+    """Whether 32-bit words hold the numbers of values, and the index type the offsets of words."""
     rows, count, width = analysis.values(_sizes, env)
     chunks = count // p.chunk + 1
     words = chunks * width * (sums_type(op_of(analysis)).bits // 32) + rows + chunks + COUNTS
@@ -153,23 +156,25 @@ def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
     return numbers < 1 << 31 and (p.access.index is dt.i64 or words + SORT_THREADS < 1 << 31)
 
 
-def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
-    """Threads along a row and vectors of each, by what those of a row do: beside their vectors each finds out which
-    values its row has, in the time of some vectors. Of those that do nearly as little as any the most threads are
-    first, whose tiles have the fewest ends: 16384×8191 bf16 230 µs with 128, 32 take half as long again."""
-    cost = {(tx, n): -(-vectors // (tx * n)) * tx * (n + FOUND) for tx, n in forms}
+def _best_first(layouts: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
+    """(Threads per row, vectors per thread), ordered by the work of all threads of a row: each processes its vectors,
+    and finds the values of its row in the time of a few vectors. Among nearly equal costs most threads are first, whose
+    tiles leave the fewest partial ones: 16384×8191 bf16 230 µs with 128; 32 take half as long again."""
+    cost = {(tx, n): -(-vectors // (tx * n)) * tx * (n + FOUND) for tx, n in layouts}
     near = NEAR * min(cost.values(), default=0)
-    return sorted(forms, key=lambda form: (cost[form] > near, -form[0] if cost[form] <= near else 0, cost[form]))
+    return sorted(
+        layouts, key=lambda layout: (cost[layout] > near, -layout[0] if cost[layout] <= near else 0, cost[layout])
+    )
 
 
-class _Rows(ScatterAddBody):
-    """One of the kernels."""
+class _SortedScatterAdd(ScatterAddBody):
+    """The body of one of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, threads: int):
         super().__init__(name, analysis, slots, p.access, threads)
         self.p = p
         self.rows, self.positions, self.width = _sizes(analysis)
-        self.chunks = sz.floordiv(self.positions, p.chunk) + 1  # behind the first ones of rows, and one more
+        self.chunks = sz.floordiv(self.positions, p.chunk) + 1  # beyond the first chunk of each row, and one more
         nbytes = self.sums_type.bytes
         sums = sz.mul(sz.mul(self.chunks, self.width), nbytes // 4)
         self.cleared = sums + self.rows + self.chunks + COUNTS
@@ -179,18 +184,18 @@ class _Rows(ScatterAddBody):
         self.sums = Memory(words.pointer, (), self.sums_type, nbytes)
 
     def _memory(self, what: str, count: sz.Size) -> Memory:
-        """So many words of the workspace."""
+        """A workspace buffer of ``count`` words."""
         return Memory(self.args.temporary((self.op, what), sz.mul(count, 4)), (), dt.i32, 4)
 
     # ---- words
 
     def _word(self, number: int | sz.Size, at: Val | None = None) -> Val:
-        """The offset of a word behind the sums."""
+        """The offset of a word after the sums."""
         first = self.size(self.first_word + number)
         return first if at is None else self.e.add(first, at)
 
     def _number(self, at: Val) -> Val:
-        """The offset of what says which of its row a chunk is: 0 where there is none."""
+        """The offset of the word with a chunk's number in its row; 0 there means that the chunk does not exist."""
         return self._word(self.rows + COUNTS, at)
 
     def _load(self, memory: Memory, at: Val) -> Val:
@@ -200,7 +205,7 @@ class _Rows(ScatterAddBody):
         store_partial(self, memory, at, val)
 
     def _added(self, at: Val, val: Val) -> Val:
-        """A word before ``val`` is added to it."""
+        """Add ``val`` atomically to a word, and return its previous value."""
         address = self.k.address(self.words, at)
         text = f'llvm.atomicrmw add {address}, {self.e.cast(val, dt.i32)} syncscope("device") monotonic'
         return self.wide(self.e.op(f"{text} : {self.k.pointer_type}, i32", dt.i32))
@@ -208,14 +213,15 @@ class _Rows(ScatterAddBody):
     # ---- the kernels that sort
 
     def _each(self, count: sz.Size, one: Callable[[Val], None]) -> GpuKernel:
-        """``one(number)``, by a thread each."""
+        """The kernel that runs ``one(number)`` for each of ``count`` numbers, in one thread each."""
         at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
         with self.leader(self.e.cmp("lt", at, self.size(count))):
             one(at)
         return self.finish(sz.ceildiv(count, self.threads))
 
     def begin(self) -> GpuKernel:
-        """Words are 0, and sums nothing: of floats -0, which changes the sign of no 0."""
+        """The kernel that initializes words to 0, and sums to the identity: -0.0 for floats, which preserves the sign
+        of zeros."""
         e = self.e
 
         def one(at: Val) -> None:
@@ -230,7 +236,7 @@ class _Rows(ScatterAddBody):
         return self._each(self.cleared, one)
 
     def count(self) -> GpuKernel:
-        """The values of each row, and which of them each value is."""
+        """The kernel that counts the values of each row, and numbers each value in its row."""
 
         def one(at: Val) -> None:
             row, inside = self.row_of(self.indices, Index(at))
@@ -241,7 +247,8 @@ class _Rows(ScatterAddBody):
         return self._each(self.positions, one)
 
     def place(self) -> GpuKernel:
-        """Where the list has each row's values, in any order of rows; chunks behind the first of a row."""
+        """The kernel that assigns each row a range of the list, in any order of rows, and the chunks after the first of
+        each row."""
         e, last = self.e, self.size(self.rows - 1)
         at = e.add(e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
         row, inside = e.min(at, last), e.cmp("le", at, last)
@@ -268,7 +275,7 @@ class _Rows(ScatterAddBody):
         return self.finish(sz.ceildiv(self.rows, self.threads))
 
     def enter(self) -> GpuKernel:
-        """The values of each row, one behind the other in the list."""
+        """The kernel that enters each value in its row's range of the list."""
 
         def one(at: Val) -> None:
             row, inside = self.row_of(self.indices, Index(at))
@@ -282,8 +289,8 @@ class _Rows(ScatterAddBody):
     # ---- the kernels that add
 
     def _tiles(self, units: sz.Size) -> tuple[Val, list[tuple[Val, Val]], Val, sz.Size]:
-        """This thread's unit, its vectors' columns and whether each is in the row, whether there is any, and the blocks
-        of all units."""
+        """This thread's unit, its vectors' columns and whether each is inside the row, whether it has any, and the grid
+        size."""
         e, p, lanes = self.e, self.p, self.p.access.lanes
         tile = p.tx * lanes * p.vectors_per_thread
         across = sz.ceildiv(self.width, tile)
@@ -308,13 +315,13 @@ class _Rows(ScatterAddBody):
         return env
 
     def _store_row(self, env: Env, row: Val, total: Val) -> None:
-        """The operand's elements and what is added to them."""
+        """Store the operand's elements plus ``total``."""
         here = self.k.at_row(self.op, env, Index(row))
         initial = self.e.cast(self.k.value(self.initial, here), self.sums_type)
         self.k.store(self.op.result, here, self.e.add(self.e.splat(initial, self.p.access.lanes), total))
 
     def add(self) -> GpuKernel:
-        """What the list has for each row and each chunk."""
+        """The kernel that sums the listed values of each row and each chunk."""
         e, k, p, lanes = self.e, self.k, self.p, self.p.access.lanes
         unit, places, there, grid = self._tiles(self.rows + self.chunks)
         zero = e.const(0, self.index)
@@ -354,7 +361,7 @@ class _Rows(ScatterAddBody):
                 totals = self.loop(low, high, p.items_per_thread, [nothing] * p.vectors_per_thread, some)
 
                 def store(chunk: Val | None) -> None:
-                    """The totals, or if they are of a ``chunk`` what they add to its row's sums."""
+                    """Store the totals of a row, or add those of a ``chunk`` to its row's sums."""
                     for env, (column, inside), total in zip(envs, places, totals):
                         with self.leader(inside):
                             if chunk is None:
@@ -376,11 +383,13 @@ class _Rows(ScatterAddBody):
         return self.finish(grid)
 
     def end(self) -> GpuKernel:
-        """The sums of rows that were split."""
+        """The kernel that stores the sums of rows with several chunks."""
         e, lanes = self.e, self.p.access.lanes
         chunk, places, there, grid = self._tiles(self.chunks)
         with self.leader(there):
-            second = e.cmp("eq", self._load(self.words, self._number(chunk)), 1)  # the sums are at the second chunk's
+            second = e.cmp(
+                "eq", self._load(self.words, self._number(chunk)), 1
+            )  # the second chunk's sums are those of the row
             with self.leader(second):
                 row = self._load(self._memory("rows", self.chunks), chunk)
                 first = e.mul(chunk, self.size(self.width))

@@ -1,4 +1,4 @@
-"""What schedulers of a GPU share."""
+"""Base class and helpers of GPU schedulers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
-COMPENSATION_INTERVAL = (
-    256  # turns of a thread that add up plainly: one after the other, equal numbers err by 64 units in the last place
-)
+# Iterations of a thread with uncompensated sums: so many additions of equal numbers err by 64 ulp.
+COMPENSATION_INTERVAL = 256
 
 
 class GpuScheduler(Scheduler[P, DeviceProperties]):
-    """A scheduler whose parameters begin with an ``access``."""
+    """A scheduler whose parameters have an ``access``."""
 
     @abstractmethod
     def kernels(self, name: str, analysis: Analysis, slots: Slots, params: P) -> list[GpuKernel]:
@@ -46,7 +45,7 @@ class GpuScheduler(Scheduler[P, DeviceProperties]):
         alignments: Alignments,
         properties: DeviceProperties,
     ) -> P:
-        """As :meth:`Scheduler.read`; where lanes are given and no alignments, these are of such vectors."""
+        """Like :meth:`Scheduler.read`. If lanes are given without alignments, those are adapted to the lanes."""
         params: Any = super().read(given, analysis, env, alignments, properties)
         wanted = given.get("access", {})
         if "lanes" in wanted and "aligns" not in wanted:
@@ -63,19 +62,18 @@ class GpuScheduler(Scheduler[P, DeviceProperties]):
         alignments: Alignments,
         properties: DeviceProperties,
     ) -> None:
-        """Raises :class:`ScheduleError` where memory is not as the parameters assume."""
+        """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of the parameters."""
         given = params.access  # type: ignore[attr-defined]
         access.check(analysis, given, along_kept, env, alignments, properties, self.widest(analysis, params))
 
 
 def in_blocks(p: P, analysis: Analysis, iterations: int) -> P:
-    """``p``, or with blocks where a thread takes so many ``iterations`` that sums shall not be one chain of
-    additions."""
+    """``p``, with compensated totals if ``iterations`` uncompensated additions of a thread round too much."""
     return p._replace(blocks=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p  # type: ignore[attr-defined]
 
 
 def chained(analysis: Analysis, iterations: int) -> bool:
-    """Whether a chain of so many additions of a thread rounds too much."""
+    """Whether a chain of ``iterations`` uncompensated additions rounds too much."""
     return iterations > COMPENSATION_INTERVAL and analysis.once(_round_off)
 
 
@@ -86,13 +84,13 @@ def _round_off(analysis: Analysis) -> bool:
 
 
 def check_threads(tx: int, ty: int) -> None:
-    """Raises :class:`ScheduleError` where there are no blocks of ``tx`` by ``ty`` threads."""
-    require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both are powers of two")
+    """Raise :class:`ScheduleError` unless a block can have ``tx`` by ``ty`` threads."""
+    require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both must be powers of two")
     require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
 
 
 def check_cluster(cluster: int, properties: DeviceProperties) -> None:
-    """Raises :class:`ScheduleError` where the machine has no such clusters."""
+    """Raise :class:`ScheduleError` unless the device supports clusters of this size."""
     sizes = properties.cluster_sizes
     require(
         cluster in sizes, f"cluster = {cluster}: {properties.chip} has clusters of {', '.join(map(str, sizes))} blocks"

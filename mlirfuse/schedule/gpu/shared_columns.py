@@ -1,9 +1,7 @@
-"""Columns in the shared memory of a GPU's block, or of a cluster's blocks: memory is read once, however many phases of
-reductions there are.
+"""Columns in the shared memory of a GPU block or cluster: memory is read once, whatever the number of phases.
 
-Each thread copies its part of the block's columns there and passes over it there. The blocks of a cluster have rows in
-turn, and exchange the accumulators of the columns that they share.
-"""
+Each thread copies its part of the block's columns there, and makes its passes over that. The rows are distributed among
+the blocks of a cluster, which exchange the accumulators of the columns that they share."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     e, k, lanes = body.e, body.k, p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else e.const(0, body.block.dtype)
     if p.cluster > 1:
-        body.cluster_arrive(orders=False)  # waited for before other blocks' shared memory is written
+        body.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     columns, rows = size_of(inner), sz.product(a.size for a in analysis.reduced)
@@ -40,7 +38,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     above, block_column = k.divmod(number, across) if outer else (Index(0), number)
     x, y, _, inside, base_env = place_of(body, p, columns, above, block_column)
     first, step = body.wide(e.add(e.mul(rank, p.ty), y)), p.ty * p.cluster
-    iterations = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, each a row
+    iterations = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, one per row
     zero = e.const(0, body.index)
     async_copies = AsyncCopies(body, streamed, lanes, p.vectors_per_thread)
 

@@ -1,15 +1,14 @@
-"""Columns of rows that vectors do not divide, all of a column in one block of a GPU.
+"""Columns of rows whose length vectors do not divide, each reduced by one GPU block.
 
-Rows of 7 elements, read by vectors of 4 (``|`` begins one): the vectors of row 1 begin 3 elements before it, those of
-row 2 two before, and so on, and those of row 4 with it again, as in every fourth row:
+Rows of 7 elements, read by aligned vectors of 4 (``|`` is a vector's start): the vectors of row 1 start 3 elements
+before it, those of row 2 two before, and so on; those of row 4 start with it again, as in every fourth row:
 
     row 0   |a b c d|e f g      row 2   |f g a b|c d e f|g
     row 1   |e f g a|b c d e|f g        row 3   |g a b c|d e f g|
 
-A row of threads takes rows that begin alike. What it has is of a few columns before the block's too, of which nothing
-is made, and meets in shared memory what the others have, each column at its place. Columns may lie above each other, as
-those of several matrices do, where each matrix begins as the first does.
-"""
+A row of threads processes rows with the same misalignment. Its accumulators include a few columns before the block's,
+which are dropped; those of all rows of threads are combined in shared memory, column by column. There may be several
+kept loops, e.g. several matrices, if each matrix has the alignment of the first."""
 
 from __future__ import annotations
 
@@ -30,16 +29,14 @@ from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
 
 def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if it
-    is split. A block has as many columns less than its threads' vectors as one vector has."""
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or partial accumulators if it is
+    split. A block has one vector of columns fewer than its threads have."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     *outer, loop = analysis.loops(analysis.kept)
     phase = analysis.once(joint.online)[0]
     columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.coalesced_rows)
-    coalesced = body.size(
-        sz.mul(columns, p.coalesced_rows)
-    )  # elements of rows that begin differently; then they begin so again
+    coalesced = body.size(sz.mul(columns, p.coalesced_rows))  # elements after which the misalignment repeats
 
     tile = (p.tx - 1) * lanes
     across = sz.ceildiv(columns, tile)
@@ -52,21 +49,20 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     row_begins = e.mul(body.wide(e.and_(y, p.coalesced_rows - 1)), body.size(columns))
     shift = e.and_(row_begins, lanes - 1)
     first_column = e.mul(k.scalar(block_column.base), tile)
-    held = e.add(e.add(first_column, body.wide(e.mul(x, lanes))), e.sub(row_begins, shift))
-    held = e.min(held, e.sub(coalesced, lanes))  # behind the last column nothing is read
+    clamped = e.add(e.add(first_column, body.wide(e.mul(x, lanes))), e.sub(row_begins, shift))
+    clamped = e.min(clamped, e.sub(coalesced, lanes))  # nothing is read beyond the last column
     low, high = rows_of_partial(body, rows, p.split, part)
 
     def at(row: Val) -> Env:
         env = dict(base_env)
-        body.set_loop(
-            env, loop, Index(e.add(e.mul(row, coalesced), held), 1, lanes)
-        )  # memory is one row: a place in it stands for row and column
+        # The index of the innermost loop is linear over rows and columns.
+        body.set_loop(env, loop, Index(e.add(e.mul(row, coalesced), clamped), 1, lanes))
         return env
 
     mine = (e.add(low, body.wide(body.quotient(y, p.coalesced_rows))), high)
     visit = functools.partial(accumulated, body, phase)
     state = totals_of(body, p, phase, p.ty // p.coalesced_rows, mine, at, visit)
-    totals = _meet(body, p, phase, state, x, y, e.cast(shift, dt.i32))
+    totals = _combine(body, p, phase, state, x, y, e.cast(shift, dt.i32))
 
     column = e.add(first_column, body.wide(body.thread))
     inside = e.and_(e.cmp("lt", body.thread, tile), e.cmp("lt", column, body.size(columns)))
@@ -87,34 +83,34 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
 
 def shared_elements(tx: int, ty: int, lanes: int) -> int:
-    """Elements of shared memory in which one accumulator of a block's threads meets."""
+    """Elements of shared memory to combine one accumulator component of a block's threads."""
     width = (tx + 1) * lanes
     return ty * (width + width // 32)
 
 
-def _meet(
+def _combine(
     body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], x: Val, y: Val, shift: Val
 ) -> list[tuple[Val, ...]]:
-    """The accumulators of the block's column whose number is the thread's. ``shift`` columns of this thread's row lie
-    before the block's first."""
+    """The combined accumulators of the block's column whose number is the thread's. ``shift`` columns of this thread's
+    row of threads precede the block's first."""
     e, lanes = body.e, p.access.lanes
     width = shared_elements(p.tx, 1, lanes)
-    moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
-    given = {v: body.reserve(shared_elements(p.tx, p.ty, lanes) * v.dtype.bytes) for v in moving}
+    varying = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
+    given = {v: body.reserve(shared_elements(p.tx, p.ty, lanes) * v.dtype.bytes) for v in varying}
 
-    def place(column: Val) -> Val:
-        """Behind ``lanes`` places for what lies before the first; every 33rd is left out, so that vectors of neighbours
-        begin in different banks."""
+    def padded(column: Val) -> Val:
+        """The index of a column, after ``lanes`` columns before the first. Every 33rd word is padding, so that the
+        vectors of neighbouring threads start in different banks."""
         at = e.add(column, lanes)
         return e.add(at, body.quotient(at, 32))
 
     row, first = e.mul(y, width), e.sub(e.mul(x, lanes), shift)
-    places = [e.add(row, place(e.add(first, lane))) for lane in range(lanes)]
-    for v in moving:
-        for lane, at in enumerate(places):
+    indices = [e.add(row, padded(e.add(first, lane))) for lane in range(lanes)]
+    for v in varying:
+        for lane, at in enumerate(indices):
             body.shared_store(body.shared_address(given[v], at, v.dtype.bytes), e.extract(v, lane))
     body.barrier()
-    own = place(e.min(body.thread, (p.tx - 1) * lanes - 1))
+    own = padded(e.min(body.thread, (p.tx - 1) * lanes - 1))
 
     def rows_of(v: Val) -> Val:
         if v not in given:

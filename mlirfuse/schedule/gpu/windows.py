@@ -1,5 +1,5 @@
-"""Reads of pointwise segments that overlap, on a GPU: windows, stencils, strided slices. How many elements are read at
-once, and how long vectors are where they run across the ends of folded rows."""
+"""Overlapping reads of pointwise segments on a GPU: windows, stencils, strided slices. Chooses how many elements are
+loaded at once, and the vector width across the boundaries of coalesced rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 
 def unaligned_reads(analysis: Analysis) -> int:
-    """At how many places a value is read at most, for each of a result."""
+    """The most indices at which one value is read, per element of a result."""
     return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
 
 
 def rows_read(analysis: Analysis) -> int:
-    """Of how many rows a value is read at most, for each element of a result: slices of the results' rank begin at
-    different places along other dimensions than the innermost."""
+    """The most rows of one value that are read, per element of a result: slices of the results' rank that start at
+    different indices along other dimensions than the innermost."""
     loops, result = analysis.loops(analysis.kept), analysis.outputs[0]
     if not loops:
         return 1
@@ -33,8 +33,8 @@ def rows_read(analysis: Analysis) -> int:
 
 
 def read_at_once(analysis: Analysis, env: Sizes, alignments: Alignments) -> int:
-    """How many elements of a shorter type can be loaded at once where vectors are not aligned: inputs begin where such
-    are, and end where one does."""
+    """The number of elements of the narrowest type that can be loaded at once if vectors are unaligned: inputs start
+    and end at a multiple of it."""
     inputs = [v for v in analysis.inputs if v.rank]
     spans, strides = analysis.values(_spans, env), analysis.values(_input_strides, env)
     if not inputs or min(strides, default=0) < 0:
@@ -54,9 +54,9 @@ def _input_strides(analysis: Analysis) -> tuple:
 
 
 def of_window(lanes: int, row: int, busy: bool, least: int, heuristics: PointwiseHeuristics) -> tuple[int, int]:
-    """The lanes of vectors, up to ``lanes``, where what is read for them overlaps, and how many a thread has; 0: as
-    many as have enough under way. ``row``: the elements of a folded row; 0: there is one. ``least``: the bytes of the
-    shortest type that is read."""
+    """The vector width, up to ``lanes``, for overlapping reads, and the vectors per thread; 0: as many as have enough
+    bytes in flight. ``row``: the elements of a coalesced row, 0 if there is only one row. ``least``: the bytes of the
+    narrowest type that is read."""
     divides, long = min(lanes, row & -row), busy and row >= heuristics.run
     if row % lanes == 0:
         return lanes, 1

@@ -9,7 +9,7 @@
 // SYMBOL: error: sizes: the function has no symbol 's7'; it has s0
 // SIZES: error: sizes: 's0=64' is not NAME:NUMBER with a positive number, such as sizes=s0:1024,s1:770
 // AFTER: error: the program has become LLVM IR: no pass can come after that
-// ILLEGAL: error: lowering to LLVM left func.func, func.return, fusion.neg
+// ILLEGAL: error: lowering to LLVM left these ops: func.func, func.return, fusion.neg
 // LOOSE: pipelines.mlir:15:{{.*}}: error: fusion-schedule: neg is in no segment
 func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0"]}) -> tensor<?xf32> {
   %0 = "fusion.neg"(%x) : (tensor<?xf32>) -> tensor<?xf32>
