@@ -164,8 +164,8 @@ STAYS = {
     "window": (lambda b, q, k: (k <= q) & (k > q - 4), "causal and a window of 4"),
     "prefix": (lambda b, q, k: (k <= q) | (k < 5), "a choice of masks"),
     "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of positions"),
-    "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "values that are added"),
-    "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "values that are added"),
+    "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "added values"),
+    "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "added values"),
 }
 
 

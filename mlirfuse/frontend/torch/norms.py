@@ -1,6 +1,6 @@
-"""Batch norms in training, and the gradients of these and of layer norms, taken apart by ATen's ops alone: torch's own
-decompositions do the same arithmetic by way of its references in Python, in more ops and up to three times the time. A
-model has a hundred norms."""
+"""Decompositions of training batch norms, and of the gradients of batch and layer norms, in ATen ops only: torch's own
+do the same arithmetic through its Python references, in more ops and up to three times the time. A model has a hundred
+norms."""
 
 from __future__ import annotations
 

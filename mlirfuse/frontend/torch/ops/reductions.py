@@ -1,4 +1,4 @@
-"""Reductions, and what is one row's work: softmax and its kin are decomposed before they come here."""
+"""Reductions, and row ops: softmax and its relatives are decomposed before lowering."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def min_with_index(c: Context, x: Value, dim: int, keepdim: bool = False) -> lis
 
 
 def _truth(c: Context, name: str, x: Value, dims: Dims, keepdim: bool) -> Value:
-    if c.dtype is not dt.bool_:  # of uint8 it is uint8
+    if c.dtype is not dt.bool_:  # for uint8 torch's result is uint8
         raise Unsupported(f"{name} of {x.dtype}")
     return _reduce(c, name, x, dims, keepdim)
 
@@ -120,10 +120,10 @@ def all_(c: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value
 def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepdim: bool) -> Value:
     correction = 1 if correction is None else correction
     if correction != int(correction):
-        raise Unsupported("a correction that is no integer")
+        raise Unsupported("a non-integer correction")
     count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank))) if x.rank else 1
     if isinstance(count, int) and count <= correction:
-        raise Unsupported("a variance of as few elements as the correction")
+        raise Unsupported("a variance of no more elements than the correction")
     wide = c.b.cast(x, element(x).compute)
     return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
 
@@ -167,7 +167,7 @@ def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     x = operands[0]
     _whole(x)
     if not x.rank:
-        raise Unsupported("a softmax of a number")
+        raise Unsupported("a softmax of a 0-d tensor")
     wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)
     created = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
     return c.b.cast(created, c.dtype)
