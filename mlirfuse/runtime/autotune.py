@@ -64,7 +64,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     a GPU.
     """
     fn(*args)
-    kind, leaves, env = fn.kind_of(*args)
+    kind, leaves, env = fn.specialization_of(*args)
     executor = kind.executor
     if executor is None or executor.program is None or executor.target.name != "cuda":
         raise UnsupportedError("autotune measures functions that run as one program on a GPU")

@@ -189,9 +189,9 @@ def test_padding_and_documents_that_values_tell_stay():
         return (j <= i) & (documents[b, i] == documents[b, j])
 
     mask, _, why = said(by_indices(padded), q, k, v, kept)
-    assert mask and "causal and padding that values tell" in why and "without padding" in why
+    assert mask and "causal and padding given by values" in why and "without padding" in why
     mask, _, why = said(by_indices(packed), q, k, v, documents)
-    assert mask and "causal and documents that values tell" in why
+    assert mask and "causal and documents given by values" in why
 
 
 def test_documents_of_positions_that_the_graph_counts_are_one():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.graph_breaks import program as pieces
+from mlirfuse.frontend.numpy.graph_breaks import program as graph_break_program
 from mlirfuse.frontend.numpy.graph_breaks.explanation import GraphBreaksExplanation
 from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
@@ -40,8 +40,8 @@ def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
     if owner.lifts(call):
         return owner.eager.explain(args, kwargs)
     device_loops = entry.device_loops(call)
-    if device_loops is not None and device_loops.unrolls and (reported := _regions(entry, device_loops, leaves)):
-        return reported
+    if device_loops is not None and device_loops.unrolls and (explanation := _regions(entry, device_loops, leaves)):
+        return explanation
     try:
         return compiled(entry.lowered(call, entry.most_ops(call, device_loops)))
     except (Exception, TooLong) as error:
@@ -55,8 +55,8 @@ def _not_compiled(entry: Entry, call: Call, error: BaseException, device_loops: 
     leaves, frameworks = call.leaves, [arrays.framework(leaf) for leaf in call.leaves]
     ended = isinstance(error, (SideEffect, TooLong))
     followed = isinstance(error, (TraceError, UnsupportedError, TypeError)) and not ended
-    if device_loops is not None and (ended or followed) and (reported := _regions(entry, device_loops, leaves)):
-        return reported
+    if device_loops is not None and (ended or followed) and (explanation := _regions(entry, device_loops, leaves)):
+        return explanation
     known = all(name in ("numpy", "torch", "cupy", None) for name in frameworks)
     if known and followed and not isinstance(error, TorchFunctionError) and entry.owner.with_graph_breaks(leaves):
         try:
@@ -75,7 +75,7 @@ def _graph_breaks(entry: Entry, leaves: Sequence) -> GraphBreaksExplanation:
         why = created.refused if refused is None else refused
         raise why if isinstance(why, Exception) else TraceError(str(why))
 
-    created = pieces.GraphBreakProgram(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
+    created = graph_break_program.GraphBreakProgram(entry.owner.fn, entry.tree, not_so, entry.owner._watch_scope)
     return GraphBreaksExplanation.of(entry.name, created, list(leaves))
 
 
@@ -86,15 +86,15 @@ def _regions(entry: Entry, device_loops: DeviceLoopProgram, leaves: Sequence) ->
 
 
 def _eager(entry: Entry, error: BaseException, args: tuple, kwargs: dict[str, Any]) -> Any:
-    plain = entry.owner.eager
-    if plain.outlined:
-        reported = plain.explain(args, kwargs)
-        if reported.launches:
-            return reported
+    eager = entry.owner.eager
+    if eager.outlined:
+        explanation = eager.explain(args, kwargs)
+        if explanation.launches:
+            return explanation
     elif not isinstance(error, (TraceError, UnsupportedError, TooLong)):  # possibly the user's mistake
         given, named = copy.deepcopy((args, kwargs))
         try:
-            plain.original(*given, **named)
+            eager.original(*given, **named)
         except Exception as raised:
             if isinstance(error, type(raised)) and has_line(error):
                 raise error from raised

@@ -159,26 +159,26 @@ class Entry(Source):
             return None
         device_loops = self.device_loops(call)
         if device_loops is not None and device_loops.unrolls:
-            return programs.kind_of(call, self.name, device_loops)
+            return programs.specialization_of(call, self.name, device_loops)
         try:
-            kind = self.trace(call, self.most_ops(call, device_loops))
+            found = self.trace(call, self.most_ops(call, device_loops))
             numpys = not self.owner.lowering_requested and _all_numpy(call.leaves)
             if (
-                numpys and not kind.assumes.values and boundary_writes.alone(kind.graph)
+                numpys and not found.assumes.values and boundary_writes.alone(found.graph)
             ):  # whatever the values of scalar leaves
                 self._refuse(types)
                 return None
-            return kind
+            return found
         except SideEffect as effect:
             if device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
             if self._effects[call.key] == _TRACES_WITH_EFFECTS:
                 self._refuse(types)
             self.owner.eager.log(effect)
         except TooLong as error:
             if device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             self._refuse(types)
             if self._loops(call):
                 self._tried.add(types)
@@ -189,12 +189,12 @@ class Entry(Source):
                 raise
             followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
             if followed and device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             if followed and not isinstance(error, TorchFunctionError) and self.owner.with_graph_breaks(call.leaves):
                 self._with_graph_breaks.add(types)
                 if call.aliases:
                     return None
-                return programs.kind_of(call, self.name, self._graph_breaks())
+                return programs.specialization_of(call, self.name, self._graph_breaks())
             if not _all_numpy(call.leaves):
                 raise
             self._refuse(types)
@@ -286,11 +286,11 @@ class Entry(Source):
         late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
         if late:
             graph.aliases, own = {}, own | set(traced.mutated)
-        kind: Callable[..., TracedSpecialization] = TracedSpecialization
+        make: Callable[..., TracedSpecialization] = TracedSpecialization
         if pipelines.complex_kernels(graph):
             graph = graph.copy()
-            kind = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
-        return kind(
+            make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
+        return make(
             graph,
             [*traced.arg_leaves, *captured_at],
             Assumptions(
@@ -534,16 +534,16 @@ class Jitted(_native.Function):
 
     # ---- inspection
 
-    def kind_of(self, *args):
+    def specialization_of(self, *args):
         """The specialization of a call with these arguments, which must have run before; its leaves and sizes. Raises
         LookupError."""
         leaves, tree = trees.flatten((args, {}))
         entry = self._entries[tree]
         call = entry.describe([*leaves, *entry.read_captured()])
-        kind = None if call is None else entry.specializations.find(call)
-        if call is None or kind is None:
+        found = None if call is None else entry.specializations.find(call)
+        if call is None or found is None:
             raise LookupError(f"{self.__name__} has not run with such arguments")
-        return kind, call.leaves, kind.env(call)
+        return found, call.leaves, found.env(call)
 
     @tracebacks.shortened
     def lower(self, *args, **kwargs) -> LoweredFunction:
@@ -583,9 +583,11 @@ class Jitted(_native.Function):
 class LoweredFunction(Lowered):
     """A call of a jitted function at each level of lowering: see :mod:`mlirfuse.inspect.lowered`."""
 
-    def __init__(self, entry: Entry, kind: TracedSpecialization, call: Call):
-        env = kind.env(call)
-        super().__init__(entry.name, kind, kind.arguments(call.leaves, env), env, entry.target(call.leaves))
+    def __init__(self, entry: Entry, specialization: TracedSpecialization, call: Call):
+        env = specialization.env(call)
+        super().__init__(
+            entry.name, specialization, specialization.arguments(call.leaves, env), env, entry.target(call.leaves)
+        )
         self._entry, self._call = entry, call
 
     def compile(self) -> CompiledFunction:
@@ -602,9 +604,9 @@ class CompiledFunction:
     need another specialization.
     """
 
-    def __init__(self, entry: Entry, kind: Specialization, call: Call, kernels: int):
+    def __init__(self, entry: Entry, specialization: Specialization, call: Call, kernels: int):
         self._entry, self.kernels = entry, kernels
-        self._specializations = OneSpecialization(entry, kind, call, entry.statics)
+        self._specializations = OneSpecialization(entry, specialization, call, entry.statics)
 
     @tracebacks.shortened
     def __call__(self, *args, **kwargs):

@@ -52,7 +52,7 @@ class _Runs:
         """Nothing to check: the program's parts check their own sizes."""
 
 
-def kind_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:
+def specialization_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:
     """The specialization for ``call`` that runs ``program``."""
     where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
     return ProgramSpecialization(Graph(name, Block()), where, mutated=frozenset(where), program=program)

@@ -152,10 +152,10 @@ class LoweredDefinition(Lowered):
             leaves += program.computed(leaves, None)
         source = DefinitionSource(program)
         call = source.describe(leaves)
-        kind = source.make(call)
-        env = kind.env(call)
+        found = source.make(call)
+        env = found.env(call)
         created_for = targets.of(target) if target else placement.target_of(leaves)
-        super().__init__("this fusion", kind, kind.arguments(leaves, env), env, created_for)
+        super().__init__("this fusion", found, found.arguments(leaves, env), env, created_for)
 
     def compile(self) -> None:
         """Raises UnsupportedError: ``fd.execute`` compiles."""

@@ -113,10 +113,10 @@ class Printer:
         self.lines.append(f"{self.name(value)} = fd.define_tensor({text})")
 
     def op(self, record) -> None:
-        pieces = []
+        arguments = []
         for key, value in record.arguments:
             text = self.argument(value)
-            pieces.append(text if key is None else f"{key}={text}")
+            arguments.append(text if key is None else f"{key}={text}")
         if self.canonical:
             for value in record.results:
                 self.name(value)
@@ -124,7 +124,7 @@ class Printer:
         left = ", ".join("_" if v is None else self.name(v) for v in returned)
         if len(returned) == 1 and returned[0] is not record.returned:
             left += ","
-        self.lines.append(f"{left} = fd.ops.{record.name}({', '.join(pieces)})")
+        self.lines.append(f"{left} = fd.ops.{record.name}({', '.join(arguments)})")
 
     def program(self) -> list[str]:
         definition = self.definition

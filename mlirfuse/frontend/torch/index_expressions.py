@@ -201,8 +201,8 @@ class _Call:
 
 def _aligned(x: Indexed, shape: Sequence[sympy.Expr]) -> Any:
     """The value of ``x`` broadcast to ``shape``."""
-    ahead = len(shape) - len(x.shape)
-    return x.body.xreplace({dim(k): sympy.Integer(0) if n == 1 else dim(k + ahead) for k, n in enumerate(x.shape)})
+    leading = len(shape) - len(x.shape)
+    return x.body.xreplace({dim(k): sympy.Integer(0) if n == 1 else dim(k + leading) for k, n in enumerate(x.shape)})
 
 
 def _at(x: Indexed, indices: Sequence[Any]) -> Any:

@@ -88,11 +88,11 @@ def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
             flow.add((node, "out"), (user, "in"), math.inf)
     if "source" not in flow.places or "sink" not in flow.places:
         return []
-    behind = flow.behind("source", "sink")
-    if behind is None:
+    sink_side = flow.sink_side("source", "sink")
+    if sink_side is None:
         return None
     nodes = joint.graph.nodes
-    return [n for n in nodes if (n, "out") in behind and (n, "in") in flow.places and (n, "in") not in behind]
+    return [n for n in nodes if (n, "out") in sink_side and (n, "in") in flow.places and (n, "in") not in sink_side]
 
 
 def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
@@ -179,7 +179,7 @@ class _Flow:
             self.edges.append([])
         return self.places[node]
 
-    def behind(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
+    def sink_side(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
         """The sink side of the minimum cut from ``source`` to ``sink`` that is closest to the sink; None where no cut
         is finite. Consumes the capacities."""
         start, end = self.places[source], self.places[sink]

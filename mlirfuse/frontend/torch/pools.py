@@ -34,7 +34,7 @@ _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _WINDOWS = "int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
 _library.define(f"max_pool(Tensor x, {_WINDOWS}) -> (Tensor, Tensor)")
 _library.define(f"max_pool_indices(Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
-_library.define(f"max_pool_backward(Tensor gradient, Tensor told, SymInt[] size, {_WINDOWS}) -> Tensor")
+_library.define(f"max_pool_backward(Tensor gradient, Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
 _POOL, _INDICES, _POOL_BACKWARD = (
     getattr(torch.ops.mlirfuse, name).default for name in ("max_pool", "max_pool_indices", "max_pool_backward")
 )
@@ -123,10 +123,10 @@ def _firsts(
         yield d, first.view(-1, *[1] * (-1 - d))
 
 
-def _pool_backward(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
+def _pool_backward(gradient: torch.Tensor, offsets: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
     """torch's op does not read the image's elements."""
-    places = reported if reported.dtype is torch.int64 else _places(reported, size, *windows)
-    return _BACKWARD[len(size)](gradient, _like_image(gradient, reported, size), *windows, places)
+    places = offsets if offsets.dtype is torch.int64 else _places(offsets, size, *windows)
+    return _BACKWARD[len(size)](gradient, _like_image(gradient, offsets, size), *windows, places)
 
 
 for _op, _function in ((_POOL, _pool), (_INDICES, _places), (_POOL_BACKWARD, _pool_backward)):
@@ -146,9 +146,9 @@ def _fake_indices(offsets: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 @torch.library.register_fake("mlirfuse::max_pool_backward", lib=_library)
-def _like_image(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
+def _like_image(gradient: torch.Tensor, offsets: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
     """An image in the memory format of the pool's results, as the gradient of torch's op."""
     shape = (*gradient.shape[: -len(size)], *size)
     return torch.empty(
-        shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(reported)
+        shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(offsets)
     )

@@ -101,12 +101,12 @@ def hint(value: Any) -> int:
     return int(found)
 
 
-def hinted(reported: dict[str, str], inputs: list) -> dict[str, int]:
-    """The symbols' values in the traced call. ``reported``: each symbol as a Python expression over the list of inputs,
+def hinted(symbols: dict[str, str], inputs: list) -> dict[str, int]:
+    """The symbols' values in the traced call. ``symbols``: each symbol as a Python expression over the list of inputs,
     ``args``; ``inputs``: the fake ones. Omits symbols without a value."""
     shaped = [_Hinted([_known(n) for n in v.shape]) if isinstance(v, torch.Tensor) else _known(v) for v in inputs]
     out = {}
-    for name, source in reported.items():
+    for name, source in symbols.items():
         try:
             out[name] = int(eval(source, {"args": shaped}))
         except TypeError:  # an input without a value

@@ -1,9 +1,9 @@
 """Rewrites the user's function: loops and branches stay in Python, and the straight-line regions between them become
 calls.
 
-    for t in range(n):                        for t in iterated(stretches[0](locals())):
-        un = u.copy()                   =>        (un, err) = stretches[1](locals())
-        u[1:] = un[:-1]                           (test,) = stretches[2](locals())
+    for t in range(n):                        for t in iterated(regions[0](locals())):
+        un = u.copy()                   =>        (un, err) = regions[1](locals())
+        u[1:] = un[:-1]                           (test,) = regions[2](locals())
         err = np.abs(u - un).max()                if truth(test): break
         if err < tol: break
 """
@@ -19,7 +19,7 @@ from typing import Any
 from mlirfuse.frontend.numpy.loops.source import appended, looks_at_variables, parsed, remade
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
-REGIONS, TRUTH, ITERATED = "mlirfuse_stretches", "mlirfuse_truth", "mlirfuse_iterated"
+REGIONS, TRUTH, ITERATED = "mlirfuse_regions", "mlirfuse_truth", "mlirfuse_iterated"
 _STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
 _AS_THEY_ARE = (ast.Break, ast.Continue, ast.Raise, ast.Import, ast.ImportFrom, ast.Delete)
 _NEVER = (

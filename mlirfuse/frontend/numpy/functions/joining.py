@@ -133,7 +133,7 @@ def _slice(x, axis: int, start, n) -> TracedArray:
     return x.step(Slice(starts, extents, (1,) * len(shape)))
 
 
-def pieces(x, axis: int, sizes) -> list:
+def slices(x, axis: int, sizes) -> list:
     """Consecutive slices, as views."""
     out, start = [], 0
     for n in sizes:
@@ -157,10 +157,10 @@ def _split(a, indices_or_sections, axis, even: bool):
     if even or t.hint(extent) % sections == 0:
         if not t.unify(sz.mod(extent, sections), 0) if even else not t.decide(sz.mod(extent, sections), "==", 0):
             fail(ShapeError, "array split does not result in an equal division")
-        return pieces(x, axis, [sz.floordiv(t.canonical(extent), sections)] * sections)
+        return slices(x, axis, [sz.floordiv(t.canonical(extent), sections)] * sections)
     extent = t.concretise(extent)
     each, extra = divmod(extent, sections)
-    return pieces(x, axis, [each + 1] * extra + [each] * (sections - extra))
+    return slices(x, axis, [each + 1] * extra + [each] * (sections - extra))
 
 
 @implements(np.split)

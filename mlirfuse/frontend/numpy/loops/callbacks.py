@@ -15,7 +15,7 @@ from mlirfuse.runtime import extern_ops
 # function, the arena for small arrays and its end.
 HEADER = 9
 _CHUNK = 2**13  # initial words of a log
-running = threading.local()  # .made: this thread's call's buffers by address; .log: see _more
+running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -26,7 +26,7 @@ def _allocate(site: int, size: int) -> int:
     except (MemoryError, ValueError):
         return 0
     address = created.__array_interface__["data"][0]
-    running.created[address] = created
+    running.buffers[address] = created
     return address
 
 

@@ -200,7 +200,7 @@ class _Writer:
             "memory = words()",
             "start = addressof(memory)",
             f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
-            "buffers = thread.made = {}",
+            "buffers = thread.buffers = {}",
             "log = thread.log = []",
             "status = function(start)",
             "if status or log:",

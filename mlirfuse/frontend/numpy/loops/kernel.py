@@ -290,7 +290,7 @@ class Loop:
             start + 8 * compiled.words + 63 & -64,
             start + 8 * len(memory),
         )
-        buffers = callbacks.running.created = {}
+        buffers = callbacks.running.buffers = {}
         log: list = []
         callbacks.running.log = log
         status = compiled.function(start)

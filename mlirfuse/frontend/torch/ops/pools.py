@@ -107,16 +107,16 @@ def max_pool_indices(c: Context, offsets: Value, size: Sequence[Size], kernel: S
 
 
 @rule("mlirfuse.max_pool_backward.default")
-def max_pool_backward(c: Context, gradient: Value, reported: Value, size: Sequence[Size], kernel: Sequence[int],
+def max_pool_backward(c: Context, gradient: Value, offsets: Value, size: Sequence[Size], kernel: Sequence[int],
                       stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                       ceil_mode: bool) -> Value:  # fmt: skip
     """In the order of torch's loop over windows, and in its accumulation dtype."""
-    if reported.dtype is not dt.u8:
+    if offsets.dtype is not dt.u8:
         raise Unsupported("indices that are not computed from offsets")
     dims, wide = _dimensions(c.out.dim(), kernel, stride, padding, dilation), c.dtype.compute
     none, total = c.b.constant(0, wide), None
     for windows in itertools.product(*(_windows_around(c, a) for a in dims)):
-        hit = c.op("eq", _read(c, reported, windows, _NONE), _offset(c, windows))
+        hit = c.op("eq", _read(c, offsets, windows, _NONE), _offset(c, windows))
         part = c.op("where", hit, c.b.cast(_read(c, gradient, windows, 0), wide), none)
         total = part if total is None else c.op("add", total, part)
     assert total is not None
