@@ -163,7 +163,7 @@ STAYS = {
     "strict": (lambda b, q, k: (k < q) | (k == 0), "a choice of masks"),
     "window": (lambda b, q, k: (k <= q) & (k > q - 4), "causal and a window of 4"),
     "prefix": (lambda b, q, k: (k <= q) | (k < 5), "a choice of masks"),
-    "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of positions"),
+    "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of indices"),
     "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "added values"),
     "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "added values"),
 }

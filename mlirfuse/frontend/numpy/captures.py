@@ -57,7 +57,7 @@ def frame_roots() -> list:
     return out
 
 
-def ways_to(array, roots) -> tuple[str | None, tuple]:
+def access_paths(array, roots) -> tuple[str | None, tuple]:
     """A name for a captured array, and its access paths from the roots."""
     seen: set[int] = set()
     queue, first = collections.deque(roots), None

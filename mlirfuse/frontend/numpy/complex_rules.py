@@ -66,7 +66,7 @@ def _logical_not(t, values, ins, outs):
     return t.emit("eq", values[0], t.builder.constant(0, ins[0]))
 
 
-def _of_truths(name: str):
+def _logical(name: str):
     def lower(t, values, ins, outs):
         return t.emit(name, *(t.emit("cast", v, to=dt.bool_) for v in aligned(t, values)))
 
@@ -74,7 +74,7 @@ def _of_truths(name: str):
 
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
-    COMPLEX[getattr(np, _name)] = _of_truths(_name)
+    COMPLEX[getattr(np, _name)] = _logical(_name)
 
 
 @lowers(np.sign, rules=COMPLEX)

@@ -123,21 +123,21 @@ def as_created(x, alike: bool = False):
     if x.dtype.kind == "c":
         return x
     first = x.reshape(-1)[0] if x.size else x.dtype.type(0)
-    if alike or x.ndim == 0 or _alike(x):
+    if alike or x.ndim == 0 or _all_equal(x):
         value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
     else:
-        value = _counted(t, x) or t.capture(x).value
+        value = _as_iota(t, x) or t.capture(x).value
     t.strides.setdefault(value, tuple(s // x.itemsize for s in x.strides))
     return CreatedArray(t, value, x)
 
 
-def _alike(x: np.ndarray) -> bool:
+def _all_equal(x: np.ndarray) -> bool:
     """Whether all elements are bitwise equal; a prefix decides for most arrays."""
     bits = x.reshape(-1).view(f"u{x.itemsize}")
     return all((bits[k : k + _SOME] == bits[0]).all() for k in range(0, bits.size, _SOME))
 
 
-def _counted(t: Trace, x: np.ndarray) -> Value | None:
+def _as_iota(t: Trace, x: np.ndarray) -> Value | None:
     """``first + step * index`` along the only dimension of ``x`` longer than 1, where that gives each element exactly;
     kernels compute it from indices instead of reading an array."""
     along = [k for k, n in enumerate(x.shape) if n > 1]

@@ -37,7 +37,7 @@ def explain(entry: Entry, leaves: Sequence, args: tuple, kwargs: dict[str, Any],
     numpys = all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
     if numpys and not config.enabled_for(call.device):
         return EagerExplanation(entry.name, "config.fuse_cpu is off")
-    if owner.lifts(call):
+    if owner.outlines(call):
         return owner.eager.explain(args, kwargs)
     device_loops = entry.device_loops(call)
     if device_loops is not None and device_loops.unrolls and (explanation := _regions(entry, device_loops, leaves)):

@@ -45,7 +45,7 @@ class EagerFunction:
         self.original, self.name = fn, name
         self._reported = False
         self._without_source = False  # it has loops, which cannot run natively because its source cannot be read
-        self.given_up = False  # no loop ran natively: trace the function instead
+        self.loops_failed = False  # no loop ran natively: trace the function instead
 
     @functools.cached_property
     def jumps_back(self) -> bool:
@@ -81,7 +81,7 @@ class EagerFunction:
     def preferred(self) -> bool:
         """Whether to outline the function's loops rather than trace it: a trace would unroll them."""
         found = self._outlined
-        return found is not None and (found.preferred or (found.tried and not self.given_up))
+        return found is not None and (found.preferred or (found.tried and not self.loops_failed))
 
     def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
         """How the loops of a call run; runs the call on copies of the arguments."""
@@ -110,7 +110,7 @@ class EagerFunction:
             result = self.fn(*args, **kwargs)
             found = self._outlined
             if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
-                self.given_up = True
+                self.loops_failed = True
             else:
                 self._log_loops()
             return result

@@ -38,13 +38,13 @@ def getitem(self, key):
     if not any(is_index_array(k) for k in parts):
         if isinstance(key, tuple) and not key and not self.ndim:
             return TracedArray(t, view.value, scalar=True)
-        if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
+        if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _ellipses(key):
             return TracedArray(t, view.value, scalar=True)
         return view
     return gather(self, view, parts)
 
 
-def _plain(key) -> list:
+def _ellipses(key) -> list:
     return [k for k in (key if isinstance(key, tuple) else (key,)) if k is Ellipsis]
 
 
@@ -72,7 +72,7 @@ def setitem(self, key, new) -> None:
             fail(ValueError, "assignment destination is read-only")
         return  # x[k] += y: the in-place operator has written it
     dtype = target._value.dtype
-    source = _whole(operand(t, new), dtype)
+    source = _float_as_int(operand(t, new), dtype)
     value = value_of(t, source, dtype)
     shape, own = t.shape(target._value), t.shape(value)
     while len(own) > len(shape) and own[0] == 1:
@@ -83,7 +83,7 @@ def setitem(self, key, new) -> None:
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 
 
-def _whole(source, dtype):
+def _float_as_int(source, dtype):
     """A Python float as the int that NumPy stores in an array of integers; it must fit."""
     if not dtype.is_integer:
         return source
@@ -105,7 +105,7 @@ def _set_masked(self, mask, new) -> None:
                 f"{t.hint(n)} but size of corresponding "
                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it",
             )
-    source = _whole(operand(t, new), self._value.dtype)
+    source = _float_as_int(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
         fail(
             TraceError,

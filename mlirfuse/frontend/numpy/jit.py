@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 discover()  # registers the passes now rather than at the first call
 _TRACED = (TracedArray, SymInt)
-_USUAL = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaf types that need no conversion
+_EXACT_TYPES = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaf types that need no conversion
 _TRACES_WITH_EFFECTS = 2  # the first call may have effects that later ones lack: fill a cache, say
-_AS_IT_IS = object()  # marks keys of calls with unsupported dtypes: strings, dates, objects, records
+_UNSUPPORTED_DTYPE = object()  # marks keys of calls with unsupported dtypes: strings, dates, objects, records
 _MOST_OPS = 2000  # limit of a trace where the function can run eagerly instead
 _MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
 
@@ -109,7 +109,7 @@ class Entry(Source):
         except UnsupportedError as error:
             if not (self.may_fall_back() and _all_numpy(leaves)):
                 raise
-            return Call(leaves, [], (_AS_IT_IS, types_of(leaves)), "cpu", refused=error)
+            return Call(leaves, [], (_UNSUPPORTED_DTYPE, types_of(leaves)), "cpu", refused=error)
         self._check_one_device(leaves)
         key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
         device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
@@ -144,7 +144,7 @@ class Entry(Source):
     def make(self, call: Call) -> Specialization | None:
         """Traces the call; None where the function runs eagerly, because it has effects or cannot be traced."""
         types = types_of(call.leaves[: self.tree.leaves])
-        if call.key[0] is _AS_IT_IS:
+        if call.key[0] is _UNSUPPORTED_DTYPE:
             self._refuse(types)
             return None
         if types in self.refused or self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
@@ -153,7 +153,7 @@ class Entry(Source):
             return self.trace(call)
         if call.aliases and types in self._with_graph_breaks:  # these require arrays that do not overlap
             return None
-        if self.owner.lifts(call):
+        if self.owner.outlines(call):
             self._tried.add(types)
             self._refuse(types)
             return None
@@ -274,7 +274,7 @@ class Entry(Source):
         traced = trace(call.aliases)
         if call.aliases and not traced.mutated:  # aliases do not matter: share the trace
             traced = trace({})
-        captured_at = [count + self._place(c) for c in traced.captured]
+        captured_at = [count + self._captured_index(c) for c in traced.captured]
         self.owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *self.captured)})
         brought = self.captured[len(call.leaves) - count :]
         call.leaves += [c.array for c in brought]
@@ -313,7 +313,7 @@ class Entry(Source):
             identical=(count, overlap.identical(call.leaves, count)) if traced.compares else None,
         )
 
-    def _place(self, captured: Captured) -> int:
+    def _captured_index(self, captured: Captured) -> int:
         """The index of a captured array among those that each call appends."""
         ways = {(id(root), steps) for root, steps in captured.paths}
         for k, known in enumerate(self.captured):
@@ -338,7 +338,7 @@ class Entry(Source):
 
     def loops_ran(self) -> None:
         """After a call with its loops outlined: if none of them ran natively, later calls are traced."""
-        if self.owner.eager.given_up and self._tried:
+        if self.owner.eager.loops_failed and self._tried:
             self.refused -= self._tried
             self._tried.clear()
             self.owner._clear_plain()
@@ -432,7 +432,7 @@ class Jitted(_native.Function):
         """The general call; calls that :meth:`_set_plain` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
         for k, leaf in enumerate(leaves):
-            if leaf.__class__ in _USUAL:
+            if leaf.__class__ in _EXACT_TYPES:
                 continue
             if isinstance(leaf, _TRACED):  # called by a function that is being traced: inline it
                 return as_traced(self.fn)(*args, **kwargs)
@@ -526,9 +526,9 @@ class Jitted(_native.Function):
 
     def has_loops(self, leaves: Sequence) -> bool:
         """Whether the function has loops that may run natively in a call with these arguments."""
-        return _all_numpy(leaves) and self.eager.outlined and not self.eager.given_up
+        return _all_numpy(leaves) and self.eager.outlined and not self.eager.loops_failed
 
-    def lifts(self, call: Call) -> bool:
+    def outlines(self, call: Call) -> bool:
         """Whether a call runs with the function's loops outlined rather than traced."""
         return not self.lowering_requested and config.fuse_cpu and _all_numpy(call.leaves) and self.eager.preferred
 

@@ -53,14 +53,14 @@ def along(t: Trace, strides: Strides | None, shape: Sequence[Size], path: Sequen
     """The strides of the view at the steps ``path``; a reshape that must copy is row-major."""
     for step in path:
         if strides is not None:
-            strides = _through(t, step, tuple(map(t.canonical, shape)), strides)
+            strides = _through_step(t, step, tuple(map(t.canonical, shape)), strides)
         elif isinstance(step, vw.Reshape):  # may be a view or a copy
             strides = None
         shape = step.out(shape)
     return strides
 
 
-def _through(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
+def _through_step(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
     if isinstance(step, vw.Permute):
         return tuple(strides[d] for d in step.dims)
     if isinstance(step, vw.Reshape):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
-from mlirfuse.frontend.numpy.captures import frame_roots, spec_of, ways_to
+from mlirfuse.frontend.numpy.captures import access_paths, frame_roots, spec_of
 from mlirfuse.frontend.numpy.size_bounds import size_bound
 from mlirfuse.frontend.numpy.source import fail, located, located_error, location
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -304,7 +304,7 @@ class Trace:
             self.captured = {id(f[0]) if f is found else key: f for key, f in self.captured.items()}
             found = None
         if found is None:
-            name, paths = ways_to(array, self.roots + frame_roots())
+            name, paths = access_paths(array, self.roots + frame_roots())
             position, key = len(self.block.args), id(array)
             created_here = not paths and isinstance(array, np.ndarray)  # created during tracing: it may still change
             if created_here and array.nbytes <= _SNAPSHOT:

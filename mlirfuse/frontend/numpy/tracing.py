@@ -20,7 +20,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
-from mlirfuse.frontend.numpy.captures import Captured, ways_to
+from mlirfuse.frontend.numpy.captures import Captured, access_paths
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
@@ -233,7 +233,7 @@ def constant_of(t: Trace, x, objects) -> Out:
         return Out("constant", value=x)
     if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray):
         return Out("constant", value=x)
-    _, paths = ways_to(x, t.roots)
+    _, paths = access_paths(x, t.roots)
     if paths:
         return Out("outside", value=Captured(x, paths))
     if type(x) is np.ndarray:
@@ -272,10 +272,10 @@ class _Results:
         order, and the view steps from there to the array."""
         t = self.t
         order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
-        turn = Permute(order)
+        permute = Permute(order)
         if order == tuple(range(value.rank)):
             return self.add(value), ()
-        return self.add(t.emit("copy", turn.read(t, value))), (turn.inverse(),)
+        return self.add(t.emit("copy", permute.read(t, value))), (permute.inverse(),)
 
     def _array(self, x: TracedArray, several: bool) -> Out:
         t = self.t
@@ -284,15 +284,15 @@ class _Results:
         if id(x) in self.identity:
             return Out("argument", self.identity[id(x)], scalar=_number_type(x))
         value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
-        path = None if buffer.leaf is None or x._scalar else _way_to(t, x, self.arg_leaves)
+        path = None if buffer.leaf is None or x._scalar else _view_steps(t, x, self.arg_leaves)
         if buffer.leaf is not None and path is not None:
             return Out("view", buffer.leaf, read_only=read_only, path=path)
         steps = _real_steps(t, x, self.arg_leaves)
         if several and steps is not None and id(x) not in self._where:
             if id(buffer) not in self._bases:
                 self._bases[id(buffer)] = self._laid_out(buffer.value, strides_of(t, buffer.origin))
-            at, turned = self._bases[id(buffer)]
-            path = (*turned, *steps)
+            at, permuted = self._bases[id(buffer)]
+            path = (*permuted, *steps)
             return Out("part" if path else "result", at, read_only=read_only, path=path)
         if id(x) not in self._where:
             new = buffer.leaf is None and buffer.captured is None  # NumPy allocates: flatten, np.tile(x, 1)
@@ -319,7 +319,7 @@ def _in_argument(value: Value) -> bool:
     return value.op is None
 
 
-def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
+def _view_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
     """The steps from an argument to its view ``x``, () for all of it. None where the graph can return the view as well
     (nothing writes into the argument, all indices are known) or must (an index is computed). With complex numbers the
     graph works on real and imaginary parts, copies diagonals, and some reshapes depend on a call's strides, so it

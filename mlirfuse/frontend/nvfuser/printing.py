@@ -53,10 +53,10 @@ def live_records(records, outputs) -> list:
 
 
 class Printer:
-    """Prints a definition. Names values by creation (``names="made"``) or by order of printing
+    """Prints a definition. Names values by creation (``names="created"``) or by order of printing
     (``names="printed"``)."""
 
-    def __init__(self, definition, names="made"):
+    def __init__(self, definition, names="created"):
         self.definition = definition
         self.canonical = names == "printed"
         self.names: dict[int, str] = {}

@@ -134,7 +134,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """An AOTAutograd graph compiled to a function with the boxed calling convention."""
     equal_layers.put_back(module)
-    seen = None if recorder is None else recorder.look_at(module, inputs, which, _visible(which))
+    seen = None if recorder is None else recorder.examine(module, inputs, which, _visible(which))
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
     if recorder is None or seen is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":

@@ -42,7 +42,7 @@ def _code(source: str) -> CodeType:
 def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:
     """The view of ``x`` with this shape and strides, starting ``start`` elements after ``x``; of a copy of ``x``, if
     its strides are not ``held``, for which the view was computed."""
-    return [_reinterpret(_lying(x, held), shape, strides, start)]
+    return [_reinterpret(_with_strides(x, held), shape, strides, start)]
 
 
 def base_window(
@@ -50,11 +50,11 @@ def base_window(
 ) -> list:
     """:func:`window` as an autograd view, for a graph's outputs: all views of one tensor share one ``_base``, by which
     AOTAutograd detects inputs of the next graph that share memory."""
-    x = _lying(x, held)
+    x = _with_strides(x, held)
     return [x.as_strided(shape, strides, x.storage_offset() + start)]
 
 
-def _lying(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
+def _with_strides(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
     """``x``, or a copy with the strides ``held`` if its strides differ."""
     if x.stride() != held and any(n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), held)):
         return x.new_empty_strided(x.shape, held).copy_(x)

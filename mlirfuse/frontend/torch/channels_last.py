@@ -35,12 +35,12 @@ _CHANNELS = 64  # a convolution with at most this many input and output channels
 
 
 def decide(module: GraphModule, wanted: bool | None) -> None:
-    """Converts the graph (:func:`turn`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph stays
-    unchanged."""
+    """Converts the graph (:func:`convert`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph
+    stays unchanged."""
     if wanted or (wanted is None and pays(module)):
         before = copy.deepcopy(module.graph)
         try:
-            turn(module)
+            convert(module)
         except Exception as error:
             module.graph = before
             log.warning("convolutions keep their memory format: %s: %s", type(error).__name__, error)
@@ -70,10 +70,10 @@ def _known(*tensors: torch.Tensor) -> bool:
     return all(isinstance(n, int) for t in tensors for n in t.shape)
 
 
-def turn(module: GraphModule) -> None:
+def convert(module: GraphModule) -> None:
     """Converts the 2-d and 3-d convolutions of ``module``, an AOTAutograd graph, to channels-last in place, where their
     sizes are known. The graph's outputs keep their strides."""
-    turner = _Turner(module)
+    turner = _Converter(module)
     for node in list(module.graph.nodes):
         turner.visit(node)
     if turner.changed:
@@ -81,7 +81,7 @@ def turn(module: GraphModule) -> None:
         module.recompile()
 
 
-class _Turner:
+class _Converter:
     def __init__(self, module: GraphModule):
         self.graph = module.graph
         self.traced: dict[Node, torch.Tensor] = {}  # the traced fake tensors of nodes whose layout changed
@@ -139,7 +139,7 @@ class _Turner:
             return node
         if node not in self.back:
             traced = self.traced[node]
-            if _lie_alike(node.meta["val"], traced):
+            if _same_strides(node.meta["val"], traced):
                 given = list(traced.shape), list(traced.stride())
                 self.back[node] = self.after(node, node, aten.as_strided.default, node, *given)
             elif _is_view(node):  # recompute the view from a base with its traced layout
@@ -176,7 +176,7 @@ def _follows(node: Node) -> bool:
     return node.target.namespace in ("aten", "prims", "mlirfuse") and not node.target._schema.is_mutable
 
 
-def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether strides are equal, except for extents of 1."""
     return all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
 

@@ -47,7 +47,7 @@ def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor
     return y, kept
 
 
-def _through(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
+def _transforms_backward(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
     """The gradient with respect to the transforms' input, from ``d`` with respect to their output."""
     left = list(kept)
     for name, number in reversed(steps_of(how)):
@@ -80,7 +80,7 @@ def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, 
     words = torch.arange(y.shape[1], device=y.device)
     here = words[None, :] == target[:, None]
     d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
-    return _through(d, how, kept).to(logits.dtype)
+    return _transforms_backward(d, how, kept).to(logits.dtype)
 
 
 def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, how: str

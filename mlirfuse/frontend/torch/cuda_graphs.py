@@ -67,7 +67,7 @@ def _own(results: Sequence[Any], visible: int | None) -> list[Any]:
     return own if visible is None else [*own, *results[visible:]]
 
 
-class Seen(NamedTuple):
+class GraphFacts(NamedTuple):
     """Facts about a graph. ``skip``: why it is not recorded; ``fixed``: indices of inputs at the same address in each
     call; ``mutated``: indices of inputs it writes; ``visible``: the number of outputs that are not saved, for a
     forward; ``saved_tensor``: the tracked saved tensor, if any."""
@@ -107,7 +107,7 @@ class Recorder:
         self.manager: Any = None
         self.unrecorded: list[private.TensorWeakRef] = []  # tensors saved by forwards that ran unrecorded
 
-    def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
+    def examine(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> GraphFacts:
         """Collects the facts about a graph, before lowering modifies it. ``visible``: the number of a forward's outputs
         that are not saved."""
         fixed = _fixed(module, inputs, which, self.count)
@@ -115,9 +115,9 @@ class Recorder:
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         saved_tensor = None if visible is None else live_saved_tensors.saved_tensor(module, fixed, visible)
-        return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, saved_tensor)
+        return GraphFacts(skip or None, fixed, private.find_input_mutations(module.graph), visible, saved_tensor)
 
-    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
+    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: GraphFacts) -> Boxed:
         """``run`` wrapped to record and replay; ``run`` itself, with a log line, for a graph that uses the CPU or has
         an op that CUDA graphs do not support."""
         backward, skip = which == "backward", seen.skip
@@ -154,7 +154,7 @@ class Recorder:
             self.manager = private.get_manager(device, create_if_none_exists=False)
         return self.manager
 
-    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:
+    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: GraphFacts) -> Boxed:
         """``recorded``, or ``run`` while other forwards' saved tensors must survive."""
         visible, saved_tensor = seen.visible, seen.saved_tensor
 

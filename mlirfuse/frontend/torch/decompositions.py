@@ -195,10 +195,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **value_checks.RANDOM,
     }
     created = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
-    return {**created, **{op: eager_strides.as_eager(op, None) for op in _whole() if op not in created}}
+    return {**created, **{op: eager_strides.as_eager(op, None) for op in _composite() if op not in created}}
 
 
-def _whole() -> Iterator[Any]:
+def _composite() -> Iterator[Any]:
     """ATen's overloads that are not decomposed and have rules, without views."""
     for name in RULES:
         if name.startswith("aten.") and name not in VIEWS:

@@ -20,8 +20,8 @@ from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_mo
 
 _FEW = 1 << 14  # the most elements of an operand's memory for a trial run with the call's own sizes
 _GROUPS = 6  # small extents are multiples of this
-_here = threading.local()  # .asking: the op whose result is being traced
-_asked: dict[Any, Any] = {}
+_here = threading.local()  # .tracing: the op whose result is being traced
+_trials: dict[Any, Any] = {}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("restrided(Tensor x, SymInt[] strides) -> Tensor")
@@ -48,22 +48,22 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
 
     @functools.wraps(decomposition or op)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_here, "asking", None) is op:  # an op that is not decomposed
+        if getattr(_here, "tracing", None) is op:  # an op that is not decomposed
             return NotImplemented
         tensors = _tensors((args, kwargs))
         mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
-        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _is_asked(op, tensors)
+        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _needs_trial(op, tensors)
         if not unusual:
             return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
         if decomposition is not None:
             found = decomposition(*args, **kwargs)
         else:
-            before, _here.asking = getattr(_here, "asking", None), op
+            before, _here.tracing = getattr(_here, "tracing", None), op
             try:
                 found = op(*args, **kwargs)
             finally:
-                _here.asking = before
-        return found if found is NotImplemented else _lying(op, args, kwargs, found)
+                _here.tracing = before
+        return found if found is NotImplemented else _with_eager_layout(op, args, kwargs, found)
 
     return decomposed
 
@@ -102,17 +102,17 @@ def _is_functional(op: Any) -> bool:
     return fresh and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
 
-def _is_asked(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
+def _needs_trial(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
     return _is_functional(op) and all(x.device.type == "cpu" and x.layout is torch.strided for x in tensors)
 
 
-def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> Any:
+def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> Any:
     """``found``, a call's traced result, converted to the layout of eager's result."""
     results = list(found) if isinstance(found, (list, tuple)) else [found]
     if not all(x is None or isinstance(x, torch.Tensor) for x in results):
         return found
     try:
-        wanted = _asked_results(op, args, kwargs)
+        wanted = _trial_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
         created = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
@@ -149,7 +149,7 @@ def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: t
     return RESTRIDED(x, given)
 
 
-def _asked_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _trial_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Dtype, shape and strides of each result of a trial run with the fake tensors' layouts; None where the op cannot
     run."""
     few = all(_span(x) <= _FEW for x in _tensors((args, kwargs)))
@@ -158,14 +158,14 @@ def _asked_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     except OpaqueSize:
         return None
     key = op, repr(_described(given))
-    if key not in _asked:
-        if len(_asked) > 1 << 14:
-            _asked.clear()
-        _asked[key] = _ask(op, *given)
-    return _asked[key]
+    if key not in _trials:
+        if len(_trials) > 1 << 14:
+            _trials.clear()
+        _trials[key] = _run_trial(op, *given)
+    return _trials[key]
 
 
-def _ask(op: Any, args: Any, kwargs: Any) -> Any:
+def _run_trial(op: Any, args: Any, kwargs: Any) -> Any:
     try:
         with disable_current_modes(), torch.no_grad():
             created = op(*_filled(args), **_filled(kwargs))
@@ -179,7 +179,7 @@ def _span(x: torch.Tensor) -> int:
     return 1 + sum((hint(n) - 1) * hint(s) for n, s in zip(x.shape, x.stride()))
 
 
-class _Lies:
+class _Layout:
     """A tensor to create: dtype, shape, strides."""
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]):
@@ -187,7 +187,7 @@ class _Lies:
 
 
 def _described(given: Any) -> Any:
-    if isinstance(given, _Lies):
+    if isinstance(given, _Layout):
         return given.facts
     if isinstance(given, (list, tuple)):
         return [_described(x) for x in given]
@@ -197,7 +197,7 @@ def _described(given: Any) -> Any:
 
 
 def _filled(given: Any) -> Any:
-    if isinstance(given, _Lies):
+    if isinstance(given, _Layout):
         dtype, shape, strides = given.facts
         span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
         memory = torch.full((span,), 0.5 if dtype.is_floating_point else 1, dtype=dtype)
@@ -210,12 +210,12 @@ def _filled(given: Any) -> Any:
 
 
 def _real(given: Any, scale: dict[int, int] | None) -> Any:
-    """The arguments with :class:`_Lies` for fake tensors; ``scale``: maps extents to small ones, None for the call's
+    """The arguments with :class:`_Layout` for fake tensors; ``scale``: maps extents to small ones, None for the call's
     own. Raises :class:`OpaqueSize`."""
 
-    def lies(x: torch.Tensor) -> _Lies:
+    def lies(x: torch.Tensor) -> _Layout:
         shape, strides = (tuple(map(hint, of)) for of in (x.shape, x.stride()))
-        return _Lies(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
+        return _Layout(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
 
     return concrete(given, lies)
 

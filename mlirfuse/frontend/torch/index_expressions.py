@@ -431,20 +431,20 @@ def _concatenated(call: _Call) -> Any:
 def _difference(call: _Call) -> Any:
     x, before = call.tensor(), call.arg(3, "prepend")
     axis = call.axis(call.arg(2, "dim", -1), len(x.shape))
-    if call.arg(1, "n", 1) != 1 or call.arg(4, "append") is not None or not _is_whole(x):
+    if call.arg(1, "n", 1) != 1 or call.arg(4, "append") is not None or not _is_integer(x):
         raise Unknown("a difference")
     k = dim(axis)
     here = x.body
     if before is None:
         return each(operator.sub, here.xreplace({k: k + 1}), here)
-    if not isinstance(before, Indexed) or before.shape[axis] != 1 or not _is_whole(before):
+    if not isinstance(before, Indexed) or before.shape[axis] != 1 or not _is_integer(before):
         raise Unknown("a prepended value")
     first = each(operator.sub, here.xreplace({k: sympy.Integer(0)}), before.body.xreplace({k: sympy.Integer(0)}))
     rest = each(lambda a, b: sympy.expand(a - b), here, here.xreplace({k: k - 1}))
     return chosen([(sympy.expand(v), sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first)] + cases(rest))
 
 
-def _is_whole(x: Indexed) -> bool:
+def _is_integer(x: Indexed) -> bool:
     return x.dtype in (torch.int64, torch.int32) and not is_condition(x.body)
 
 

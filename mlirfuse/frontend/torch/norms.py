@@ -43,12 +43,12 @@ def _forward(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | 
         _cast(y, x.dtype),
         _cast(mean, kept),
         _cast(rstd, kept),
-        _moved(running_mean, mean, momentum),
-        _moved(running_var, unbiased, momentum),
+        _update_running(running_mean, mean, momentum),
+        _update_running(running_var, unbiased, momentum),
     )
 
 
-def _moved(running: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
+def _update_running(running: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
     return aten.add.Tensor(aten.mul.Tensor(new, momentum), aten.mul.Tensor(running, 1 - momentum))
 
 

@@ -53,7 +53,7 @@ def partition(
     except joints.Refused:
         joint.recompile()
         forward, backward = private.torchs_partition(joint, inputs, **options)
-    _tell_what_is_computed_again(forward, backward)
+    _explain_recomputation(forward, backward)
     products.pad_both(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
@@ -90,7 +90,7 @@ def _parts(module: GraphModule, count: int, static: Sequence[int] | None) -> tup
     if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         forward = private.thread_graphsafe_rng_from_hops(forward, is_backward=False)
         backward = private.thread_graphsafe_rng_from_hops(backward, is_backward=True)
-    _keep_what_inputs_were(forward, joint)
+    _save_overwritten_inputs(forward, joint)
     return forward, backward
 
 
@@ -125,7 +125,7 @@ def _settings(module: GraphModule) -> min_cut.Settings:
     return min_cut.Settings(budget, not config.ban_recompute_reductions, others)
 
 
-def _keep_what_inputs_were(forward: GraphModule, joint: joints.Joint) -> None:
+def _save_overwritten_inputs(forward: GraphModule, joint: joints.Joint) -> None:
     """Makes the forward save copies of values that share memory with an input that is overwritten before the backward
     runs, by the forward itself or by AOTAutograd after it."""
     graph, count = forward.graph, len(joint.forward_results)
@@ -151,7 +151,7 @@ def _keep_what_inputs_were(forward: GraphModule, joint: joints.Joint) -> None:
     forward.recompile()
 
 
-def _tell_what_is_computed_again(forward: GraphModule, backward: GraphModule) -> None:
+def _explain_recomputation(forward: GraphModule, backward: GraphModule) -> None:
     """Records on each backward op that the forward has too why it is recomputed. Nodes keep the joint graph's names."""
     computed = {node.name for node in forward.graph.nodes if node.op == "call_function" and node.all_input_nodes}
     for node in backward.graph.nodes:

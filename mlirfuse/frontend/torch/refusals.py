@@ -50,7 +50,7 @@ def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if known is None:
         if len(_asked) > 1 << 14:
             _asked.clear()
-        known = _asked[op, key] = _ask(op, args, kwargs, tensors)
+        known = _asked[op, key] = _rejects(op, args, kwargs, tensors)
     return known
 
 
@@ -78,7 +78,7 @@ def _described(given: Any, tensors: list[torch.Tensor]) -> Any:
     return type(given), given if given == given else None
 
 
-def _ask(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
+def _rejects(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
     try:
         few = sum(_count(x) for x in tensors) <= _FEW
         with disable_current_modes(), torch.no_grad():

@@ -32,7 +32,7 @@ inputs = [
 module = make_fx(Graph(), tracing_mode="{mode}")(*inputs)
 compile_graph(module, inputs, options=Options(fallback=False), which="{which}")(list(inputs))
 '''
-_UNTOLD = 2  # the extent used for an unbacked size
+_UNBACKED = 2  # the extent used for an unbacked size
 
 
 def write(module: GraphModule, which: str, folder: str | None) -> str:
@@ -89,7 +89,7 @@ def _serialized(x: Any) -> str:
 def _hint(n: Any) -> Any:
     if not isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return n
-    return n.node.hint if n.node.has_hint() else _UNTOLD
+    return n.node.hint if n.node.has_hint() else _UNBACKED
 
 
 def about(error: BaseException) -> str:

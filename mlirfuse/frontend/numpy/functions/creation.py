@@ -126,7 +126,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     num = operator.index(num)
     t = trace_of(start, stop, num)
     kept = result_type_of((kind_of(operand(t, start)), kind_of(operand(t, stop)), float))
-    start, stop = (_no_number(as_traced(x, kept.numpy)) for x in (start, stop))
+    start, stop = (_as_0d_array(as_traced(x, kept.numpy)) for x in (start, stop))
     div, delta = num - 1 if endpoint else num, stop - start
     wide = kept if kept.is_float and kept.bits > 16 else dt.f64
     position = TracedArray(t, t.builder.cast(t.emit("iota", shape=(num,), axis=0, dtype=wide), kept))
@@ -173,7 +173,7 @@ def tri(N, M=None, k=0, dtype=float, *, like=None):
 @creates(np.asarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    x = _no_number(as_traced(a, dtype))
+    x = _as_0d_array(as_traced(a, dtype))
     return _ordered(x, order, bool(copy))
 
 
@@ -189,23 +189,23 @@ def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _ordered(_no_number(as_traced(a, dtype)), order, bool(copy))
+    x = _ordered(_as_0d_array(as_traced(a, dtype)), order, bool(copy))
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 
 @creates(np.asfortranarray)
 def asfortranarray(a, dtype=None, *, like=None):
     """``a`` itself where it is F-contiguous, else a copy."""
-    return _ordered(_no_number(as_traced(a, dtype)), "F", False)
+    return _ordered(_as_0d_array(as_traced(a, dtype)), "F", False)
 
 
 @creates(np.ascontiguousarray)
 def ascontiguousarray(a, dtype=None, *, like=None):
     """``a`` itself where it is C-contiguous, else a copy; at least 1-d."""
-    x = contiguous(_no_number(as_traced(a, dtype)))
+    x = contiguous(_as_0d_array(as_traced(a, dtype)))
     return x if x.ndim else x.step(ExpandDims((0,)))
 
 
-def _no_number(x) -> TracedArray:
+def _as_0d_array(x) -> TracedArray:
     """A number as a 0-d array."""
     return TracedArray(x._trace, x.value) if x._scalar else x

@@ -59,8 +59,8 @@ class GraphBreaksExplanation(Tables):
         called = sum(step.seconds for step in self.steps if step.kind == "call")
         reads = count["read"] + count["size"]
         return (
-            f"{self.name} runs in {count['subgraph']} subgraphs, with {count['call']} calls of functions that have "
-            f"no kernel and {reads} values read between them. This call took {self.seconds * 1e3:.3g} ms, "
+            f"{self.name} runs in {count['subgraph']} compiled subgraphs, with {count['call']} calls of functions "
+            f"without an op and {reads} reads of values between them. This call took {self.seconds * 1e3:.3g} ms, "
             f"{called * 1e3:.3g} ms of it in the functions"
         )
 

@@ -162,13 +162,13 @@ class Session:
         new: dict[Value, int] = {}  # value -> the slot of its result
         slots: dict[int, int] = {}  # buffer id -> slot
 
-        turned: dict[int, Permute] = {}  # buffer id -> the step from its result to the array
+        permuted: dict[int, Permute] = {}  # buffer id -> the step from its result to the array
 
         def in_memory(b: Buffer) -> None:
             order = order_of(t, strides_of(t, b.origin), b.value.shape)
             if t.device == "cpu" and order != tuple(range(len(order))):
-                turn = Permute(order)
-                b.value, turned[id(b)] = turn.read(t, b.value), turn.inverse()
+                permute = Permute(order)
+                b.value, permuted[id(b)] = permute.read(t, b.value), permute.inverse()
 
         def result(value: Value, copied: bool) -> int:
             if copied or value.op is None or value in results:
@@ -236,7 +236,7 @@ class Session:
                 b.slot = slot
         index = {v: argument(slot, v) for v, slot in at.items() if slot is not None}
         for x in arrays:
-            path = (turned[id(x._buffer)], *x._path) if id(x._buffer) in turned else x._path
+            path = (permuted[id(x._buffer)], *x._path) if id(x._buffer) in permuted else x._path
             x._path = tuple(
                 dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
             )

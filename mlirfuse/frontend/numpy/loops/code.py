@@ -28,7 +28,7 @@ _SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a site's table: (address, size) pe
 # for small arrays.
 ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END = 16, 24, 32, 40, 48, 56, 64
 
-_AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
+_UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
 # Returns a buffer of an allocation site that no variable uses; allocates a new one where none is free and large enough.
 _ALLOCATE = f"""
@@ -183,7 +183,7 @@ class Code(ComplexEmitter):
     def again(self, block: str, *carried: Val) -> None:
         """Branches back to a loop's head."""
         values = f"({', '.join(v.name for v in carried)} : {', '.join(v.type for v in carried)})" if carried else ""
-        self.line(f"llvm.br {block}{values} {_AS_IT_IS}" if self.rare else f"cf.br {block}{values}")
+        self.line(f"llvm.br {block}{values} {_UNOPTIMIZED}" if self.rare else f"cf.br {block}{values}")
 
     def fork(self, condition: Val, then: str, otherwise: str) -> None:
         self.line(f"cf.cond_br {condition}, {then}, {otherwise}")

@@ -88,7 +88,7 @@ def _first_inside(c: Context, dims: Sequence[_Along]) -> Value:
     found = c.b.constant(0, dt.i32)
     for a in dims:
         if a.padding:
-            first = _of(c, "mul", _counted(c, a.d, dt.i32), -a.stride)
+            first = _of(c, "mul", _iota(c, a.d, dt.i32), -a.stride)
             outside = _of(c, "maximum", _of(c, "add", first, a.padding), 0)
             found = c.op("add", found, _of(c, "mul", _of(c, "ceil_div", outside, a.dilation), a.weight))
     return c.b.cast(found, dt.u8)
@@ -100,7 +100,7 @@ def max_pool_indices(c: Context, offsets: Value, size: Sequence[Size], kernel: S
     offsets, found = c.b.cast(offsets, dt.i64), c.b.constant(0, dt.i64)
     for a, extent in zip(_dimensions(offsets.rank, kernel, stride, padding, dilation), size):
         number = _of(c, "mod", _of(c, "floor_div", offsets, a.weight), a.kernel)
-        first = _of(c, "sub", _of(c, "mul", _counted(c, a.d, dt.i64), a.stride), a.padding)
+        first = _of(c, "sub", _of(c, "mul", _iota(c, a.d, dt.i64), a.stride), a.padding)
         place = c.op("add", first, _of(c, "mul", number, a.dilation))
         found = c.op("add", _of(c, "mul", found, extent), place)
     return found
@@ -135,7 +135,7 @@ class _Window(NamedTuple):
 
 def _windows_around(c: Context, a: _Along) -> list[_Window]:
     """The candidate windows, the first one first."""
-    begin = _of(c, "add", _counted(c, a.d, dt.u32), a.padding)
+    begin = _of(c, "add", _iota(c, a.d, dt.u32), a.padding)
     behind = _of(c, "mod", begin, a.stride)  # start of the last window
     found = []
     for back in reversed(range((a.kernel - 1) * a.dilation // a.stride + 1)):
@@ -178,7 +178,7 @@ def _read(c: Context, x: Value, windows: Sequence[_Window], fill: int) -> Value:
     return c.op("pad", x, c.b.constant(fill, element(x)), low=tuple(low), high=tuple(high))
 
 
-def _counted(c: Context, d: int, dtype: DType) -> Value:
+def _iota(c: Context, d: int, dtype: DType) -> Value:
     """The index along dimension ``d`` of the result, with extents of 1 elsewhere."""
     return c.op("iota", shape=tuple(n if k == d else 1 for k, n in enumerate(c.shape)), axis=d, dtype=dtype)
 

@@ -15,13 +15,13 @@ from mlirfuse.ir.graph import Value
 Dims = Sequence[int] | int | None
 
 
-def _whole(x: Value) -> None:
+def _require_elements(x: Value) -> None:
     if any(n == 0 for n in x.shape):
         raise Unsupported("a tensor without elements")
 
 
 def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: Any) -> Value:
-    _whole(x)
+    _require_elements(x)
     if not x.rank:
         x, dims, keepdim = c.op("expand_dims", x, axes=(0,)), None, False
     return c.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)
@@ -165,7 +165,7 @@ def log_softmax_backward(c: Context, dy: Value, y: Value, dim: int, input_dtype:
 
 def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     x = operands[0]
-    _whole(x)
+    _require_elements(x)
     if not x.rank:
         raise Unsupported("a softmax of a 0-d tensor")
     wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)

@@ -254,25 +254,25 @@ def _filled(c: Context, value: Any) -> Value:
 
 @rule("aten.arange.start_step")
 def arange(c: Context, start: Any, end: Any, step: Any = 1, **options: Any) -> Value:
-    return _counted(c, start, step)
+    return _iota(c, start, step)
 
 
 @rule("aten.arange.default")
 def arange_to(c: Context, end: Any, **options: Any) -> Value:
-    return _counted(c, 0, 1)
+    return _iota(c, 0, 1)
 
 
 @rule("aten.arange.start")
 def arange_from(c: Context, start: Any, end: Any, **options: Any) -> Value:
-    return _counted(c, start, 1)
+    return _iota(c, start, 1)
 
 
 @rule("prims.iota.default")
 def iota(c: Context, length: Size, *, start: Any, step: Any, **options: Any) -> Value:
-    return _counted(c, start, step)
+    return _iota(c, start, step)
 
 
-def _counted(c: Context, start: Any, step: Any) -> Value:
+def _iota(c: Context, start: Any, step: Any) -> Value:
     if isinstance(start, sz.Expr) or isinstance(step, sz.Expr):
         number: dt.DType = dt.i64
     elif isinstance(start, float) or isinstance(step, float):
