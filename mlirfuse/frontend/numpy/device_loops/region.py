@@ -226,7 +226,7 @@ def _like(env: dict[str, Any]) -> Any:
     for value in env.values():
         if _on_device(value):
             return value
-    raise NotSplit("no array is left to tell the device")
+    raise NotSplit("no array determines the device")
 
 
 class _Compiled(_Step):

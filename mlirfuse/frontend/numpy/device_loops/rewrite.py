@@ -38,7 +38,7 @@ def rewritten(
     iteration. Raises NotOutlinable."""
     definition = parsed(fn)
     if looks_at_variables(definition):
-        raise NotOutlinable("a function that looks at its own variables")
+        raise NotOutlinable("a function that reads locals() or its frame")
     for found in ast.walk(definition):
         if found is not definition and isinstance(found, _NEVER):
             raise NotOutlinable(f"a {type(found).__name__} in a function with loops")
