@@ -1,4 +1,4 @@
-"""``mlirfuse.jit``: a Python function over arrays, compiled for the kinds of arguments that it is called with."""
+"""``mlirfuse.jit``: compiles a Python function over arrays for each signature that it is called with."""
 
 from __future__ import annotations
 
@@ -58,43 +58,43 @@ def jit(
     schedule: Schedules = None,
     max_args: int | None = None,
 ) -> Jitted | Callable[[Callable], Jitted]:
-    """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
+    """Compiles ``fn``, a function of arrays written with NumPy, for each signature it is called with.
 
-    ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or
-    "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
-    warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). ``max_args``: inputs and outputs,
-    together, that a group has at most; None: as :data:`mlirfuse.config.max_args` says. Usable as a decorator with and
-    without arguments, above ``@classmethod``, ``@staticmethod`` and ``@property`` too.
+    ``static_argnames``: arguments whose values become constants of the compiled code. ``target``: "cpu", "cuda" or
+    "cuda:sm_90"; the default follows the arrays. ``fallback``: where compilation fails, run op by op with a warning
+    (True) or raise (False); None: as :data:`mlirfuse.config.fallback`. ``max_args``: the limit on a fusion group's
+    inputs plus outputs; None: as :data:`mlirfuse.config.max_args`. Usable as a decorator with and without arguments,
+    also above ``@classmethod``, ``@staticmethod`` and ``@property``.
 
-    ``schedule``: parameters of some segments' schedules, instead of those that the model chooses: a dict by a segment's
-    number in ``explain``, or by its kind where it is the only one, of what stands as its ``schedule`` in
-    ``lower(…).as_text("segmented")``, as a dict or as text; what it does not name is chosen. A call raises
-    :class:`ScheduleError` with the constraint where a schedule is not possible for its sizes.
+    ``schedule``: schedule parameters that override the heuristics' choice: a dict from a segment's number in
+    ``explain`` (or its kind, where only one segment has it) to its ``schedule`` as ``lower(…).as_text("segmented")``
+    prints it, a dict or text; parameters left out are chosen. A call raises :class:`ScheduleError` with the violated
+    constraint where a schedule is invalid for its sizes.
 
-    ``lowering="linalg"``: segments become code through linalg and MLIR's own passes, not through this project's
-    schedulers: slower, and a check of them. ``pipeline``: the same with the caller's passes, spelled as for
-    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/internals/own-passes.md). Raises ValueError for
-    others, and for what another option does not take; TypeError for what is no function.
+    ``lowering="linalg"``: lower segments through linalg and MLIR's own passes instead of this project's schedulers:
+    slower, for cross-checks. ``pipeline``: the same with your own passes, in ``mlirfuse-opt``'s syntax, from the level
+    ``from_level`` on, which is "linalg" (docs/internals/own-passes.md). Raises ValueError for other values and
+    for options that exclude each other; TypeError where ``fn`` is not a function.
     """
     if fallback is not None:
         fallback = _checked("fallback", fallback)
     if max_args is not None:
         max_args = _checked("max_args", max_args)
     if target not in (None, "cpu", "cuda"):
-        devices.named(target)  # raises for what is no target
+        devices.named(target)  # raises for an unknown target
     if lowering not in (None, "linalg") or from_level != "linalg":
-        raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
+        raise ValueError(f"lowering must be None or 'linalg', from_level 'linalg'; got {lowering!r} and {from_level!r}")
     if pipeline is not None:
-        build(pipeline)  # its spelling, now rather than at the first call
+        build(pipeline)  # reports syntax errors now rather than at the first call
     lowering_path = _lowering_path(pipeline) if lowering or pipeline else None
     if lowering_path and schedule:
-        raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
+        raise ValueError("schedule applies to this project's schedulers only: leave out lowering and pipeline")
     options = (static_argnames, target, fallback, lowering_path, schedule, max_args)
     return (lambda f: _jitted(f, options)) if fn is None else _jitted(fn, options)
 
 
 def _jitted(fn: Any, options: tuple) -> Any:
-    """``fn`` compiled; of a method's descriptor, a descriptor of the function in it."""
+    """``fn`` compiled; for a method's descriptor, a descriptor of the compiled function."""
     if isinstance(fn, (classmethod, staticmethod)):
         return type(fn)(_jitted(fn.__func__, options))
     if isinstance(fn, property):
@@ -102,12 +102,12 @@ def _jitted(fn: Any, options: tuple) -> Any:
     if isinstance(fn, functools.cached_property):
         return type(fn)(_jitted(fn.func, options))
     if not callable(fn):
-        raise TypeError(f"mlirfuse.jit takes a function, and not {fn!r} ({type(fn).__name__})")
+        raise TypeError(f"mlirfuse.jit takes a function, not {fn!r} ({type(fn).__name__})")
     return Jitted(fn, *options)
 
 
 def _checked(name: str, value: Any) -> Any:
-    """An option that a switch of the same name has for all functions."""
+    """The value of an option that :mod:`mlirfuse.config` has under the same name, validated."""
     try:
         return config.checked(name, value)
     except ValueError as error:
@@ -115,15 +115,15 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def synchronize() -> None:
-    """Waits for all that has been launched on GPUs. Raises IndexError where a kernel has met a position that is not in
-    its array (:data:`mlirfuse.config.check_indices`)."""
+    """Waits for all work launched on GPUs. Raises IndexError where a kernel met an out-of-bounds index
+    (:data:`mlirfuse.config.check_indices`)."""
     for device in range(_native.cuda_device_count()) if _native.cuda_available() else ():
         _native.synchronize(device)
     _native.check_bad_index()
 
 
 def _lowering_path(pipeline: str | None) -> LoweringPath:
-    """By linalg, whose part of the compiler is imported where somebody asks for it."""
+    """The lowering through linalg, imported on first use."""
     from mlirfuse.runtime.linalg_program import LoweringPath
 
     return LoweringPath(pipeline)

@@ -1,9 +1,9 @@
-"""NumPy's names, and those NumPy lacks: ``import mlirfuse.numpy as mnp``.
+"""NumPy's functions, and some that NumPy lacks: ``import mlirfuse.numpy as mnp``.
 
-Inside a compiled function they build its program; on plain arrays outside one they compute at once. NumPy's own
-functions work inside a compiled function too: ``mnp.exp`` is ``np.exp``. What is different here are the functions that
-make arrays (``zeros``, ``arange`` …), which may take sizes of traced arrays without fixing them, and those below that
-NumPy does not have.
+Inside a compiled function they are traced; outside, on real arrays, they compute at once. NumPy's own functions work
+inside a compiled function too: ``mnp.exp`` is ``np.exp``. Only two groups differ from NumPy's: functions that create
+arrays (``zeros``, ``arange`` …), which accept traced sizes without specializing to them, and the functions below that
+NumPy lacks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def __dir__():
 
 
 def _public(function):
-    """A function of this module: traced inside a trace, computed at once outside one."""
+    """Exports ``function``: traced inside a trace, computed at once outside one."""
     _own.append(function.__name__)
 
     @functools.wraps(function)
@@ -60,7 +60,7 @@ def _public(function):
 
 
 def _at_once(function, args, kwargs):
-    """Traced, and run through the table's references."""
+    """Traces ``function`` and runs the trace with the op table's NumPy references."""
     leaves, tree = trees.flatten((args, kwargs))
     specs = [ArgSpec.of(x) if isinstance(x, np.ndarray) else Static(x) for x in leaves]
     traced = trace(function, specs, tree)
@@ -73,13 +73,13 @@ def _at_once(function, args, kwargs):
 
 
 def _floating(x) -> TracedArray:
-    """``x`` as a traced array of floats: integers become float64, as in NumPy."""
+    """``x`` as a traced floating-point array: integers become float64, as in NumPy."""
     x = _traced(x)
     return x if x._value.dtype.is_float else _traced(x, np.float64)
 
 
 def _emit(name: str, *arrays, **attrs) -> TracedArray:
-    """One op on arrays, its first result."""
+    """Emits an op; its first result."""
     t = arrays[0]._trace
     created = t.emit(name, *[x.value for x in arrays], **attrs)
     return wrap(t, created[0] if isinstance(created, list) else created)
@@ -99,7 +99,7 @@ def _elementwise(name: str, doc: str, row: str | None = None):
 
 
 _elementwise("rsqrt", "1 / sqrt(x).")
-_elementwise("erf", "The error function.")
+_elementwise("erf", "The error function, elementwise.")
 _elementwise("erfc", "1 - erf(x), without cancellation.")
 _elementwise("erfinv", "The inverse of erf.")
 _elementwise("erfcinv", "The inverse of erfc.")
@@ -110,14 +110,14 @@ _elementwise("silu", "x * sigmoid(x).")
 
 @_public
 def relu(x):
-    """The larger of x and 0; NaN stays."""
+    """max(x, 0); NaN stays NaN."""
     x = _traced(x)
     return _emit("relu", x if x._value.dtype is not dt.bool_ else _traced(x, np.int8))
 
 
 @_public
 def gelu(x, approximate="none"):
-    """x times the normal distribution function of x; ``approximate`` is "none" (with erf) or "tanh"."""
+    """x times the normal distribution's CDF at x; ``approximate`` is "none" (with erf) or "tanh"."""
     approximate = {True: "tanh", False: "none"}.get(approximate, approximate)
     if approximate not in ("none", "tanh"):
         fail(ValueError, f"gelu: approximate is {approximate!r}; it is 'none' or 'tanh'")
@@ -146,12 +146,12 @@ def elu(x, alpha=1.0):
 
 @_public
 def cast(x, dtype):
-    """x converted to another element type."""
+    """x converted to ``dtype``."""
     return _traced(x).astype(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- over
-# axes
+# ----------------------------------------------------------------------------------------------------------------
+# along axes
 
 
 def _axis(x, axis) -> int:
@@ -160,21 +160,21 @@ def _axis(x, axis) -> int:
 
 @_public
 def softmax(x, axis=-1):
-    """exp(x) over its sum along ``axis``."""
+    """exp(x) / sum(exp(x)) along ``axis``."""
     x = _floating(x)
     return _emit("softmax", x, axis=_axis(x, axis))
 
 
 @_public
 def log_softmax(x, axis=-1):
-    """The logarithm of softmax."""
+    """log(softmax(x)) along ``axis``."""
     x = _floating(x)
     return _emit("log_softmax", x, axis=_axis(x, axis))
 
 
 @_public
 def logsumexp(x, axis=None, keepdims=False):
-    """log(sum(exp(x))), without overflow."""
+    """log(sum(exp(x))) along ``axis``, without overflow."""
     x = _floating(x)
     wide = _traced(x, x._value.dtype.compute.numpy)
     high = np.max(wide, axis=axis, keepdims=True)
@@ -194,13 +194,13 @@ def logcumsumexp(x, axis=-1):
 
 @_public
 def linear_recurrence(a, b, axis=-1, reverse=False):
-    """h with ``h[t] = a[t] * h[t - 1] + b[t]`` along ``axis``, and ``h[0] = b[0]``; with ``reverse`` from the last
-    element on. ``a`` and ``b`` broadcast: exponential averages have a number for ``a``.
+    """The recurrence ``h[t] = a[t] * h[t - 1] + b[t]`` along ``axis``, with ``h[0] = b[0]``; with ``reverse`` from the
+    last element on. ``a`` and ``b`` broadcast; for an exponential average ``a`` is a number.
 
-    The elements are combined in runs, by the product of their ``a``: it must not overflow where h is not 0."""
+    The parallel scan multiplies runs of ``a``: such a product must not overflow where h is not 0."""
     t = trace_of(a, b)
     a, b = operand(t, a), operand(t, b)
-    like = _traced(np.add(a, b))  # their type and shape
+    like = _traced(np.add(a, b))  # their common dtype and shape
     x, h = (np.broadcast_to(_traced(v, like.dtype), like.shape) for v in (a, b))
     return _emit("linear_recurrence", x, h, axis=axis_of(axis, like.ndim), reverse=bool(reverse))
 
@@ -210,7 +210,7 @@ def _tail(x, axis) -> tuple[int, ...]:
 
 
 def _parameters(x, axes, **given):
-    """The optional operands of a norm: their names and values, of the extents of ``axes``."""
+    """The optional operands of a norm: their names, and their values with the extents of ``axes``."""
     t, names, values = x._trace, [], []
     for name, p in given.items():
         if p is None:
@@ -234,8 +234,7 @@ def _consecutive_tail(x, axes) -> bool:
 
 @_public
 def layer_norm(x, weight=None, bias=None, axis=-1, eps=1e-5):
-    """x less its mean, over its standard deviation, along ``axis``; then times weight, plus bias, which have the axes'
-    extents."""
+    """(x - mean) / sqrt(var + eps) along ``axis``, times ``weight``, plus ``bias``; both have the axes' extents."""
     x = _floating(x)
     axes = _tail(x, axis)
     names, values = _parameters(x, axes, weight=weight, bias=bias)
@@ -246,7 +245,7 @@ def layer_norm(x, weight=None, bias=None, axis=-1, eps=1e-5):
 
 @_public
 def rms_norm(x, weight=None, axis=-1, eps=1e-5):
-    """x over its root mean square along ``axis``; then times weight, which has the axes' extents."""
+    """x / sqrt(mean(x²) + eps) along ``axis``, times ``weight``, which has the axes' extents."""
     x = _floating(x)
     axes = _tail(x, axis)
     names, values = _parameters(x, axes, weight=weight)
@@ -257,7 +256,7 @@ def rms_norm(x, weight=None, axis=-1, eps=1e-5):
 
 @_public
 def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
-    """[N, C, …] normalized over groups of channels; weight and bias have an element a channel."""
+    """[N, C, …] normalized over ``groups`` groups of channels; ``weight`` and ``bias`` have shape [C]."""
     x = _floating(x)
     names, values = _parameters(x, (1,), weight=weight, bias=bias)
     t, groups = x._trace, operator.index(groups)
@@ -269,14 +268,14 @@ def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
 
 @_public
 def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, training=True, momentum=0.1, eps=1e-5):
-    """[N, C, …] normalized over all but the channels. In training the statistics are those of x, and the running ones,
-    where they are given, are moved toward them in place; otherwise the running ones are used."""
+    """[N, C, …] normalized over all axes but the channels. In training it uses x's statistics and updates the running
+    ones, where given, in place with ``momentum``; otherwise it uses the running statistics."""
     x = _floating(x)
     names, values = _parameters(x, (1,), weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     if (running_mean is None) != (running_var is None) or (not training and running_mean is None):
         fail(
             ValueError,
-            "batch_norm: running_mean and running_var are given both or neither, and without training they are needed",
+            "batch_norm: running_mean and running_var must be given together, and are required when training is False",
         )
     t = x._trace
     created = t.emit(
@@ -299,12 +298,11 @@ def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, t
 
 @_public
 def cross_entropy(logits, target, axis=-1, ignore_index=-100):
-    """Minus the logarithm of softmax along ``axis`` at the target class, an integer; 0 where the target is
-    ``ignore_index``."""
+    """-log_softmax(logits) along ``axis`` at the target class, an integer; 0 where the target is ``ignore_index``."""
     logits, target = _floating(logits), _traced(target)
     axis = _axis(logits, axis)
     if not target._value.dtype.is_integer:
-        fail(TypeError, f"cross_entropy: targets are integers, not {target.dtype}")
+        fail(TypeError, f"cross_entropy: targets must be integers, not {target.dtype}")
     target = target if target._value.dtype in (dt.i32, dt.i64) else _traced(target, np.int64)
     t = logits._trace
     rest = tuple(n for k, n in enumerate(t.shape(logits._value)) if k != axis)
@@ -322,15 +320,15 @@ def cross_entropy(logits, target, axis=-1, ignore_index=-100):
 
 @_public
 def embedding(weight, indices):
-    """The rows of ``weight`` at ``indices``."""
+    """The rows of ``weight`` at ``indices``: shape ``indices.shape + weight.shape[1:]``."""
     return np.take(_traced(weight), _traced(indices), axis=0)
 
 
 @_public
 def one_hot(x, num_classes, dtype=np.float32):
-    """1 where the last axis, of extent ``num_classes``, is at x, else 0."""
+    """1 where the new last axis, of extent ``num_classes``, has index x, else 0."""
     x = _traced(x)
-    if x.itemsize < 4:  # the type may not have all classes: 300 of them are not in a uint8
+    if x.itemsize < 4:  # its dtype may not hold all classes: a uint8 cannot hold 300
         x = _traced(x, np.float32 if x._value.dtype.is_float else np.int32)
     return (np.expand_dims(x, -1) == arange(num_classes, dtype=x.dtype)).astype(dtype)
 
@@ -341,7 +339,7 @@ def one_hot(x, num_classes, dtype=np.float32):
 
 @_public
 def broadcast_in_dim(x, shape, broadcast_dimensions):
-    """x with dimension k as dimension ``broadcast_dimensions[k]`` of ``shape``; the others repeat."""
+    """x with dimension k at ``broadcast_dimensions[k]`` of ``shape``; the other dimensions broadcast."""
     x = _traced(x)
     t = x._trace
     target = shape_of(t, shape)
@@ -365,16 +363,16 @@ def _seed(t, x):
         return value_of(t, x, dt.u64)
     x = _traced(x)
     if not x._value.dtype.is_integer or x.ndim:
-        fail(TypeError, "a seed or an offset is one integer")
+        fail(TypeError, "a seed or an offset must be one integer")
     return x.value if x._value.dtype in (dt.i64, dt.u64) else value_of(t, x, dt.i64)
 
 
 def _numbers(t, seed, offset):
-    """The operands that say what is drawn: of the default generator where no seed is given."""
+    """The seed and offset operands; the default generator's where no seed is given."""
     if seed is not None:
         return _seed(t, seed), _seed(t, offset)
     if offset.__class__ is not int or offset:
-        fail(ValueError, "an offset without a seed: give both, or none")
+        fail(ValueError, "an offset needs a seed: give both or neither")
     return generator.seed_and_offset(t)
 
 
@@ -386,21 +384,21 @@ def _random(row: str, shape, seed, offset, dtype):
 
 @_public
 def uniform(shape, seed=None, offset=0, dtype=np.float32):
-    """Numbers in [0, 1): by the element's position, from Philox with this seed and offset, the same on every target.
-    Without a seed, others at each call: see :func:`seed`."""
+    """Numbers in [0, 1), from Philox with this seed and offset and each element's position: the same on every target.
+    Without a seed each call draws new numbers: see :func:`seed`."""
     return _random("uniform", shape, seed, offset, dtype)
 
 
 @_public
 def normal(shape, seed=None, offset=0, dtype=np.float32):
-    """Standard normal numbers, from Philox; without a seed, others at each call."""
+    """Standard normal numbers, from Philox; without a seed each call draws new numbers."""
     return _random("normal", shape, seed, offset, dtype)
 
 
 @_public
 def dropout(x, p=0.5, seed=None, offset=0, training=True):
-    """x with elements zeroed with probability p and the others over 1 - p, drawn by seed and offset; without a seed,
-    another mask at each call. Not in training: x."""
+    """x with elements zeroed with probability p and the others divided by 1 - p; without a seed each call draws a new
+    mask. x itself when not training."""
     x = _floating(x)
     if not training:
         return x
@@ -414,19 +412,19 @@ def dropout(x, p=0.5, seed=None, offset=0, training=True):
 
 
 def seed(number: int | None = None) -> None:
-    """Calls of compiled functions that draw without a seed draw, from now on, as after any other ``seed(number)``; of
-    None, from the system's entropy, as they do at first."""
+    """Seeds the default generator, which calls of compiled functions without a seed draw from; None, as at first, takes
+    a seed from the system's entropy."""
     generator.default.seed(number)
 
 
 random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout, seed=seed)
 
 # ----------------------------------------------------------------------------------------------------------------
-# arrays made from nothing
+# arrays creation
 
 
 def _creation(eager, function):
-    """A function that NumPy has too: NumPy's outside a trace."""
+    """Exports a creation function that NumPy has too: NumPy's own outside a trace."""
     name = function.__name__
     _own.append(name)
 

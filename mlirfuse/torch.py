@@ -1,6 +1,6 @@
-"""What users of PyTorch import beside ``torch.compile(model, backend="mlirfuse")``, which needs no import.
+"""The PyTorch API besides ``torch.compile(model, backend="mlirfuse")``, which needs no import.
 
-Importing this module makes the back end known to torch, which the package's entry point does where it is installed.
+Importing this module registers the back end with torch; an installed package does so through its entry point.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ boundaries; a permute reorders them. So views, however they are chained, cost no
 same axes differently.
 
 Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep
-separate ones, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.ElementEmitter`). Sharing axes
-saves work; correctness does not depend on it.
+separate ones, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.ElementEmitter`). Sharing
+axes saves work; correctness does not depend on it.
 """
 
 from __future__ import annotations

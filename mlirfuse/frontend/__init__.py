@@ -1,4 +1,4 @@
-"""The ways in. Whichever is used, dumps are there as soon as ``config.dump`` names some."""
+"""The front ends: NumPy, PyTorch, nvFuser. All enable dumps as soon as ``config.dump`` names a channel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from mlirfuse.core import config
 
 
 class _Dumps:
-    """Imports :mod:`mlirfuse.inspect.dump` when a dump is first asked for: most programs ask for none."""
+    """Imports :mod:`mlirfuse.inspect.dump` when a dump is first requested."""
 
     def __init__(self) -> None:
         config.listen(self)
         self.switched()
 
     def switched(self) -> None:
-        """A switch of :mod:`mlirfuse.config` has changed."""
+        """Called when a switch of :mod:`mlirfuse.config` changes."""
         if config.dump:
             importlib.import_module("mlirfuse.inspect.dump")
 

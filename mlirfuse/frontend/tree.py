@@ -1,5 +1,4 @@
-"""Nested containers of arguments and results: tuples, lists, dicts and named tuples, taken apart into leaves and put
-together again, however deep."""
+"""Flatten nested tuples, lists, dicts and named tuples of arguments or results into leaves, and rebuild them."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import Any
 
 from mlirfuse.core.errors import TraceError
 
-# ``("leaf", 0, None)``, or how a container is made: "tuple", "list", "dict" or "named", the number of its children, a
-# dict's keys or a named tuple's class.
+# ``("leaf", 0, None)``, or a container: "tuple", "list", "dict" or "named"; its number of children; a dict's keys or a
+# named tuple's class.
 Node = tuple[str, int, Any]
 _LEAF: Node = ("leaf", 0, None)
 _CONTAINERS = (tuple, list, dict)
@@ -20,9 +19,9 @@ _CONTAINERS = (tuple, list, dict)
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure of a nest. ``nodes``: each behind its children, the root last; so nothing recurses.
+    """The structure of a nested container: its ``nodes`` in postorder, children before their parent, the root last.
 
-    Hashable, so that it can be a part of a key.
+    Hashable, so that it can be part of a cache key. No method recurses.
     """
 
     nodes: tuple[Node, ...]
@@ -36,18 +35,18 @@ class Tree:
 
     @property
     def kind(self) -> str:
-        """Of the root."""
+        """The root's container: "leaf", "tuple", "list", "dict" or "named"."""
         return self.nodes[-1][0]
 
     @property
     def keys(self) -> Any:
-        """Of the root."""
+        """The root's dict keys or named tuple class."""
         return self.nodes[-1][2]
 
     @property
     def children(self) -> tuple[Tree, ...]:
-        """Of the root."""
-        starts: list[int] = []  # of the trees before each node that have no parent yet
+        """The root's subtrees."""
+        starts: list[int] = []  # of the subtrees that have no parent yet
         for k, (_, count, _) in enumerate(self.nodes[:-1]):
             first = len(starts) - count
             starts[first:] = [starts[first] if count else k]
@@ -56,12 +55,12 @@ class Tree:
 
     @functools.cached_property
     def leaves(self) -> int:
-        """How many leaves it has."""
+        """The number of leaves."""
         return self.nodes.count(_LEAF)
 
     @functools.cached_property
     def of_leaves(self) -> Callable[[list], Any]:
-        """:meth:`unflatten` for a list of as many leaves as there are, as quick as it can be."""
+        """:meth:`unflatten`, specialized for this structure; it does not check the number of leaves."""
         if self.nodes == (_LEAF,):
             return operator.itemgetter(0)
         if self.kind == "tuple" and len(self.nodes) == self.leaves + 1:
@@ -69,7 +68,7 @@ class Tree:
         return self.unflatten
 
     def unflatten(self, leaves):
-        """The nest with these leaves. Raises ValueError if their number does not fit."""
+        """The nested container with these leaves. Raises ValueError if their number is wrong."""
         leaves = list(leaves)
         if len(leaves) != self.leaves:
             raise ValueError(f"{len(leaves)} leaves for a tree of {self.leaves}")
@@ -89,8 +88,8 @@ class Tree:
         return created[0]
 
     def paths(self, prefix: str = "") -> list[str]:
-        """For each leaf, how Python spells the way to it: ``['w'][0]``."""
-        created: list[list[str]] = []  # for each tree that has no parent yet
+        """Each leaf's access path as Python source: ``['w'][0]``."""
+        created: list[list[str]] = []  # for each subtree that has no parent yet
         for kind, count, keys in self.nodes:
             if kind == "leaf":
                 created.append([""])
@@ -107,11 +106,11 @@ class Tree:
 
 
 def flatten(nest) -> tuple[list, Tree]:
-    """The leaves of ``nest`` in order, and its structure. Whatever is no container is a leaf, None too. Raises
+    """The leaves of ``nest`` in order, and its structure. Anything but a container is a leaf, None included. Raises
     TraceError for a container that contains itself."""
     leaves: list = []
     nodes: list[Node] = []
-    open_: list[tuple[Any, Node, Any]] = []  # the containers on the way to here, with what is left of their children
+    open_: list[tuple[Any, Node, Any]] = []  # the enclosing containers, with their remaining children
     inside: set[int] = set()  # their ids
     node: Node
     rest = iter((nest,))
@@ -150,12 +149,12 @@ LEAF = Tree((_LEAF,))
 
 @functools.cache
 def flat_tuple(count: int) -> Tree:
-    """The structure of a tuple of so many leaves."""
+    """The structure of a tuple of ``count`` leaves."""
     return Tree((_LEAF,) * count + (("tuple", count, None),))
 
 
 def flatten_result(result) -> tuple[list, Tree]:
-    """As :func:`flatten`, quick where ``result`` is one leaf, or a tuple of them."""
+    """:func:`flatten` with a fast path for one leaf or a tuple of leaves."""
     if not isinstance(result, _CONTAINERS):
         return [result], LEAF
     if type(result) is tuple and not any(isinstance(x, _CONTAINERS) for x in result):

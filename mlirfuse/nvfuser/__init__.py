@@ -1,7 +1,7 @@
-"""nvFuser's names: a script runs here with its import line changed.
+"""nvFuser's Python API: change a script's import line to run it with mlirfuse.
 
 ``from nvfuser import FusionDefinition, DataType`` (or ``nvfuser_direct``, or ``torch._C._nvfuser``) becomes
-``from mlirfuse.nvfuser import FusionDefinition, DataType``. docs/nvfuser/api.md lists what there is and what is not.
+``from mlirfuse.nvfuser import FusionDefinition, DataType``. docs/nvfuser/api.md lists what is supported.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeErro
 from mlirfuse.nvfuser import pytorch_utils
 from mlirfuse.nvfuser.nvfuser_version import __version__
 
-TensorView = Tensor  # its name in the direct bindings, for annotations and isinstance
+TensorView = Tensor  # the direct bindings' name, for annotations and isinstance
 
 
 def version() -> str:
-    """The version of nvFuser's API that is followed."""
+    """The version of nvFuser's API that mlirfuse implements."""
     return __version__
 
 

@@ -1,4 +1,4 @@
-"""nvFuser's name of :mod:`mlirfuse.nvfuser.nvfuser_version` in its direct bindings."""
+"""The direct bindings' name for :mod:`mlirfuse.nvfuser.nvfuser_version`."""
 
 from mlirfuse.nvfuser.nvfuser_version import __version__
 

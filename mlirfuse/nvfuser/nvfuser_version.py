@@ -1,3 +1,3 @@
-"""The version of nvFuser's API that is followed, where nvFuser has it."""
+"""The version of nvFuser's API that mlirfuse implements."""
 
 __version__ = "0.2.36"

@@ -1,4 +1,4 @@
-"""nvFuser's helpers for torch: element types from torch's and Python's."""
+"""nvFuser's PyTorch helpers: ``DataType`` from torch dtypes and Python numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OF_PYTHON = {complex: DataType.ComplexDouble, float: DataType.Double, int: Data
 
 
 def torch_dtype_to_nvfuser_dtype(dtype) -> DataType:
-    """nvFuser's name for a torch dtype, or for bool, int, float or complex."""
+    """The ``DataType`` of a torch dtype, or of Python's bool, int, float or complex."""
     if dtype in _OF_PYTHON:
         return _OF_PYTHON[dtype]
     ours = torch_dtypes().get(dtype)
@@ -23,5 +23,5 @@ def torch_dtype_to_nvfuser_dtype(dtype) -> DataType:
 
 
 def python_scalar_to_nvfuser_dtype(value) -> DataType:
-    """nvFuser's name for the type of a Python number."""
+    """The ``DataType`` of a Python number."""
     return _OF_PYTHON[type(value)]

@@ -63,7 +63,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     on a GPU.
     """
     fn(*args)
-    specialization, leaves, env = fn.kind_of(*args)
+    specialization, leaves, env = fn.specialization_of(*args)
     executor = specialization.executor
     if executor is None or executor.program is None or executor.target.name != "cuda":
         raise UnsupportedError("autotune measures functions that run as one program on a GPU")

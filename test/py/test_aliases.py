@@ -112,7 +112,7 @@ PROGRAMS = {
 # What is refused, with an error that says so: a write through memory that may or may not be shared, or through a view
 # that repeats elements; an axis of an array that has none.
 REFUSED = (
-    "depends on how the array lies in memory",
+    "depends on the array's memory layout",
     "it is a broadcast view",
     "is out of bounds for array of dimension 0",
 )

@@ -146,7 +146,7 @@ def test_options_of_jit_are_checked():
     ]:
         with pytest.raises(error, match=text):
             mlirfuse.jit(f, **options)
-    with pytest.raises(TypeError, match=r"takes a function, and not 3 \(int\)"):
+    with pytest.raises(TypeError, match=r"takes a function, not 3 \(int\)"):
         mlirfuse.jit(3)
     assert mlirfuse.jit(f, fallback="no").fallback is False
     assert "test_options_of_jit" in repr(mlirfuse.jit(f))

@@ -64,7 +64,7 @@ def test_not_in_training():
 
 
 def test_an_offset_needs_a_seed():
-    with pytest.raises(ValueError, match=r"(?s)an offset without a seed.*test_default_generator.py"):
+    with pytest.raises(ValueError, match=r"(?s)an offset needs a seed.*test_default_generator.py"):
         mlirfuse.jit(lambda x: mnp.dropout(x, 0.5, offset=3))(np.ones(3, np.float32))
 
 

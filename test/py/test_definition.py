@@ -634,7 +634,7 @@ def test_errors_have_the_line():
         (lambda fd, t: fd.define_tensor([-1, -1], [True, True], stride_order=[0, 0]), "duplicated"),
         (lambda fd, t: fd.define_tensor([-1, -1], [True, True], stride_order=[0, 2]), "out of range"),
         (lambda fd, t: fd.define_tensor([-1], [True], is_cpu=True), "CPU non-scalar"),
-        (lambda fd, t: fd.define_tensor(sizes=[2, 3], strides=[1]), "one length"),
+        (lambda fd, t: fd.define_tensor(sizes=[2, 3], strides=[1]), "the same length"),
         (lambda fd, t: fd.define_scalar("x"), "takes a bool"),
     ],
 )  # fmt: skip

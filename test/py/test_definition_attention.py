@@ -144,9 +144,9 @@ def test_what_attention_does_not_take():
         q, k, v = (fd.from_pytorch(t) for t in heads(torch.float32))
         half = fd.ops.cast(k, DataType.Half)
         for arguments, words in (
-            ((q, half, v), "one float type"),
-            ((fd.ops.sum(q, [0]), k, v), "one rank, at least 4"),
-            ((q, k, v, None, None, None, None, q), "add numbers as bias"),
+            ((q, half, v), "the same float type"),
+            ((fd.ops.sum(q, [0]), k, v), "one rank of at least 4"),
+            ((q, k, v, None, None, None, None, q), "pass additive masks as bias"),
         ):
             with pytest.raises(DefinitionError, match=f"test_definition_attention.py.*{words}"):
                 fd.ops.sdpfa_fwd(*arguments)

@@ -40,7 +40,7 @@ OPERATIONS = {
         "iota: length, start, step must be finite numbers",
     ),
     "iota, step 0": (lambda fd, o, x: o.iota(10, 1, 0), "iota: step value must not equal zero"),
-    "iota, bool": (lambda fd, o, x: o.iota(10, dtype=DataType.Bool), "iota: it makes integers and floats"),
+    "iota, bool": (lambda fd, o, x: o.iota(10, dtype=DataType.Bool), "iota: supports integers and floats"),
     "pad, value": (
         lambda fd, o, x: o.pad(x, [1, 1], fd.define_scalar(1)),
         "Tensor arg and pad value must have the same dtype",

@@ -55,7 +55,7 @@ def test_fusion(capsys):
     assert "fusion.relu" in fd.fusion.print_math() and "fusion.relu" in capsys.readouterr().out
     assert "vector" in fd.fusion.print_kernel([x]) and "vector" in capsys.readouterr().out
     assert ".visible .entry" in fd.fusion.print_kernel([x], target="cuda:sm_90")
-    with pytest.raises(DefinitionError, match="give inputs"):
+    with pytest.raises(DefinitionError, match="pass inputs"):
         fd.fusion.print_kernel()
 
 

@@ -139,4 +139,4 @@ def test_explain_tells_stretches(framework):
         assert told is None  # NumPy's loops run natively
         return
     assert told.regions[0].source == "x = np.zeros_like(b)"
-    assert "compiled stretches" in str(told) and max(s.runs for s in told.regions) > 5
+    assert "compiled regions" in str(told) and max(s.runs for s in told.regions) > 5

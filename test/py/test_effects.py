@@ -336,7 +336,7 @@ def test_results_that_are_objects_are_new_in_each_call():
         return types.SimpleNamespace(y=x + 1)
 
     compiled = mlirfuse.jit(makes, fallback=True)
-    with pytest.warns(UserWarning, match="makes a SimpleNamespace"):
+    with pytest.warns(UserWarning, match="creates a SimpleNamespace"):
         first, second = compiled(X), compiled(X + 1)
     np.testing.assert_array_equal(first.y, X + 1)
     np.testing.assert_array_equal(second.y, X + 2)

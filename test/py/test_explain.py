@@ -363,7 +363,7 @@ X = np.random.default_rng(0).random(5000)
     [
         (layer_norm, arguments(), "1 kernel", 1),
         (smoothed, (X,), "1 of 1 natively", 1),
-        (above_mean, (X,), "subgraphs", 2),
+        (above_mean, (X,), "compiled subgraphs", 2),
         (prints, (X,), "prints runs op by op: prints cannot be compiled: it uses print", 0),
         (lambda v: v * 2, (np.ma.masked_less(X, 2),), "is a MaskedArray, an array with semantics of its own", 0),
         (lambda v: np.char.upper(v), (np.array(["a"]),), "runs op by op", 0),

@@ -1541,5 +1541,5 @@ def test_coroutines_run_as_they_are():
     async def doubled(v):
         return v * 2
 
-    with pytest.warns(mlirfuse.FallbackWarning, match="makes a coroutine"):
+    with pytest.warns(mlirfuse.FallbackWarning, match="creates a coroutine"):
         assert asyncio.run(mlirfuse.jit(doubled)(np.ones(3))).tolist() == [2, 2, 2]

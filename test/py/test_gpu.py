@@ -244,7 +244,7 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     ``most``; those that the machine cannot run left out."""
     compiled = mlirfuse.jit(fn, fallback=False)
     compiled(*inputs)
-    kind, leaves, env = compiled.kind_of(*inputs)
+    kind, leaves, env = compiled.specialization_of(*inputs)
     executor, places = kind.executor, kind.leaf_of_arg
     program = executor.program
     alignments = executor.alignments(leaves, places)

@@ -736,7 +736,7 @@ def test_kernels_write_into_arguments():
     kind = mlirfuse.jit(both)
     x, y, a, z = floats(9), floats(9), floats(9, 9), floats(9)
     kind(x, y, a, z)
-    (steps,) = [kind.kind_of(x, y, a, z)[0].executor.host.kernels]
+    (steps,) = [kind.specialization_of(x, y, a, z)[0].executor.host.kernels]
     assert [step.part.graph.aliases for step in steps] == [{0: 0, 1: 2}]
 
 

@@ -1106,7 +1106,7 @@ def test_explain_tells_how_each_loop_runs():
     words, outer, inner, down = explained.loops
     assert (words.source, words.natively, words.as_python) == ("for word in words:", 0, None)
     assert (outer.source, outer.natively, outer.as_python) == ("for i in range(a.shape[0]):", 1, 0)
-    assert (inner.natively, inner.as_python) == (0, 0) and "inside another" in inner.why
+    assert (inner.natively, inner.as_python) == (0, 0) and "inside a native loop" in inner.why
     assert (down.source, down.natively) == ("while n > 100:", 1)  # no turn of it, but natively
     assert 0 < sum(loop.seconds for loop in explained.loops) < explained.seconds
     assert "2 of 4 natively" in explained.summary() and "for word in words:" in str(explained)

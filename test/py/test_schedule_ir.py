@@ -228,5 +228,5 @@ def test_schedules_cost_nothing_where_none_is_given():
     with config.override(fallback=False):
         f = mlirfuse.jit(SOFTMAX)
         f(np.ones((4, 1000), f32))
-    kind, _, _env = f.kind_of(np.ones((4, 1000), f32))
+    kind, _, _env = f.specialization_of(np.ones((4, 1000), f32))
     assert not kind.executor.program.decided

@@ -163,9 +163,9 @@ STAYS = {
     "strict": (lambda b, q, k: (k < q) | (k == 0), "a choice of masks"),
     "window": (lambda b, q, k: (k <= q) & (k > q - 4), "causal and a window of 4"),
     "prefix": (lambda b, q, k: (k <= q) | (k < 5), "a choice of masks"),
-    "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of positions"),
-    "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "values that are added"),
-    "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "values that are added"),
+    "chunks": (lambda b, q, k: (k <= q) & (k // 4 == q // 4), "causal and a pattern of indices"),
+    "biases": (lambda b, q, k: torch.where(k <= q, 0.0, -1.0), "added values"),
+    "rows that see nothing": (lambda b, q, k: torch.where(k < q, 0.0, -1e38), "added values"),
 }
 
 
@@ -189,9 +189,9 @@ def test_padding_and_documents_that_values_tell_stay():
         return (j <= i) & (documents[b, i] == documents[b, j])
 
     mask, _, why = said(by_indices(padded), q, k, v, kept)
-    assert mask and "causal and padding that values tell" in why and "without padding" in why
+    assert mask and "causal and padding given by values" in why and "without padding" in why
     mask, _, why = said(by_indices(packed), q, k, v, documents)
-    assert mask and "causal and documents that values tell" in why
+    assert mask and "causal and documents given by values" in why
 
 
 def test_documents_of_positions_that_the_graph_counts_are_one():

@@ -168,7 +168,7 @@ def test_a_users_op_gets_what_was_traced():
 
 def test_a_graph_where_that_fails_stays_as_it_was(monkeypatch, caplog):
     broken = mock.Mock(side_effect=ZeroDivisionError("broken"))
-    monkeypatch.setattr(channels_last._Turner, "restored", broken)
+    monkeypatch.setattr(channels_last._Converter, "restored", broken)
     x = torch.randn(2, 3, 8, 8)
     same(compiled(conv, options=ON)(x), conv(x), rtol=1e-4, atol=1e-5)
     assert broken.called and "broken" in caplog.text

@@ -52,7 +52,7 @@ def check_symbolic(op, count: int, monkeypatch) -> None:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", "mlirfuse could not compile(?!.*no input of the graph tells)")
+            warnings.filterwarnings("error", "mlirfuse could not compile(?!.*no input of the graph declares)")
             try:
                 run(ours)
             except Exception:

@@ -242,8 +242,8 @@ def test_the_graph_holds_no_logits():
 
 READERS = {
     "returned": (lambda logits, loss: (loss, logits), "the graph returns them"),
-    "accuracy": (lambda logits, loss: loss + 0 * logits.argmax(-1).sum(), "argmax reads them too"),
-    "distillation": (lambda logits, loss: loss + logits.softmax(-1).pow(2).sum(), "softmax reads them too"),
+    "accuracy": (lambda logits, loss: loss + 0 * logits.argmax(-1).sum(), "argmax also reads them"),
+    "distillation": (lambda logits, loss: loss + logits.softmax(-1).pow(2).sum(), "softmax also reads them"),
 }
 
 
@@ -256,7 +256,7 @@ def test_other_readers_keep_logits_whole(reader, who):
     x, weight, _, labels = given()
     ops, text = calls(fn, x, weight, labels)
     assert not ops
-    assert f"the logits stay whole: {who}" in text
+    assert f"the full logits are stored: {who}" in text
 
 
 def test_the_option():
@@ -265,7 +265,7 @@ def test_the_option():
     assert not calls(fn, x, weight, labels, option="never")[0]
     ops, text = calls(fn, x, weight, labels, option="auto")
     assert not ops
-    assert "chunked_loss='always' has them in chunks" in text
+    assert "chunked_loss='always' forces chunks" in text
     with pytest.raises(Exception, match="'auto', 'always', 'never'"):
         torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "often"})(x, weight, labels)
 

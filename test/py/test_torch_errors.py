@@ -97,7 +97,7 @@ def test_a_failing_kernel_is_one_warning_and_its_group_runs_op_by_op(failing_ker
 def test_without_the_fallback_they_are_errors(failing, request, tmp_path):
     request.getfixturevalue(failing)
     f = torch.compile(program, backend="mlirfuse", options={"fallback": False, "repro": str(tmp_path)})
-    with pytest.raises(Exception, match=r"(no room|no code for it)(.|\n)*this script repeats it: ") as raised:
+    with pytest.raises(Exception, match=r"(no room|no code for it)(.|\n)*this script reproduces it: ") as raised:
         f(torch.randn(3, 4), torch.randn(4, 5))
     assert re.search(r"mlirfuse_inference_\w+\.py", str(raised.value))
 

@@ -52,10 +52,10 @@ def test_the_least_cut_is_the_last_of_the_least():
                 flow.add(start, end, capacity)
         if 0 in graph and 1 in graph:
             try:
-                behind = networkx.minimum_cut(graph, 0, 1)[1][1]
+                sink_side = networkx.minimum_cut(graph, 0, 1)[1][1]
             except networkx.NetworkXUnbounded:
-                behind = None
-            assert flow.behind(0, 1) == behind
+                sink_side = None
+            assert flow.sink_side(0, 1) == sink_side
 
 
 def test_saved_tensors_are_freed_when_their_last_reader_ran():

@@ -215,7 +215,10 @@ def test_less_budget_saves_less_and_computes_more():
 
 def test_a_budget_out_of_range_says_so():
     x = torch.randn(4, requires_grad=True)
-    with functorch.patch(activation_memory_budget=2.0), pytest.raises(Exception, match="budget is from 0 to 1, not 2"):
+    with (
+        functorch.patch(activation_memory_budget=2.0),
+        pytest.raises(Exception, match="budget must be from 0 to 1, not 2"),
+    ):
         compiled(lambda x: x.sin())(x)
 
 

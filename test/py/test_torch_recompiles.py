@@ -52,12 +52,12 @@ def test_the_line_that_is_told_helps():
 
 def test_a_number():
     (text,) = warned(lambda x, n: x + n, [(torch.ones(2), n) for n in range(2, 8)], dynamic=False)
-    assert "failed is n == 3" in text and "n is a number" in text
+    assert "failed guard is n == 3" in text and "n is a number" in text
 
 
 def test_what_no_line_helps_with():
     (text,) = warned(lambda x, n: x + len(n), [(torch.ones(2), "a" * n) for n in range(1, 6)])
-    assert text.endswith("failed is n == 'aa'")
+    assert text.endswith("failed guard is n == 'aa'")
 
 
 def test_other_back_ends_have_torchs_line(caplog):

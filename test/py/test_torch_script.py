@@ -299,5 +299,5 @@ def test_a_class_of_a_script_is_refused():
         total = Total(n)
         return x * total.n
 
-    with pytest.raises(UnsupportedError, match="own classes are not taken"):
+    with pytest.raises(UnsupportedError, match="own classes are not supported"):
         mlirfuse.torch.from_torchscript(scripted(f))

@@ -121,8 +121,8 @@ def test_what_has_no_kernel_runs_as_torchs_own():
     "settings, text",
     [
         ({"options": {"fallbak": True}}, "no option 'fallbak': did you mean 'fallback'"),
-        ({"options": {"fallback": "maybe"}}, "'fallback' takes True or False, and not 'maybe'"),
-        ({"options": {"cuda_graphs": 2}}, "'cuda_graphs' takes True, False or None, and not 2"),
+        ({"options": {"fallback": "maybe"}}, "'fallback' takes True or False, not 'maybe'"),
+        ({"options": {"cuda_graphs": 2}}, "'cuda_graphs' takes True, False or None, not 2"),
         ({"options": {"repro": 3}}, "'repro' takes the path of a folder"),
         ({"mode": "max-autotnue"}, "no mode 'max-autotnue': did you mean 'max-autotune'"),
         ({"mode": "fastest"}, "no mode 'fastest'"),

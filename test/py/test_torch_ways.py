@@ -525,7 +525,7 @@ def test_explain_tells_what_a_checkpoint_computes_again():
     plain = lambda x: layer(x).tanh()  # noqa: E731
     _, backward = mlirfuse.torch.explain(lambda x: checkpoint(plain, x, use_reentrant=False).sum(), x).graphs
     assert {op: why for op, _, why, _ in backward.again} == dict.fromkeys(
-        ("aten.addmm.default", "aten.tanh.default"), "a checkpoint asks for it"
+        ("aten.addmm.default", "aten.tanh.default"), "required by a checkpoint"
     )
     _, backward = mlirfuse.torch.explain(lambda x: plain(x).sum(), x).graphs
     assert [(op, why) for op, _, why, _ in backward.again] == [
@@ -626,13 +626,13 @@ def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training,
 
     looked = []
 
-    def look_at(self, module, inputs, which, visible):
+    def examine(self, module, inputs, which, visible):
         seen = see(self, module, inputs, which, visible)
         looked.append((which, set(seen.fixed), len(inputs), seen.mutated))
         return seen
 
-    see = cuda_graphs.Recorder.look_at
-    monkeypatch.setattr(cuda_graphs.Recorder, "look_at", look_at)
+    see = cuda_graphs.Recorder.examine
+    monkeypatch.setattr(cuda_graphs.Recorder, "examine", examine)
     monkeypatch.setattr(backend, "_recorder", lambda mode, options, count: cuda_graphs.Recorder(count))
     model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6))
     run = torch.compile(model.train(training), backend="mlirfuse")
@@ -696,7 +696,7 @@ def recorded(monkeypatch):
     """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran. A replay gives
     the same tensor in each call, as cudagraph_trees does."""
     from mlirfuse.frontend.torch import torch_private
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Seen
+    from mlirfuse.frontend.torch.cuda_graphs import GraphFacts, Recorder
     from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor
 
     manager, heard = Manager(), []
@@ -727,7 +727,7 @@ def recorded(monkeypatch):
             return [args[0]]
 
         saved_tensor = SavedTensor(1, 0 if exposed else None) if which == "forward" else None
-        forward = recorder._forward(replay, run, 0, which, Seen(None, [], set(), 1, saved_tensor))
+        forward = recorder._forward(replay, run, 0, which, GraphFacts(None, [], set(), 1, saved_tensor))
         backward = recorder._backward(replay_back if backward_too else None, run_back, 0)
 
         def call():
@@ -766,7 +766,7 @@ def test_nothing_is_replayed_over_what_a_backward_will_read(recorded, exposed, c
     second().sum().backward()
     both, plain = ["replay", "replay back"], ["run", "run back"]
     assert recorded.heard == ["replay", *both, *plain, *plain, "run back", *both]
-    assert caplog.text.count("run as they are") == 1
+    assert caplog.text.count("are not replayed") == 1
 
 
 @pytest.mark.parametrize("exposed", [False, True])
@@ -873,7 +873,7 @@ def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
     from mlirfuse.frontend.torch import cuda_graphs, torch_private
 
     monkeypatch.setattr(torch_private, "get_device_index", lambda module: 0)
-    recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.Seen("its sizes change", [], set())
+    recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.GraphFacts("its sizes change", [], set())
     backward = recorder.recorded(lambda args: args, None, [], "backward", seen)
     recorded.manager.running_forwards_with_pending_backwards = True
     y = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, args[0] * 2], backward)
@@ -1031,7 +1031,7 @@ def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     for name, given in (("still", [torch.ones(3)]), ("changes", [size])):
         recorder.on = True
         plain = lambda args: args  # noqa: E731
-        seen = recorder.look_at(module, given, "inference", None)
+        seen = recorder.examine(module, given, "inference", None)
         runs[name] = recorder.recorded(plain, module, given, "inference", seen) is not plain
     assert [name for name, on in runs.items() if on] == recorded
     assert len(heard) == len(recorded) and all(more["mutated_input_idxs"] == {0} for _, more in heard)

@@ -1,4 +1,4 @@
-"""Axes, extents and shapes as users spell them."""
+"""Parsing of axis, shape and slice arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlirfuse.ir.sizes import Size
 
 
 def axis_of(axis, rank: int) -> int:
-    """One axis, made non-negative."""
+    """The axis as a non-negative int. Raises AxisError if it is out of bounds."""
     number = operator.index(axis)
     if not -rank <= number < rank:
         fail(np.exceptions.AxisError, f"axis {number} is out of bounds for array of dimension {rank}")
@@ -34,7 +34,7 @@ def axes_of(axis: int | Sequence[Any] | np.ndarray, rank: int) -> tuple[int, ...
 
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
-    """Axes as users give them (None, a number, a tuple), made non-negative; None stays."""
+    """The axes (None, an int, a tuple) as non-negative ints; None stays None."""
     if axis is None:
         return None
     if isinstance(axis, (tuple, list, range, np.ndarray)):
@@ -46,15 +46,14 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
 
 
 def reduced_axes(axis: Any, rank: int) -> tuple[int, ...] | None:
-    """As :func:`axes_of`, for a reduction that takes 0 and -1 as the axis of an array of rank 0, as NumPy's ufuncs
-    do."""
+    """:func:`axes_of` for a reduction, which accepts 0 and -1 as the axis of a 0-d array, as NumPy's ufuncs do."""
     if rank == 0 and not isinstance(axis, (tuple, list, type(None))) and operator.index(axis) in (0, -1):
         return ()
     return axes_of(axis, rank)
 
 
 def size_of(t, n) -> Size:
-    """An extent or an index as a size."""
+    """An extent or an index as a symbolic size."""
     if n.__class__ is int:
         return n
     if n.__class__ is SymInt:
@@ -66,7 +65,7 @@ def size_of(t, n) -> Size:
 
 
 def shape_of(t, shape) -> tuple[Size, ...]:
-    """A shape as users give it."""
+    """A shape argument (an int, a sequence) as symbolic sizes."""
     if isinstance(shape, (tuple, list, range)):
         return tuple([size_of(t, n) for n in shape])
     if isinstance(shape, np.ndarray):
@@ -77,14 +76,14 @@ def shape_of(t, shape) -> tuple[Size, ...]:
     if isinstance(shape, TracedArray) and shape.ndim:
         fail(
             TraceError,
-            "a shape that is a traced array: shapes must be known without the arrays' values; use "
+            "a shape that is a traced array: a shape must not depend on array values; use "
             "x.shape or arguments that are ints",
         )
     return (size_of(t, shape),)
 
 
 def slice_bound(t, bound: Size, extent: Size) -> Size:
-    """A slice's bound, step forward, clamped to the extent as Python clamps it."""
+    """The bound of a slice with a positive step, clamped to the extent as in Python."""
     if t.decide(bound, "<", 0):
         bound = bound + extent
         return bound if t.decide(bound, ">=", 0) else 0

@@ -1,7 +1,7 @@
-"""Functions that do nothing but write edges of their arguments: ``u[0] = u[1]; u[-1] = u[-2]``.
+"""Detects functions that only write boundary slices of their arguments: ``u[0] = u[1]; u[-1] = u[-2]``.
 
-Writes of one graph become the new values of whole arguments, since several may meet in a corner. NumPy writes the edges
-alone.
+A graph writes whole new arguments, since several boundary writes may overlap in a corner; NumPy writes the boundary
+alone, which is cheaper.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from mlirfuse.ir.graph import Graph, Value
 
 
 def alone(graph: Graph) -> bool:
-    """Whether several slices are written, and nothing else in ``graph`` reads or makes as much as what they are written
-    into."""
+    """Whether ``graph`` writes several slices, and nothing else in it reads or computes as much as the arrays they
+    belong to."""
     writes = [op for op in graph.ops if op.name == "set_slice"]
     if len(writes) < 2:
         return False
@@ -29,7 +29,8 @@ def alone(graph: Graph) -> bool:
 
 
 def _far_less(value: Value, whole: Value) -> bool:
-    """By a dimension of which nothing is known, or, where all are known, by an eighth."""
+    """Whether ``value`` is far smaller than ``whole``: it lacks a symbolic dimension or, where all are known, has at
+    most an eighth of the elements."""
     unknown, most = (sum(not isinstance(n, int) for n in v.shape) for v in (value, whole))
     if most:
         return unknown < most

@@ -1,4 +1,4 @@
-"""Shapes that go together."""
+"""Broadcasting of symbolic shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlirfuse.ir.sizes import Size
 
 
 def broadcast_shape(t, shapes, what: str = "operands could not be broadcast together") -> tuple[Size, ...]:
-    """The common shape, equal extents made one. Raises ShapeError with NumPy's words."""
+    """The broadcast shape; unifies equal extents. Raises ShapeError with NumPy's message."""
     rank = max(len(s) for s in shapes)
     out = []
     for k in range(rank):
@@ -33,7 +33,7 @@ def broadcast_shape(t, shapes, what: str = "operands could not be broadcast toge
 
 
 def aligned(t, values: list[Value], what="operands could not be broadcast together") -> list[Value]:
-    """The values with one rank (or rank 0), their extents known to go together."""
+    """The values with equal ranks (or rank 0); checks that their extents broadcast."""
     first = None
     for value in values:
         if value.shape:

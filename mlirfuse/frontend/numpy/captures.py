@@ -1,4 +1,4 @@
-"""Arrays from around the function: the ways to them, by which every call finds those that are there then."""
+"""Arrays captured from a function's scope, and the access paths through which each call reads them again."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mlirfuse.runtime import arrays
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """An array from outside the function. ``paths`` are the ways to it that the function may have taken, each ``(root,
-    ((how, key), …))``, how being "attr", "item" or "cell"; none where none was found (it was computed while the
-    function was traced) and the array is kept."""
+    """An array from outside the function. ``paths``: the access paths through which the function may have read it, each
+    ``(root, ((how, key), …))`` with how "attr", "item" or "cell"; empty for an array computed during tracing, which is
+    kept itself."""
 
     array: Any
     paths: tuple = ()
 
     def read(self) -> Any:
-        """The array that is there now. Raises LookupError or AttributeError where that is not certain: then the
-        function is to be traced again."""
+        """The current array. Raises LookupError or AttributeError where the paths no longer agree on one: the function
+        must then be traced again."""
         if not self.paths:
             return self.array
         found = _follow(self.paths[0])
         for path in self.paths[1:]:
             if _follow(path) is not found:
-                raise LookupError("the ways to a captured array lead to different arrays now")
+                raise LookupError("the access paths of a captured array lead to different arrays now")
         return found
 
 
@@ -42,7 +42,7 @@ def _follow(path):
 
 
 def frame_roots() -> list:
-    """Where the user's code at work may have got an array from: (name, root, steps, value)."""
+    """Where the running user code may have read an array: (name, root, steps, value)."""
     out: list[tuple] = []
     frame = user_frame()
     while frame is not None and len(out) < 256:
@@ -57,8 +57,8 @@ def frame_roots() -> list:
     return out
 
 
-def ways_to(array, roots) -> tuple[str | None, tuple]:
-    """A name for a captured array, and the ways to it from the roots."""
+def access_paths(array, roots) -> tuple[str | None, tuple]:
+    """A name for a captured array, and its access paths from the roots."""
     seen: set[int] = set()
     queue, first = collections.deque(roots), None
     found: dict[Any, Any] = {}

@@ -1,5 +1,5 @@
-"""How ufuncs of complex operands become ops, where the op of the same name takes real ones alone: by NumPy's formulas
-in the real and the imaginary parts. Complex numbers are ordered by their real parts, then by their imaginary ones."""
+"""Lowering rules of ufuncs on complex operands, for ops that take real operands only: NumPy's formulas in the real and
+imaginary parts. Complex numbers compare by their real parts, then by their imaginary parts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _logical_not(t, values, ins, outs):
     return t.emit("eq", values[0], t.builder.constant(0, ins[0]))
 
 
-def _of_truths(name: str):
+def _logical(name: str):
     def lower(t, values, ins, outs):
         return t.emit(name, *(t.emit("cast", v, to=dt.bool_) for v in aligned(t, values)))
 
@@ -74,12 +74,12 @@ def _of_truths(name: str):
 
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
-    COMPLEX[getattr(np, _name)] = _of_truths(_name)
+    COMPLEX[getattr(np, _name)] = _logical(_name)
 
 
 @lowers(np.sign, rules=COMPLEX)
 def _sign(t, values, ins, outs):
-    """z / |z|; 0 of 0; of an infinity in one part, its direction; NaN where there is none."""
+    """z / |z|; 0 for 0; the direction of an infinite part; NaN where there is none."""
     o = _Ops(t)
     re, im = o.parts(values[0])
     size = o.hypot(re, im)
@@ -95,7 +95,7 @@ def _sign(t, values, ins, outs):
 
 @lowers(np.power, np.float_power, rules=COMPLEX)
 def _power(t, values, ins, outs):
-    """0 to a power that is not above 0, or not real, is NaN, as NumPy has it; to the power of 0, 1."""
+    """As NumPy: 0 to a power that is not positive real is NaN, except 1 for the power 0."""
     o = _Ops(t)
     base, exponent = aligned(t, values)
     created = o.pow(base, exponent)
@@ -107,7 +107,7 @@ def _power(t, values, ins, outs):
 
 
 def _ordered(o: _Ops, name: str, x: Value, y: Value) -> Value:
-    """``x name y``, of two complex values, name being lt, le, gt or ge."""
+    """``x name y`` for complex values, where name is lt, le, gt or ge."""
     (a, b), (c, d) = o.parts(x), o.parts(y)
     strict = getattr(o, name[0] + "t")(a, c)
     known = o.logical_not(o.logical_or(o.isnan(b), o.isnan(d)))

@@ -1,7 +1,7 @@
-"""Arrays that the function makes of constants: ``np.zeros(3)``, ``np.arange(n)``, ``np.array([0.25, 0.5, 0.25])``.
+"""Constant arrays created inside the function: ``np.zeros(3)``, ``np.arange(n)``, ``np.array([0.25, 0.5, 0.25])``.
 
-They are traced, so that traced values can be written into them, and as long as nothing is their elements are known:
-then they serve as positions, shapes and numbers, and what is computed from them alone, NumPy computes.
+They are traced, so that traced values can be written into them. Until then their elements are known at trace time: they
+can serve as indices, shapes and numbers, and NumPy evaluates what depends on them alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mlirfuse.ir.graph import Value
 
 
 class CreatedArray(TracedArray):
-    """An array of known elements, until it is written into."""
+    """An array whose elements are known until it is written into."""
 
     __slots__ = ("_elements",)
 
@@ -31,7 +31,7 @@ class CreatedArray(TracedArray):
         self._elements = elements
 
     def known(self) -> np.ndarray | None:
-        """The elements, which the caller does not write into; None once the array has been written into."""
+        """The elements (do not write into them); None once the array has been written into."""
         return None if self._buffer.version or self._buffer.touched else self._elements
 
     def __array__(self, dtype=None, copy=None):
@@ -78,13 +78,13 @@ for _name, _convert in (
 
 
 def known_elements(x):
-    """The elements of an array that the function made and has not written into; None for any other traced array."""
+    """The elements of a created array that was not written into; None for any other traced array."""
     return x.known() if isinstance(x, CreatedArray) else None
 
 
 def with_known(nest):
-    """Arguments with arrays of known elements for those that have been made; None where another traced one is among
-    them, or none that has been made."""
+    """Arguments with known elements in place of created arrays; None where they contain another traced array, or no
+    created one."""
     found = False
 
     def visit(x):
@@ -109,8 +109,8 @@ def with_known(nest):
 
 
 def as_created(x, alike: bool = False):
-    """What NumPy has computed from known elements, as such: an array becomes a traced one, anything else stays.
-    ``alike``: all elements are known to be one number."""
+    """Wraps NumPy's result on known elements: an array becomes a created array, anything else stays. ``alike``: all
+    elements are known to be equal."""
     if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
         return type(x)([as_created(item) for item in x])
     t = current()
@@ -123,23 +123,23 @@ def as_created(x, alike: bool = False):
     if x.dtype.kind == "c":
         return x
     first = x.reshape(-1)[0] if x.size else x.dtype.type(0)
-    if alike or x.ndim == 0 or _alike(x):
+    if alike or x.ndim == 0 or _all_equal(x):
         value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
     else:
-        value = _counted(t, x) or t.capture(x).value
+        value = _as_iota(t, x) or t.capture(x).value
     t.strides.setdefault(value, tuple(s // x.itemsize for s in x.strides))
     return CreatedArray(t, value, x)
 
 
-def _alike(x: np.ndarray) -> bool:
-    """Whether all elements are one number, bit for bit: the first ones tell of most arrays."""
+def _all_equal(x: np.ndarray) -> bool:
+    """Whether all elements are bitwise equal; a prefix decides for most arrays."""
     bits = x.reshape(-1).view(f"u{x.itemsize}")
     return all((bits[k : k + _SOME] == bits[0]).all() for k in range(0, bits.size, _SOME))
 
 
-def _counted(t: Trace, x: np.ndarray) -> Value | None:
-    """``first + step * position`` along the only dimension of ``x`` longer than 1, if that gives each element exactly:
-    kernels know positions, and read no array for them."""
+def _as_iota(t: Trace, x: np.ndarray) -> Value | None:
+    """``first + step * index`` along the only dimension of ``x`` longer than 1, where that gives each element exactly;
+    kernels compute it from indices instead of reading an array."""
     along = [k for k, n in enumerate(x.shape) if n > 1]
     if len(along) != 1 or x.dtype.kind not in "iuf" or x.itemsize < 4:
         return None
@@ -162,7 +162,7 @@ def _counted(t: Trace, x: np.ndarray) -> Value | None:
     return t.emit("add", value, t.builder.constant(first, exact)) if first else value
 
 
-_SOME = 1 << 16  # elements that are compared at once
+_SOME = 1 << 16  # elements compared per chunk
 _FILLED = {np.zeros, np.ones}
 _OF_ELEMENTS = {np.array, np.asarray, np.ascontiguousarray}
 
@@ -174,14 +174,14 @@ def _has_arrays(nest) -> bool:
 
 
 def creation_stand_in(eager, ours):
-    """A function that makes an array, as it is traced: NumPy's where the arguments are constants, ours for others."""
+    """A creation function inside a trace: NumPy's where all arguments are constants, else ``ours``."""
 
     def make(*args, **kwargs):
         t = current()
         if t is None:
             return eager(*args, **kwargs)
         if eager in _OF_ELEMENTS and not _has_arrays((*args, *kwargs.values())):
-            pass  # sizes and numbers among constants are constants
+            pass  # sizes and numbers: handled by ours
         elif contains_traced((*args, *kwargs.values())):
             constants = with_known((args, kwargs))
             if constants is None:

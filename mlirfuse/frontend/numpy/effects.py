@@ -1,9 +1,9 @@
-"""What must happen at every call and not once, when a function is traced: output, clocks, random numbers, files, and
-writes into what is around the function.
+"""Side effects that must happen at every call and not once during tracing: output, clocks, random numbers, files, and
+writes to the function's scope.
 
-:class:`SideEffect` is raised for it, with all that the trace had changed put back; the caller then runs the function
-as it is. Functions that act on the world outside are stopped before they do (:func:`acts`); changes of Python's
-objects are found afterwards, and undone, by :class:`Snapshot`.
+:class:`SideEffect` reports one after everything that the trace changed was restored; the caller then runs the function
+eagerly. Functions that act outside the program are stopped before they run (:func:`acts`); changes of Python objects
+are detected and undone afterwards by :class:`Snapshot`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mlirfuse.frontend.numpy.source import located
 
 
 class SideEffect(TraceError):
-    """The function does, beside computing, what has to happen at every call. Nothing of it has happened yet."""
+    """The function has a side effect that must happen at every call. None of it has happened yet."""
 
 
 class Stop(BaseException):
-    """Ends a trace at what it must not do. No Exception, so that the function's own handlers do not take it."""
+    """Ends a trace at a forbidden operation. Not an Exception, so that the function's own handlers do not catch it."""
 
 
-# Every function of these modules reads or changes what is outside the program.
+# Every function of these modules reads or changes state outside the program.
 _ACTING_MODULES = {
     "time",
     "_random",
@@ -75,7 +75,7 @@ _ACTING_NUMPY = {
 
 
 def acts(value) -> str | None:
-    """What to call ``value`` if calling it, or reading from it, acts on the world outside the program; else None."""
+    """A name for ``value`` if calling or reading it acts outside the program; else None."""
     if isinstance(value, (io.IOBase, logging.Logger)):
         return f"a {type(value).__name__}"
     if draws(value):
@@ -106,22 +106,22 @@ def draws(value) -> bool:
 
 
 def stop(what: str):
-    """Ends the trace in progress at the user's line."""
-    raise Stop(located(f"it uses {what}, which has to happen at every call"))
+    """Aborts the current trace at the user's line."""
+    raise Stop(located(f"it uses {what}, which must happen at every call"))
 
 
 def give_up(what: str) -> NoReturn:
-    """Ends the trace in progress at the user's line, where it does what only the real arrays and numbers can answer:
-    the function then runs as it is."""
-    raise Stop(located(f"it asks for {what}"))
+    """Aborts the current trace at the user's line, where the code needs the real array or number; the function then
+    runs eagerly."""
+    raise Stop(located(f"it needs {what}"))
 
 
-_MOST_BYTES = 16 << 20  # of one array that is copied to see whether it is written into
+_MOST_BYTES = 16 << 20  # size limit of arrays that are copied to detect writes
 
 
 class Snapshot:
-    """What can be reached from around a function, as it was before the trace: containers, attributes, generators'
-    states and, where the code writes into arrays at all, arrays' elements."""
+    """The state reachable from a function's scope before the trace: containers, attributes, generators' states and,
+    where the code writes into arrays at all, array elements."""
 
     def __init__(self, values, codes):
         self.kept: list[tuple[str, Any, Any]] = []
@@ -156,7 +156,7 @@ class Snapshot:
                     self.kept.append((name, value, held))
             elif isinstance(value, types.FunctionType):
                 queue.append((name, value.__dict__, depth))
-            elif _is_ours(value):  # a compiled function, on which the user may have set attributes
+            elif _is_ours(value):  # a compiled function, which may have the user's attributes
                 self.kept.append((name, value, _attributes(value)))
             elif namespace_of(value) is not None:
                 space = vars(value)
@@ -166,7 +166,7 @@ class Snapshot:
             queue.extend((n, v, depth + 1) for n, v in inside)
 
     def restore(self) -> str | None:
-        """Puts back what has changed; the name of the first such thing, None where nothing has."""
+        """Restores what changed; the name of the first such thing, or None."""
         changed = None
         for name, value, before in self.kept:
             if _restored(value, before):
@@ -175,7 +175,7 @@ class Snapshot:
 
 
 def _writes(code: types.CodeType) -> bool:
-    """Whether code, or code within it, writes into elements or updates in place; a call may, too."""
+    """Whether code, nested functions included, stores into elements or updates in place; calls may do so too."""
     words = {
         "fill",
         "sort",
@@ -220,7 +220,7 @@ def _set_state(generator, state) -> None:
 
 
 def _restored(value, before) -> bool:
-    """Whether ``value`` was not what it was before, which it is now."""
+    """Restores ``value`` to ``before``; whether it had changed."""
     if isinstance(value, np.ndarray):
         if value.tobytes() == before.tobytes():
             return False
@@ -265,7 +265,7 @@ def _is_ours(value) -> bool:
 
 
 def _attributes(value) -> dict:
-    """What a class, or an object of ours, has been given; of ours without what is private."""
+    """The attributes set on a class or on one of our objects; for ours without private ones."""
     prefix = "__" if isinstance(value, type) else "_"
     return {k: v for k, v in vars(value).items() if not k.startswith(prefix)}
 

@@ -1,8 +1,8 @@
-"""Calls that are not compiled: the user's function runs as it is, on the real arrays.
+"""Eager fallback: calls that are not compiled run the user's function on the real arrays.
 
-What a trace cannot follow (a branch on an array's value, a list that grows, a function that nobody knows) is no error
-where NumPy runs it. The function is told about once, with the line and the cause, and later calls with arguments of
-the same types come here at once.
+What a trace cannot follow (a branch on an array's value, a list that grows, an unknown function) is no error where
+NumPy can run it. A warning names the line and the cause once; later calls with arguments of the same types come here at
+once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
     from mlirfuse.frontend.numpy.loops.outline import Outlined
 
-# Every loop jumps back. This is seen in the bytecode at once: what lifts loops is imported, and the source read and
-# parsed, for functions with loops alone.
+# Every loop jumps backward, which the bytecode shows cheaply. Only functions with loops pay for importing the outliner
+# and for parsing their source.
 _JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 
 
 class WithContainers(BaseException):
-    """A call is to run as plain Python, with the arguments that :meth:`Jitted._call` has: the caller's own lists and
-    dicts, which the function may change. ``refused``: why it is not compiled."""
+    """Makes a call run eagerly with the original arguments of :meth:`Jitted._call`: the caller's own lists and dicts,
+    which the function may mutate. ``refused``: why the call is not compiled."""
 
     def __init__(self, refused: Exception | None):
         super().__init__()
@@ -38,14 +38,14 @@ class WithContainers(BaseException):
 
 
 class EagerFunction:
-    """How one function runs where it is not compiled whole: as it is, with its loops lifted where it has any (see
-    :mod:`mlirfuse.frontend.numpy.loops`). ``loops``: the loops."""
+    """The eager version of one function, with its loops outlined where it has any (see
+    :mod:`mlirfuse.frontend.numpy.loops`)."""
 
     def __init__(self, fn: Callable, name: str):
         self.original, self.name = fn, name
         self._reported = False
-        self._without_source = False  # it has loops, which could run natively if its source could be read
-        self.given_up = False  # loops were tried natively, and none of them ran so: a trace is the better way
+        self._without_source = False  # it has loops, which cannot run natively because its source cannot be read
+        self.loops_failed = False  # no loop ran natively: trace the function instead
 
     @functools.cached_property
     def jumps_back(self) -> bool:
@@ -74,19 +74,19 @@ class EagerFunction:
 
     @functools.cached_property
     def fn(self) -> Callable:
-        """What to call."""
+        """The function to call: with its loops outlined, or the user's own."""
         return self.original if self._outlined is None else self._outlined.function
 
     @functools.cached_property
     def preferred(self) -> bool:
-        """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
+        """Whether to outline the function's loops rather than trace it: a trace would unroll them."""
         found = self._outlined
-        return found is not None and (found.preferred or (found.tried and not self.given_up))
+        return found is not None and (found.preferred or (found.tried and not self.loops_failed))
 
     def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
-        """What becomes of the loops in a call, which runs on copies of the arguments."""
+        """How the loops of a call run; runs the call on copies of the arguments."""
         from mlirfuse.frontend.numpy.loops.explanation import (
-            LoopsExplanation,  # only those who ask pay for importing it
+            LoopsExplanation,  # lazy: few programs need it
         )
 
         assert self._outlined is not None
@@ -94,23 +94,23 @@ class EagerFunction:
         return LoopsExplanation.of(self.name, self._outlined, file, args, kwargs)
 
     def log(self, cause: object) -> None:
-        """Warns once, at the caller's line."""
+        """Warns once per function, at the caller's line."""
         if not self._reported:
             self._reported = True
-            remedy = "\nIts loops run as Python, as its source cannot be read: define it in a file"
+            remedy = "\nIts loops run as Python because its source cannot be read: define it in a file"
             warn(f"mlirfuse runs {self.name} op by op: {cause}{remedy if self._without_source else ''}")
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
-        """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
-        type too, the trace's is raised if it has the line and the remedy. With ``fuse_cpu`` off the
-        user's own function runs, loops too: breakpoints and tracers see each line."""
+        """The first call that runs eagerly, because of ``refused``. If NumPy raises an error of the same type, raises
+        the trace's error instead where that has the line and the remedy. With ``fuse_cpu`` off the user's own function
+        runs, loops included, so that breakpoints and tracers see each line."""
         if not config.fuse_cpu:
             return self.original(*args, **kwargs)
         if refused is None:
             result = self.fn(*args, **kwargs)
             found = self._outlined
             if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
-                self.given_up = True
+                self.loops_failed = True
             else:
                 self._log_loops()
             return result
@@ -127,7 +127,7 @@ class EagerFunction:
         return result
 
     def revive(self) -> None:
-        """For arguments of other types, loops that could not be compiled are tried again."""
+        """Retries loops that could not be compiled, for arguments of other types."""
         for loop in self._outlined.loops if self._outlined else ():
             loop.dead = False
 
@@ -136,16 +136,16 @@ class EagerFunction:
         for loop in self._outlined.loops if self._outlined else ():
             if loop.refused is not None and not loop.ran:
                 where = (self.original.__code__.co_filename, loop.node.lineno)
-                self.log(located(f"a loop of it runs as Python, because of {loop.refused}", where))
+                self.log(located(f"one of its loops runs as Python, because of {loop.refused}", where))
 
 
 def types_of(leaves: Sequence) -> tuple:
-    """What decides whether a call is compiled, as cheap as can be: types, dtypes and ranks."""
+    """The types, dtypes and ranks of arguments, which decide whether a call is compiled."""
     return tuple([(x.dtype, x.ndim) if type(x) is np.ndarray else type(x) for x in leaves])
 
 
 def all_known(leaves: Sequence) -> bool:
-    """Whether arrays are of libraries whose views and copies we know."""
+    """Whether all arrays belong to known libraries (NumPy, torch, CuPy)."""
     return all(arrays.framework(leaf) in ("numpy", "torch", "cupy", None) for leaf in leaves)
 
 

@@ -1,4 +1,4 @@
-"""The default generator of random numbers: where a compiled function draws without a seed, each call brings another."""
+"""The default random generator: compiled functions that draw without a seed get a new seed at each call."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mlirfuse.runtime.arrays import spec_of
 
 
 class Generator:
-    """Seeds for calls: of a seed given once, or of the system's entropy."""
+    """A stream of seeds, from one given seed or from the system's entropy."""
 
     def __init__(self) -> None:
         self._lock = threads.lock()
-        self._numbers: np.random.Generator | None = None  # made when first asked for: np.random is slow to import
+        self._numbers: np.random.Generator | None = None  # created on first use: np.random is slow to import
 
     def seed(self, number: int | None = None) -> None:
-        """Calls from now on draw as after any other ``seed`` of this number; None: from the system's entropy again."""
+        """Restarts the stream from this number; None: from the system's entropy."""
         with self._lock:
             self._numbers = np.random.Generator(np.random.Philox(number))
 
     @property
     def drawn(self) -> np.ndarray:
-        """The next seed. Functions that draw without one capture this: it is read at each call."""
+        """The next seed. Functions that draw without one capture this property, so each call reads it anew."""
         with self._lock:
             self._numbers = self._numbers or np.random.Generator(np.random.Philox())
             return np.asarray(self._numbers.integers(2**62))
@@ -36,7 +36,8 @@ default = Generator()
 
 
 def seed_and_offset(t: Trace) -> tuple[Value, Value]:
-    """The seed of the call, and how many random ops of the function came before: no two draw the same numbers."""
+    """The call's seed, and the number of earlier random ops in the function as the offset: no two ops draw the same
+    numbers."""
     found = t.captured.get(id(default))
     if found is None:
         example, position = np.asarray(0, np.int64), len(t.block.args)

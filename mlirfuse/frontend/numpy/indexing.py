@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 
 
 def getitem(self, key):
-    """``x[key]``: a view for ints and slices, a copy for an array of positions."""
+    """``x[key]``: a view for ints and slices, a copy for index arrays."""
     t = self._trace
     parts = index_components(self, key)
     for k in parts:
@@ -26,7 +26,7 @@ def getitem(self, key):
         ):
             fail(
                 TraceError,
-                "an index that is an array of bools gives as many elements as are true, a shape that "
+                "an index that is an array of bools selects as many elements as are true, a shape that "
                 "depends on values: use "
                 "np.where(mask, x, 0), or multiply by the mask, and keep the shape",
             )
@@ -38,20 +38,20 @@ def getitem(self, key):
     if not any(is_index_array(k) for k in parts):
         if isinstance(key, tuple) and not key and not self.ndim:
             return TracedArray(t, view.value, scalar=True)
-        if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
+        if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _ellipses(key):
             return TracedArray(t, view.value, scalar=True)
         return view
     return gather(self, view, parts)
 
 
-def _plain(key) -> list:
+def _ellipses(key) -> list:
     return [k for k in (key if isinstance(key, tuple) else (key,)) if k is Ellipsis]
 
 
 def setitem(self, key, new) -> None:
-    """``x[key] = new``, made functional."""
+    """``x[key] = new``, as a functional update."""
     if self._scalar:
-        fail(TypeError, "a number does not support item assignment: it is no array")
+        fail(TypeError, "a number does not support item assignment")
     t = self._trace
     if is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and is_mask(key[0])):
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
@@ -60,7 +60,7 @@ def setitem(self, key, new) -> None:
     if any(is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
         fail(
             UnsupportedError,
-            "assignment to a mask beside other indices is not supported in a compiled function: use "
+            "assignment to a mask combined with other indices is not supported in a compiled function: use "
             "np.where(mask, new, x)",
         )
     if any(is_index_array(k) for k in parts):
@@ -70,9 +70,9 @@ def setitem(self, key, new) -> None:
     if isinstance(new, TracedArray) and new._buffer is target._buffer and new._path == target._path and not new._scalar:
         if not target._buffer.writable and target._buffer.captured is None:
             fail(ValueError, "assignment destination is read-only")
-        return  # the second half of x[k] += y, which has been written
+        return  # x[k] += y: the in-place operator has written it
     dtype = target._value.dtype
-    source = _whole(operand(t, new), dtype)
+    source = _float_as_int(operand(t, new), dtype)
     value = value_of(t, source, dtype)
     shape, own = t.shape(target._value), t.shape(value)
     while len(own) > len(shape) and own[0] == 1:
@@ -83,8 +83,8 @@ def setitem(self, key, new) -> None:
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 
 
-def _whole(source, dtype):
-    """A Python float as what NumPy stores of it in an array of integers: an int, which must fit."""
+def _float_as_int(source, dtype):
+    """A Python float as the int that NumPy stores in an array of integers; it must fit."""
     if not dtype.is_integer:
         return source
     if isinstance(source, TracedScalar) and source._weak is float:
@@ -105,11 +105,11 @@ def _set_masked(self, mask, new) -> None:
                 f"{t.hint(n)} but size of corresponding "
                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it",
             )
-    source = _whole(operand(t, new), self._value.dtype)
+    source = _float_as_int(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
         fail(
             TraceError,
-            "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
+            "x[mask] = values needs as many values as the mask has true elements, a number that depends on values: use "
             "x[...] = np.where(mask, values_of_the_shape_of_x, x); a single number can be assigned",
         )
     value = mask.value

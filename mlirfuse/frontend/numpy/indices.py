@@ -1,4 +1,4 @@
-"""Arrays of positions: elements read, and written."""
+"""Advanced indexing: gathers and scatters by index arrays."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from mlirfuse.ir.sizes import Size
 
 
 def indices_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> TracedArray:
-    """An array of positions along ``axis``, which has this extent, as integers of 32 or 64 bits. Those that are
-    constants are checked now, others, where they are ``checked`` at all, by the kernel: negative ones are then counted
-    from the start."""
+    """An index array for ``axis`` of this extent, as 32- or 64-bit integers. Checks constant indices now; the kernel
+    checks others, if ``checked``, and wraps negative ones."""
     known = known_elements(k)
     if known is not None:
         k = known
@@ -48,12 +47,12 @@ def indices_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> Trace
 
 
 def _merged_indices(x, view, parts, writing: bool) -> tuple:
-    """For a view indexed by ints and slices and the arrays of positions that are left: the view, its value with the
-    arrays' axes made one, the position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in
+    """For the view that remains after ints and slices, and its index arrays: the view, its value with the indexed axes
+    merged, the index array of the merged axis, that axis, and whether NumPy puts the index arrays' dimensions in its
     place (else first).
 
-    Of several arrays each is held to its own axis, as one past its end would be an element of the next row: clamped
-    where it is read, and where it is written beyond the end of all, which is an error there."""
+    Several indices are bounded per axis, as an index past one axis's end would address the next row: reads clamp it,
+    writes move it past the merged extent, which the kernel reports."""
     t = x._trace
     arrays, axis = [], 0
     for k in parts:
@@ -93,8 +92,8 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
 
 
 def from_start(t, index: Value, extent: Size) -> Value:
-    """Positions with negative ones counted from the end. Those before the first element stay what they are, an error
-    where they are written: counted once, they would be counted again."""
+    """The indices with negative ones wrapped once. Indices still negative stay unchanged, an error on writes: wrapped
+    here, they would wrap again."""
     counted, zero = (
         t.emit("add", index, t.builder.cast(t.builder.size(extent), index.dtype)),
         t.builder.constant(0, index.dtype),
@@ -105,7 +104,7 @@ def from_start(t, index: Value, extent: Size) -> Value:
 
 
 def gather(x, view, parts) -> TracedArray:
-    """``view`` is ``x`` indexed by the ints and slices of ``parts``; what is left are the arrays of positions."""
+    """Reads ``view``, which is ``x`` indexed by the ints and slices of ``parts``, at the index arrays that remain."""
     t = x._trace
     _, value, index, axis, in_place = _merged_indices(x, view, parts, writing=False)
     result = TracedArray(t, t.emit("take", value, index, axis=axis))
@@ -120,8 +119,8 @@ def gather(x, view, parts) -> TracedArray:
 
 
 def _gathered(t, created: Value, others, axis: int, rank: int):
-    """How NumPy lays out elements at positions: the ``rank`` dimensions of the positions, from ``axis`` on, outside of
-    the others, which keep their order and have the strides ``others``."""
+    """A gather's result in NumPy's memory layout: the index dimensions, ``rank`` from ``axis`` on, outermost, then the
+    others in the order of their strides ``others``."""
     shape = t.shape(created)
     rest = [*range(axis), *range(axis + rank, created.rank)]
     order = order_of(t, others, [shape[d] for d in rest])
@@ -129,14 +128,14 @@ def _gathered(t, created: Value, others, axis: int, rank: int):
 
 
 def scatter(x, parts, new) -> None:
-    """``x[parts] = new`` with arrays of positions among the parts."""
+    """``x[parts] = new`` with index arrays among the parts."""
     t = x._trace
     view = basic_view(x, [slice(None) if is_index_array(k) else k for k in parts])
     view, value, index, axis, in_place = _merged_indices(x, view, parts, writing=True)
     shape = t.shape(value)
     inner = shape[:axis] + t.shape(index) + shape[axis + 1 :]
     source = TracedArray(t, value_of(t, operand(t, new), value.dtype))
-    if not in_place and axis != 0:  # NumPy's result has the positions' dimensions first
+    if not in_place and axis != 0:  # NumPy's result has the index dimensions first
         rank = index.rank
         first = broadcast_to(source, [t.sym(n) for n in t.shape(index) + shape[:axis] + shape[axis + 1 :]])
         source = moveaxis(first, range(rank), range(axis, axis + rank))

@@ -1,5 +1,5 @@
-"""What the user's code asks of objects themselves and not of their elements: their class, identity, attributes, bytes.
-In a rebuilt function these see what stand-ins stand for."""
+"""Queries about objects themselves rather than their elements: class, identity, attributes, bytes. In a rebuilt
+function they answer for the object that a stand-in represents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 
 
 def is_stand_in(x: Any) -> bool:
-    """Whether ``x`` stands for an array or a number."""
+    """Whether ``x`` is a traced array, number or size."""
     return isinstance(x, (TracedArray, SymInt))
 
 
 def type_of(x: Any) -> type:
-    """What ``type`` gives for what a stand-in stands for."""
+    """``type(x)``; for a stand-in, the type that it represents."""
     if isinstance(x, TracedArray):
         return x._stands_for
     return int if isinstance(x, SymInt) else type(x)
@@ -41,21 +41,21 @@ class _TypeMeta(type):
 
 
 class Type(type, metaclass=_TypeMeta):
-    """``type``, which knows stand-ins."""
+    """``type``, answering for stand-ins."""
 
 
 def is_instance(x, kinds):
-    """``isinstance``, which knows stand-ins."""
+    """``isinstance``, answering for stand-ins."""
     return issubclass(type_of(x), kinds) if is_stand_in(x) else isinstance(x, kinds)
 
 
 def has_attribute(x, name):
-    """``hasattr``, which knows stand-ins."""
+    """``hasattr``, answering for stand-ins."""
     return hasattr(type_of(x), name) if is_stand_in(x) else hasattr(x, name)
 
 
 def attribute(x, name, *default):
-    """``getattr``, which takes no default for what stand-ins alone do not have."""
+    """``getattr``; raises, despite a default, for attributes that only stand-ins lack."""
     if not (default and is_stand_in(x)):
         return getattr(x, name, *default)
     if not hasattr(type_of(x), name):
@@ -67,7 +67,7 @@ def attribute(x, name, *default):
 
 
 def length(x):
-    """``len``, of a traced array a size."""
+    """``len``; of a traced array, a symbolic size."""
     return x.shape[0] if isinstance(x, TracedArray) and x.ndim else len(x)
 
 
@@ -77,7 +77,7 @@ def identity(x):
 
 
 def of_memory(name: str):
-    """``bytes``, ``bytearray`` or ``memoryview`` as it is called: of an array, its memory."""
+    """A replacement for ``bytes``, ``bytearray`` or ``memoryview``, which would read an array's memory."""
     kind = getattr(builtins, name)
 
     def call(*args, **kwargs):
@@ -89,12 +89,12 @@ def of_memory(name: str):
 
 
 def of_class(function):
-    """A library's question about the class of its only argument, as it is traced."""
+    """A traceable version of a library's query about its only argument's class."""
     return lambda x: function(np.empty(0) if is_stand_in(x) and type_of(x) is np.ndarray else x)
 
 
 def without_stand_ins(function):
-    """A function of the standard library that looks into its arguments in C, as it is traced."""
+    """A traceable version of a standard library function whose C code inspects its arguments."""
 
     def call(*args, **kwargs):
         leaves, _ = trees.flatten((args, kwargs))
@@ -105,11 +105,12 @@ def without_stand_ins(function):
     return call
 
 
-_SINGLE_INTS = range(-5, 257)  # of which Python has one object each
+_SINGLE_INTS = range(-5, 257)  # which Python caches
 
 
 def are_one(a: Any, b: Any) -> bool:
-    """``a is b``, of what stand-ins stand for. Two arguments that are one object are a specialization of their own."""
+    """``a is b``, for the objects that stand-ins represent. Two arguments that are one object have their own
+    specialization."""
     if a is b:
         return True
     if not is_stand_in(a):
@@ -120,7 +121,7 @@ def are_one(a: Any, b: Any) -> bool:
         return _one_number(a, b)
     t = a._trace
     first, second = t.leaf_of.get(id(a)), t.leaf_of.get(id(b))
-    if first is None:  # a new array of the function's
+    if first is None:  # an array that the function created
         return False
     if second is None:
         return False if is_stand_in(b) else give_up("the identity of an array from around the function")
@@ -129,7 +130,7 @@ def are_one(a: Any, b: Any) -> bool:
 
 
 def _one_number(a: Any, b: Any) -> bool:
-    """Whether two numbers of a type are one object: of booleans and small integers, those that are equal."""
+    """Whether two numbers of one type are the same object: equal booleans or small integers are."""
     kind = type_of(a)
     if kind in (bool, np.bool_):
         return bool(a) == bool(b)
@@ -147,7 +148,7 @@ def _is_given(x: Any) -> bool:
 
 
 def concrete_keys(tree: trees.Tree) -> trees.Tree:
-    """The structure of a result, with numbers for the stand-ins among the keys of its dicts."""
+    """A result's structure, with numbers in place of stand-ins among dict keys."""
 
     def number(key: Any) -> Any:
         if isinstance(key, tuple) and type(key) is tuple:

@@ -1,7 +1,7 @@
-"""``mlirfuse.jit`` over NumPy functions: calls, their structure, and what a trace gives the miss path.
+"""``mlirfuse.jit`` for NumPy functions: argument handling, and traces for calls with a new signature.
 
-A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.specializations`. Here a kind is a trace of the function.
+A C++ dispatcher runs calls whose signature it has seen. A new one goes to :mod:`mlirfuse.runtime.specializations`,
+which asks this module for a specialization: a trace of the function with its guards.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ if TYPE_CHECKING:
 
 build(pipelines.fusion_to_segments())  # imports the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
-_USUAL = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaves that are what they seem
-_TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
-_AS_IT_IS = object()  # begins the keys of calls with what has no type here: strings, dates, objects, records
-_MOST_OPS = 2000  # of a trace, where the function may run as it is instead
-_MOST_OPS_OF_LOOPS = 500  # that are unrolled: longer ones stay loops, if they can
+_EXACT_TYPES = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaf types that need no conversion
+_TRACES_WITH_EFFECTS = 2  # the first call may have effects that later ones lack: fill a cache, say
+_UNSUPPORTED_DTYPE = object()  # marks keys of calls with unsupported dtypes: strings, dates, objects, records
+_MOST_OPS = 2000  # limit of a trace where the function can run eagerly instead
+_MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
 
 
 class Entry(Source):
-    """A function with one structure of arguments: its kinds, and the arrays captured from around it, which calls bring
-    behind the leaves."""
+    """A function with one structure of arguments: its specializations, and the arrays captured from its scope, which
+    each call appends to the leaves."""
 
     owner: Jitted
 
@@ -82,10 +82,10 @@ class Entry(Source):
         progress.follow()
         self.owner, self.tree, self.name = owner, tree, owner.__name__
         self.captured: list[Captured] = []
-        self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects
-        self.refused: set[tuple] = set()  # by types_of: calls that are not compiled
-        self._with_graph_breaks: set[tuple] = set()  # and those that run in pieces
-        self._tried: set[tuple] = set()  # refused for loops, which may turn out to run as Python
+        self._effects: dict[tuple, int] = {}  # number of traces with this key that had effects
+        self.refused: set[tuple] = set()  # by types_of: calls that run eagerly
+        self._with_graph_breaks: set[tuple] = set()  # by types_of: calls that run with graph breaks
+        self._tried: set[tuple] = set()  # rejected for their loops, which may yet run as Python
         self.statics = owner._static_leaves(tree)
         self.specializations = Specializations(self, self.statics)
         self.dispatch = self.specializations.dispatch
@@ -93,15 +93,15 @@ class Entry(Source):
         self.only_leaves = not keyword.children and all(child.kind == "leaf" for child in positional.children)
 
     def read_captured(self) -> list:
-        """The captured arrays that are there now. Raises LookupError, AttributeError or ValueError where they are not
-        where they were."""
+        """The captured arrays' current values. Raises LookupError, AttributeError or ValueError where one has been
+        removed."""
         return [c.read() for c in self.captured]
 
-    # ---- the miss path's questions
+    # ---- Source: what the miss path calls
 
     def describe(self, leaves: Sequence) -> Call | None:
         count = self.tree.leaves
-        if len(leaves) < count + len(self.captured):  # the call was made plain before a trace found them
+        if len(leaves) < count + len(self.captured):  # the call came in before a trace captured arrays
             return None
         leaves = [arrays.host_array(leaf) for leaf in leaves]
         try:
@@ -109,7 +109,7 @@ class Entry(Source):
         except UnsupportedError as error:
             if not (self.may_fall_back() and _all_numpy(leaves)):
                 raise
-            return Call(leaves, [], (_AS_IT_IS, types_of(leaves)), "cpu", refused=error)
+            return Call(leaves, [], (_UNSUPPORTED_DTYPE, types_of(leaves)), "cpu", refused=error)
         self._check_one_device(leaves)
         key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
         device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
@@ -142,43 +142,43 @@ class Entry(Source):
         return spec
 
     def make(self, call: Call) -> Specialization | None:
-        """A trace; None where the function is to run as it is: it has effects, or what a trace cannot follow."""
+        """Traces the call; None where the function runs eagerly, because it has effects or cannot be traced."""
         types = types_of(call.leaves[: self.tree.leaves])
-        if call.key[0] is _AS_IT_IS:
+        if call.key[0] is _UNSUPPORTED_DTYPE:
             self._refuse(types)
             return None
         if types in self.refused or self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
             return None
         if not self.may_fall_back():
             return self.trace(call)
-        if call.aliases and types in self._with_graph_breaks:  # which are for arrays that lie apart
+        if call.aliases and types in self._with_graph_breaks:  # these require arrays that do not overlap
             return None
-        if self.owner.lifts(call):
+        if self.owner.outlines(call):
             self._tried.add(types)
             self._refuse(types)
             return None
         device_loops = self.device_loops(call)
         if device_loops is not None and device_loops.unrolls:
-            return programs.kind_of(call, self.name, device_loops)
+            return programs.specialization_of(call, self.name, device_loops)
         try:
-            kind = self.trace(call, self.most_ops(call, device_loops))
+            found = self.trace(call, self.most_ops(call, device_loops))
             numpys = not self.owner.lowering_requested and _all_numpy(call.leaves)
             if (
-                numpys and not kind.assumes.values and boundary_writes.alone(kind.graph)
-            ):  # whatever the numbers among the leaves
+                numpys and not found.assumes.values and boundary_writes.alone(found.graph)
+            ):  # whatever the values of scalar leaves
                 self._refuse(types)
                 return None
-            return kind
+            return found
         except SideEffect as effect:
             if device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
             if self._effects[call.key] == _TRACES_WITH_EFFECTS:
                 self._refuse(types)
             self.owner.eager.log(effect)
         except TooLong as error:
             if device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             self._refuse(types)
             if self._loops(call):
                 self._tried.add(types)
@@ -189,12 +189,12 @@ class Entry(Source):
                 raise
             followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
             if followed and device_loops is not None:
-                return programs.kind_of(call, self.name, device_loops)
+                return programs.specialization_of(call, self.name, device_loops)
             if followed and not isinstance(error, TorchFunctionError) and self.owner.with_graph_breaks(call.leaves):
                 self._with_graph_breaks.add(types)
                 if call.aliases:
                     return None
-                return programs.kind_of(call, self.name, self._graph_breaks())
+                return programs.specialization_of(call, self.name, self._graph_breaks())
             if not _all_numpy(call.leaves):
                 raise
             self._refuse(types)
@@ -205,20 +205,21 @@ class Entry(Source):
         return not self.owner.lowering_requested and config.fuse_cpu and self.owner.has_loops(call.leaves)
 
     def most_ops(self, call: Call, device_loops: DeviceLoopProgram | None) -> int:
-        """Of a trace, where there is another way."""
+        """The limit on a trace's ops, where the call can run another way."""
         return _MOST_OPS_OF_LOOPS if device_loops is not None or self._loops(call) else _MOST_OPS
 
     def lowered(self, call: Call, most_ops: int | None = None) -> LoweredFunction:
-        """The call on its way down. Raises as :meth:`trace` does."""
+        """The traced call, lowered level by level on request. Raises as :meth:`trace` does."""
         return LoweredFunction(self, self.trace(call, most_ops), call)
 
     def _graph_breaks(self) -> GraphBreakProgram:
-        from mlirfuse.frontend.numpy.graph_breaks import program  # late: a function that is traced whole needs none
+        from mlirfuse.frontend.numpy.graph_breaks import program  # lazy: a function without graph breaks needs none
 
         return program.GraphBreakProgram(self.owner.fn, self.tree, self._eagerly_of, self.owner._watch_scope)
 
     def device_loops(self, call: Call) -> DeviceLoopProgram | None:
-        """The function with its loops left to Python, for calls with arrays of torch or CuPy."""
+        """The function with its loops left to Python and the straight-line regions compiled, for arrays of torch or
+        CuPy."""
         if _all_numpy(call.leaves) or not (_all_known(call.leaves) and self.owner.with_graph_breaks(call.leaves)):
             return None
         if not self.owner.eager.jumps_back:
@@ -234,7 +235,7 @@ class Entry(Source):
             return None
 
     def _eagerly_of(self, leaves: list, refused: Any) -> Any:
-        """A call with these leaves that runs as it is; where that is not NumPy's business, raises why it does."""
+        """Runs the call eagerly; raises the reason where eager execution does not apply."""
         error = refused if isinstance(refused, Exception) else None if refused is None else TraceError(str(refused))
         if error is not None and not _all_numpy(leaves):
             raise error
@@ -243,25 +244,25 @@ class Entry(Source):
         return self.owner.eager.first(error, leaves, {})
 
     def _is_refused(self, call: Call) -> bool:
-        """Whether there is nothing to run but the function itself."""
+        """Whether the function can only run eagerly."""
         return types_of(call.leaves[: self.tree.leaves]) in self.refused or call.key in self._effects
 
     def _refuse(self, types: tuple) -> None:
-        """From now on calls with arguments of these types run as they are."""
+        """Marks calls with arguments of these types to run eagerly."""
         self.refused.add(types)
         self.owner.eager.revive()
         if self.only_leaves:
             self.owner._set_plain(self.tree.leaves, self._fast)
 
     def _fast(self, *leaves):
-        """A call with nothing but leaves, some of which are not compiled."""
+        """A call whose arguments are all leaves, some of types that are not compiled."""
         if types_of(leaves) in self.refused and config.fuse_cpu and self.may_fall_back():
             return self.owner.eager.fn(*leaves)
         return self.owner._dispatch(self, leaves)
 
     def trace(self, call: Call, most_ops: int | None = None) -> TracedSpecialization:
-        """A new kind for ``call``. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong` for a
-        trace of more than ``most_ops``."""
+        """A new specialization for ``call``. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong`
+        for a trace of more than ``most_ops``."""
         count = self.tree.leaves
         specs = call.specs[:count]
         on_cpu = self.target(call.leaves).name == "cpu"
@@ -271,9 +272,9 @@ class Entry(Source):
             return tracing.trace(self.owner.fn, specs, self.tree, None, aliases, most_ops, checks, call.leaves[:count])
 
         traced = trace(call.aliases)
-        if call.aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
+        if call.aliases and not traced.mutated:  # aliases do not matter: share the trace
             traced = trace({})
-        captured_at = [count + self._place(c) for c in traced.captured]
+        captured_at = [count + self._captured_index(c) for c in traced.captured]
         self.owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *self.captured)})
         brought = self.captured[len(call.leaves) - count :]
         call.leaves += [c.array for c in brought]
@@ -285,11 +286,11 @@ class Entry(Source):
         late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
         if late:
             graph.aliases, own = {}, own | set(traced.mutated)
-        kind: Callable[..., TracedSpecialization] = TracedSpecialization
+        make: Callable[..., TracedSpecialization] = TracedSpecialization
         if pipelines.complex_kernels(graph):
             graph = graph.copy()
-            kind = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
-        return kind(
+            make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
+        return make(
             graph,
             [*traced.arg_leaves, *captured_at],
             Assumptions(
@@ -312,8 +313,8 @@ class Entry(Source):
             identical=(count, overlap.identical(call.leaves, count)) if traced.compares else None,
         )
 
-    def _place(self, captured: Captured) -> int:
-        """The position of a captured array among those that every call brings."""
+    def _captured_index(self, captured: Captured) -> int:
+        """The index of a captured array among those that each call appends."""
         ways = {(id(root), steps) for root, steps in captured.paths}
         for k, known in enumerate(self.captured):
             if known.array is captured.array or (ways and ways == {(id(root), steps) for root, steps in known.paths}):
@@ -336,14 +337,14 @@ class Entry(Source):
         return result
 
     def loops_ran(self) -> None:
-        """After a call with its loops lifted: where none of them ran natively, calls like it are traced."""
-        if self.owner.eager.given_up and self._tried:
+        """After a call with its loops outlined: if none of them ran natively, later calls are traced."""
+        if self.owner.eager.loops_failed and self._tried:
             self.refused -= self._tried
             self._tried.clear()
             self.owner._clear_plain()
 
     def without_kernels(self, call: Call) -> None:
-        """NumPy runs it at less cost."""
+        """Marks calls like this one to run in NumPy, which is cheaper."""
         if self.may_fall_back() and not self.owner.lowering_requested and _all_numpy(call.leaves):
             self._refuse(types_of(call.leaves[: self.tree.leaves]))
 
@@ -378,7 +379,8 @@ class Entry(Source):
 
 
 class Jitted(_native.Function):
-    """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
+    """A function compiled by :func:`mlirfuse.jit`. Call it like the function; :meth:`lower` shows its stages of
+    compilation."""
 
     __name__: str
     __qualname__: str
@@ -413,8 +415,8 @@ class Jitted(_native.Function):
     # ---- calls
 
     def __reduce__(self):
-        """A decorated function is pickled by its name, as functions are; another one (a lambda, a function in a
-        function) by the function that it was made of, which cloudpickle takes."""
+        """A decorated function is pickled by name, as functions are; any other (a lambda, a local function) by the
+        function that it wraps, which cloudpickle accepts."""
         found: Any = sys.modules.get(self.__module__)
         for name in self.__qualname__.split("."):
             found = getattr(found, name, None)
@@ -427,12 +429,12 @@ class Jitted(_native.Function):
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args, kwargs):
-        """Any call; those that :meth:`_set_plain` covers come here only the first time."""
+        """The general call; calls that :meth:`_set_plain` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
         for k, leaf in enumerate(leaves):
-            if leaf.__class__ in _USUAL:
+            if leaf.__class__ in _EXACT_TYPES:
                 continue
-            if isinstance(leaf, _TRACED):  # called by a function that is being traced: a part of it
+            if isinstance(leaf, _TRACED):  # called by a function that is being traced: inline it
                 return as_traced(self.fn)(*args, **kwargs)
             leaves[k] = arrays.host_array(leaf)
             if leaves[k] is not leaf:
@@ -449,13 +451,13 @@ class Jitted(_native.Function):
             entry.loops_ran()
             return result
 
-    _raised = staticmethod(tracebacks.shorten)  # is told what a call raises
+    _raised = staticmethod(tracebacks.shorten)  # receives each exception that a call raises
 
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
-        """Calls with the arrays captured from around the function behind the leaves."""
+        """Runs a call with the captured arrays appended to the leaves."""
         try:
             captured = entry.read_captured()
-        except (LookupError, AttributeError, ValueError):  # they are not where they were: trace again
+        except (LookupError, AttributeError, ValueError):  # a captured array was removed: trace again
             self._forget()
             entry, captured = self._entry(entry.tree), []
         return entry.dispatch(*leaves, *captured)
@@ -486,11 +488,11 @@ class Jitted(_native.Function):
             at += child.leaves
         return out
 
-    # ---- what is read from around the function
+    # ---- the function's scope: globals and closure variables
 
     def _watch_scope(self, scope: list[tuple[Any, str, Any]], inputs: set[int]) -> None:
-        """Calls look from now on whether what a trace read from around the function is the same. ``inputs``: the ids of
-        the arrays that are arguments, of this kind or of another: their elements may change."""
+        """Makes later calls check that what a trace read from the function's scope has not changed. ``inputs``: ids of
+        arrays that are arguments of some specialization: their elements may change."""
         self._watch = [w for w in self._watch if not (isinstance(w[2], Elements) and id(w[2].array) in inputs)]
         for watched in scope:
             if isinstance(watched[2], Elements) and id(watched[2].array) in inputs:
@@ -500,7 +502,7 @@ class Jitted(_native.Function):
                 self._set_watched(True)
 
     def _check_scope(self) -> None:
-        """Forgets everything if a number or string that the function reads from around it is another now."""
+        """Drops all specializations if a number or string that the function reads from its scope has changed."""
         for namespace, name, value in self._watch if config.guards else ():
             now = read_scope(namespace, name)
             if now is not value and not unchanged(now, value):
@@ -514,38 +516,39 @@ class Jitted(_native.Function):
 
     @property
     def lowering_requested(self) -> bool:
-        """Whether the caller said how calls are to be compiled."""
+        """Whether the caller chose a lowering path or passes."""
         return self.lowering_path is not None or self.schedule is not None or self.target not in (None, "cpu")
 
     def with_graph_breaks(self, leaves: Sequence) -> bool:
-        """Whether what a trace cannot follow to its end may run in pieces; NumPy's loops are better run natively."""
+        """Whether a function that cannot be traced to its end may run with graph breaks; loops over NumPy arrays run
+        natively instead."""
         return not self.lowering_requested and config.fuse_cpu and not self.has_loops(leaves)
 
     def has_loops(self, leaves: Sequence) -> bool:
         """Whether the function has loops that may run natively in a call with these arguments."""
-        return _all_numpy(leaves) and self.eager.outlined and not self.eager.given_up
+        return _all_numpy(leaves) and self.eager.outlined and not self.eager.loops_failed
 
-    def lifts(self, call: Call) -> bool:
-        """Whether a call is to run with the function's loops lifted, not traced."""
+    def outlines(self, call: Call) -> bool:
+        """Whether a call runs with the function's loops outlined rather than traced."""
         return not self.lowering_requested and config.fuse_cpu and _all_numpy(call.leaves) and self.eager.preferred
 
-    # ---- looking inside
+    # ---- inspection
 
-    def kind_of(self, *args):
-        """The kind that a call with these arguments, which has run before, belongs to; its leaves and sizes. Raises
+    def specialization_of(self, *args):
+        """The specialization of a call with these arguments, which must have run before; its leaves and sizes. Raises
         LookupError."""
         leaves, tree = trees.flatten((args, {}))
         entry = self._entries[tree]
         call = entry.describe([*leaves, *entry.read_captured()])
-        kind = None if call is None else entry.specializations.find(call)
-        if call is None or kind is None:
+        found = None if call is None else entry.specializations.find(call)
+        if call is None or found is None:
             raise LookupError(f"{self.__name__} has not run with such arguments")
-        return kind, call.leaves, kind.env(call)
+        return found, call.leaves, found.env(call)
 
     @tracebacks.shortened
     def lower(self, *args, **kwargs) -> LoweredFunction:
-        """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing
-        yet."""
+        """A call with these arguments at each level of lowering: see :class:`mlirfuse.inspect.lowered.Lowered`.
+        Compiles nothing yet."""
         leaves, tree = trees.flatten((args, kwargs))
         entry = Entry(self, tree)
         call = entry.describe(leaves)
@@ -556,15 +559,17 @@ class Jitted(_native.Function):
 
     @tracebacks.shortened
     def explain(self, *args, **kwargs) -> Explained:
-        """What becomes of a call with these arguments, for people: ``print`` it, or ``.save("f.html")``. See
-        :class:`mlirfuse.inspect.explain.Explanation`. A function that is not compiled whole runs on copies of them."""
-        from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
+        """How a call with these arguments is compiled and run: ``print`` it, or ``.save("f.html")``. See
+        :class:`mlirfuse.inspect.explain.Explanation`. A function that is not compiled as one graph runs on copies of
+        the arguments."""
+        from mlirfuse.inspect.explain import Explanation  # lazy: few programs need it
 
         return self._explained(args, kwargs, Explanation.of)
 
     @tracebacks.shortened
     def kernels(self, *args, **kwargs) -> int:
-        """How many kernels a call with these arguments launches; of loops that run natively, how often one does."""
+        """The number of kernels that a call with these arguments launches; of loops that run natively, of their first
+        run."""
         found = self._explained(args, kwargs, lambda lowered: lowered)
         return found.kernels if isinstance(found, LoweredFunction) else found.launches
 
@@ -576,29 +581,32 @@ class Jitted(_native.Function):
 
 
 class LoweredFunction(Lowered):
-    """A call of a jitted function on its way down: see :mod:`mlirfuse.inspect.lowered`."""
+    """A call of a jitted function at each level of lowering: see :mod:`mlirfuse.inspect.lowered`."""
 
-    def __init__(self, entry: Entry, kind: TracedSpecialization, call: Call):
-        env = kind.env(call)
-        super().__init__(entry.name, kind, kind.arguments(call.leaves, env), env, entry.target(call.leaves))
+    def __init__(self, entry: Entry, specialization: TracedSpecialization, call: Call):
+        env = specialization.env(call)
+        super().__init__(
+            entry.name, specialization, specialization.arguments(call.leaves, env), env, entry.target(call.leaves)
+        )
         self._entry, self._call = entry, call
 
     def compile(self) -> CompiledFunction:
-        """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
+        """The compiled call, a callable for arguments of this specialization. Raises where this machine cannot run
+        it."""
         kernels = self.load()
         return CompiledFunction(self._entry, self._specialization, self._call, kernels)
 
 
 class CompiledFunction:
-    """A compiled call: takes arguments of the kind that it was compiled for, other sizes included, and no others.
+    """A compiled call: takes arguments of the specialization that it was compiled for, other sizes included.
 
-    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of
-    another kind.
+    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments that
+    need another specialization.
     """
 
-    def __init__(self, entry: Entry, kind: Specialization, call: Call, kernels: int):
+    def __init__(self, entry: Entry, specialization: Specialization, call: Call, kernels: int):
         self._entry, self.kernels = entry, kernels
-        self._specializations = OneSpecialization(entry, kind, call, entry.statics)
+        self._specializations = OneSpecialization(entry, specialization, call, entry.statics)
 
     @tracebacks.shortened
     def __call__(self, *args, **kwargs):

@@ -1,9 +1,9 @@
-"""How the arrays of a trace would lie in memory if NumPy made them.
+"""The memory layout that NumPy would give to the arrays of a trace.
 
-NumPy gives what it computes of arrays the order of their dimensions in memory (``order="K"``), and makes a view of a
-reshape where strides allow one. Strides here are in elements, symbolic, and those that NumPy's array would have.
-Kernels write results row-major, with their dimensions in that order (:func:`order_of`). What depends on how the strides
-of an argument compare is a condition of the trace.
+NumPy lays out results in the dimension order of the operands (``order="K"``), and a reshape is a view where strides
+allow one. Strides here count elements, are symbolic, and are those that NumPy's array would have. Kernels write results
+row-major, with dimensions permuted to that order (:func:`order_of`). A layout that depends on how an argument's strides
+compare becomes a condition of the trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_THE_FIRST = {"set_slice", "scatter", "index_put_accumulate", "update", "posi
 
 
 def strides_of(t: Trace, value: Value) -> Strides | None:
-    """The strides of a value as NumPy would lay it out; None where that is not known."""
+    """The strides that NumPy would give a value; None where unknown."""
     pending = [value]
     while pending:
         v = pending[-1]
@@ -44,23 +44,23 @@ def strides_of(t: Trace, value: Value) -> Strides | None:
 
 
 def strides_of_array(t: Trace, x: TracedArray) -> Strides | None:
-    """The strides of an array of the trace: of a view, in the memory of what it is a view of."""
+    """The strides of a traced array; of a view, within its base's memory."""
     origin = x._buffer.origin
     return along(t, strides_of(t, origin), origin.shape, x._path)
 
 
 def along(t: Trace, strides: Strides | None, shape: Sequence[Size], path: Sequence) -> Strides | None:
-    """The strides of the view by the steps ``path``; a reshape that is no view is a row-major copy."""
+    """The strides of the view at the steps ``path``; a reshape that must copy is row-major."""
     for step in path:
         if strides is not None:
-            strides = _through(t, step, tuple(map(t.canonical, shape)), strides)
-        elif isinstance(step, vw.Reshape):  # a view or a copy
+            strides = _through_step(t, step, tuple(map(t.canonical, shape)), strides)
+        elif isinstance(step, vw.Reshape):  # may be a view or a copy
             strides = None
         shape = step.out(shape)
     return strides
 
 
-def _through(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
+def _through_step(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
     if isinstance(step, vw.Permute):
         return tuple(strides[d] for d in step.dims)
     if isinstance(step, vw.Reshape):
@@ -89,19 +89,19 @@ def _through(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None
 
 
 def is_view(t: Trace, strides: Strides | None, shape: Sequence[Size], new: Sequence[Size]) -> bool:
-    """Whether NumPy surely makes a view of the reshape to ``new``."""
+    """Whether the reshape to ``new`` is a view in every call."""
     if strides is None:
         return False
     return noop.reshaped_strides(tuple(map(t.canonical, shape)), strides, tuple(map(t.canonical, new))) is not None
 
 
 def may_be_view(t: Trace, strides: Strides, shape: Sequence[Size], new: Sequence[Size]) -> bool:
-    """Whether NumPy makes a view of the reshape in the call that is traced."""
+    """Whether the reshape to ``new`` is a view in the traced call."""
     return noop.reshaped_strides(*map(t.hints_of, (shape, strides, new))) is not None
 
 
 def is_row_major(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> bool:
-    """Whether an array surely is row-major without gaps."""
+    """Whether an array is C-contiguous in every call."""
     if strides is None:
         return False
     shape = tuple(map(t.canonical, shape))
@@ -110,18 +110,18 @@ def is_row_major(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> bo
 
 
 def is_column_major(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> bool:
-    """Whether an array surely is column-major without gaps."""
+    """Whether an array is F-contiguous in every call."""
     return strides is not None and is_row_major(t, strides[::-1], tuple(shape)[::-1])
 
 
 def order_of(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> tuple[int, ...]:
-    """The dimensions from the outermost in memory to the innermost, as a copy in NumPy's order "K" has them."""
+    """The dimensions from outermost to innermost in memory, as a copy with order "K" has them."""
     dims = tuple(range(len(shape)))
     if strides is None or len(dims) < 2 or is_row_major(t, strides, shape):
         return dims
     if is_column_major(t, strides, shape):
         return dims[::-1]
-    out: list[int] = []  # sorted by the stride, equal ones as they come
+    out: list[int] = []  # a stable sort by stride
     for axis in dims:
         at = next((k for k, d in enumerate(out) if not _at_most(t, strides[axis], strides[d])), len(out))
         out.insert(at, axis)
@@ -129,7 +129,7 @@ def order_of(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> tuple[
 
 
 def packed(shape: Sequence[Size], order: Sequence[int]) -> Strides:
-    """The strides, by dimension, of an array without gaps whose dimensions lie in this order."""
+    """The strides, by dimension, of a gap-free array with this dimension order."""
     inner = sz.contiguous_strides([shape[k] for k in order])
     out: list[Size] = [0] * len(order)
     for k, d in enumerate(order):
@@ -138,7 +138,7 @@ def packed(shape: Sequence[Size], order: Sequence[int]) -> Strides:
 
 
 def checked_order(order: str | None) -> str:
-    """One of NumPy's orders, "K" for None. Raises ValueError for others."""
+    """The order as 'C', 'F', 'A' or 'K'; None gives 'K'. Raises TypeError or ValueError for others."""
     if order is None:
         return "K"
     if not isinstance(order, str):
@@ -149,7 +149,7 @@ def checked_order(order: str | None) -> str:
 
 
 def forced(t: Trace, value: Value, order: str, strides: Strides | None = None) -> Value:
-    """``value``, which has just been made, laid out in one of NumPy's orders; ``strides``: of what "A" and "K" keep."""
+    """A fresh ``value`` in one of NumPy's orders; ``strides``: the layout that "A" and "K" keep."""
     shape = t.shape(value)
     dims = tuple(range(len(shape)))
     if order == "F" or (order == "A" and is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)):
@@ -160,11 +160,11 @@ def forced(t: Trace, value: Value, order: str, strides: Strides | None = None) -
     return value
 
 
-# ---- what ops give
+# ---- layouts of op results
 
 
 def _sources(value: Value) -> list[Value]:
-    """The operands whose layout decides that of ``value``."""
+    """The operands that determine the layout of ``value``."""
     op = value.op
     if op is None or op.row.kind in ("create", "random"):
         return []
@@ -212,9 +212,9 @@ def _reduced(t: Trace, op: Op, strides: Strides, shape: Strides) -> Strides:
 
 
 def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
-    """The order of dimensions that NumPy's iterators choose for a result of operands: by their strides, row-major where
-    these do not decide or disagree."""
-    out: list[int] = []  # from the innermost
+    """The dimension order that NumPy's iterators choose for a result: by the operands' strides, row-major where these
+    are equal or conflict."""
+    out: list[int] = []  # innermost first
     for axis in reversed(range(len(strides[0]))):
         at = len(out)
         for place in reversed(range(len(out))):
@@ -229,7 +229,7 @@ def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> 
 
 
 def _lies_inside(t: Trace, axis: int, other: int, strides, shapes) -> bool | None:
-    """Whether ``axis`` lies inside of ``other``, which is behind it; None where no operand has both."""
+    """Whether ``axis`` must move inside ``other``, which follows it; None where no operand has both."""
     found = None
     for given, shape in zip(strides, shapes):
         a, b = given[axis], given[other]

@@ -1,4 +1,4 @@
-"""Looking into the user's objects: their attributes, and the names in the code of functions."""
+"""Inspection of user objects: attributes, and names in functions' code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN_TYPES = (
 
 
 def namespace_of(value):
-    """Where the attributes of a user's object or class are read from; None for anything else."""
+    """The namespace of a user's object or class; None for anything else."""
     if isinstance(value, type):
         return (
             value
@@ -42,8 +42,8 @@ def namespace_of(value):
 
 
 def attribute_of(value, name: str) -> tuple:
-    """Where :func:`read_scope` finds an attribute of a user's object or class, and what it is; None twice for what
-    running code alone can tell, as of properties."""
+    """The location for :func:`read_scope` of a user object's attribute, and its value; (None, None) for attributes that
+    need code to run, such as properties."""
     inside = {} if isinstance(value, type) else namespace_of(value)
     if name in inside:
         return inside, inside[name]
@@ -54,13 +54,12 @@ def attribute_of(value, name: str) -> tuple:
                 return kind, found
             return (
                 (None, None) if hasattr(type(found), "__get__") else (value, found)
-            )  # of the object: it may get one of its own
+            )  # of the object: it may get its own attribute
     return None, None
 
 
 def data_of(value) -> list[tuple]:
-    """The attributes of an object or a class that are no methods, properties or the like: its own, then those of its
-    classes."""
+    """The data attributes (not methods, properties …) of an object or class: its own, then its classes'."""
     kind = value if isinstance(value, type) else type(value)
     own = {} if kind is value else vars(value)
     names = _class_data(kind, sum(len(vars(base)) for base in kind.__mro__))
@@ -69,7 +68,7 @@ def data_of(value) -> list[tuple]:
 
 @functools.lru_cache
 def _class_data(kind: type, attributes: int) -> list[str]:
-    """The names of the data that a user's class, with so many attributes, holds."""
+    """The names of data attributes of a user's class; ``attributes``: their number, part of the cache key."""
     found = {
         name: held
         for base in reversed(kind.__mro__)
@@ -80,7 +79,7 @@ def _class_data(kind: type, attributes: int) -> list[str]:
 
 
 def words_of(code) -> set[str]:
-    """The names and strings in a function's code and the functions within it."""
+    """The names and strings in a function's code, nested functions included."""
     out = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, str):

@@ -1,4 +1,4 @@
-"""What users pass to functions, as traced arrays and as values of a type."""
+"""Conversion of users' operands to traced arrays and values of a dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlirfuse.ir.graph import Value
 
 
 def trace_of(*xs):
-    """The trace that the operands belong to, or the one in progress."""
+    """The trace that the operands belong to, or the current one."""
     for x in xs:
         if isinstance(x, TracedArray):
             return x._trace
@@ -35,13 +35,12 @@ def is_array(x) -> bool:
 
 
 def operand(t, x):
-    """``x`` as what the functions below compute with: a traced array, a SymInt or a Python or NumPy number."""
+    """``x`` as a traced array, a SymInt, or a Python or NumPy number. Raises TraceError for other types."""
     if isinstance(x, TracedArray):
         if x._trace is not t:
             fail(
                 TraceError,
-                "an array traced by another compiled function was used here: it was kept from that "
-                "function's own trace",
+                "an array traced by another compiled function was used here: it escaped from that function's trace",
             )
         return x
     if x.__class__ in (int, float, complex, bool, SymInt) or isinstance(x, np.generic):
@@ -70,7 +69,7 @@ def contains_traced(x) -> bool:
 
 
 def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
-    """``x`` as a value of ``dtype``. A Python int that does not fit is an OverflowError unless ``wrapping``."""
+    """``x`` as a value of ``dtype``. Raises OverflowError for a Python int that does not fit, unless ``wrapping``."""
     if isinstance(x, TracedArray):
         value = x.value
         if value.dtype is dtype:
@@ -96,7 +95,7 @@ def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
 
 
 def _check_weak_int(t, x, dtype: DType) -> None:
-    """A Python int known at run time must fit the type it is used as, as NumPy checks."""
+    """Checks that a Python int known at run time fits its dtype, as NumPy checks it: a guard of the trace."""
     if x._weak is not int or not dtype.is_integer:
         return
     low, high = int_range(dtype)
@@ -112,7 +111,7 @@ def _check_weak_int(t, x, dtype: DType) -> None:
 
 
 def wrap(t, value: Value) -> TracedArray:
-    """A new array; of no dimensions: a number, as NumPy's functions give."""
+    """A new traced array; a number where it is 0-d, as NumPy's functions return."""
     return TracedArray(t, value, scalar=not value.shape)
 
 
@@ -133,7 +132,7 @@ def fresh(t, value: Value) -> Value:
 
 
 def concrete(x):
-    """The value of a number in this call, to which the trace is fixed from here on."""
+    """The value of a number in this call; specializes the trace to it."""
     if isinstance(x, TracedScalar):
         return x.concrete()
     return int(x) if x.__class__ is SymInt else x

@@ -1,4 +1,4 @@
-"""The types of the operators that stand-ins are given late."""
+"""Type declarations of the operators that other modules attach to stand-ins."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class Operators:
-    """What operators.py, protocols.py and torch_functions.py, which know the functions, put on each class of
-    stand-ins."""
+    """Operators that operators.py, protocols.py and torch_functions.py attach to each stand-in class; those modules
+    need the functions, which need these classes."""
 
     __slots__ = ()
 

@@ -61,7 +61,7 @@ _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OP
 
 
 def scalar_operator(function, *inputs):
-    """A Python operator on numbers of which one is known only at run time: by Python's rules."""
+    """A Python operator on numbers, one of them known only at run time, with Python's semantics."""
     t = trace_of(*inputs)
     ufunc = _OPERATOR_UFUNCS[function]
     operands = [operand(t, x) for x in inputs]
@@ -72,14 +72,14 @@ def scalar_operator(function, *inputs):
         operands[1] = concrete(operands[1])
     if ufunc in _DIVISIONS and getattr(operands[1], "later", False):
         divisor = TracedArray(t, operands[1].value, scalar=True)
-        if call_ufunc(np.equal, (divisor, 0)):  # a branch: what the number is otherwise makes no difference
+        if call_ufunc(np.equal, (divisor, 0)):  # guards only on zero, not on the value
             fail(ZeroDivisionError, "division by zero")
     try:
         kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
     except ZeroDivisionError:
         fail(ZeroDivisionError, "division by zero")
     if ufunc is np.power and kind is float:
-        weak = [float] * 2  # of an integer and a negative one too
+        weak = [float] * 2  # also int to a negative int
     kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])
     try:
         types = loop_types(ufunc, kinds)
@@ -111,7 +111,7 @@ def _binary_method(ufunc, function, reflected: bool):
             and self._value.dtype is dt.bool_
             and not self._scalar
         ):
-            return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
+            return call_ufunc(np.square, (self,))  # bool ** 2 is int8, bool to other powers int64
         if (
             ufunc is np.power
             and not reflected
@@ -119,7 +119,7 @@ def _binary_method(ufunc, function, reflected: bool):
             and other == 0.5
             and self._value.dtype is dt.f16
         ):
-            return call_ufunc(np.sqrt, (self,))  # np.power has the power here, which differs at -0.0 and -inf
+            return call_ufunc(np.sqrt, (self,))  # np.power(x, 0.5) differs at -0.0 and -inf
         if other.__class__ not in _PLAIN and not (
             isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
         ):
@@ -150,7 +150,7 @@ def _comparison_method(ufunc, function):
                 return np.full_like(self, answer, dtype=bool)
             return answer if self._scalar and other is None else np.bool_(answer)
         result = arithmetic(self, other)
-        if result is NotImplemented and equality:  # else Python would compare the objects' identity
+        if result is NotImplemented and equality:  # otherwise Python would compare identities
             give_up(f"a comparison with a {type(other).__name__}")
         return result
 
@@ -210,7 +210,7 @@ for _compare in (
     "__le__",
     "__gt__",
     "__ge__",
-):  # a class that defines __hash__ keeps it only so
+):  # keeps __hash__ where the class defines it
     setattr(TracedScalar, _compare, getattr(TracedArray, _compare))
 
 

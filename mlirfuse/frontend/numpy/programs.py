@@ -1,5 +1,5 @@
-"""Specializations of calls that a program answers, one that is compiled as it runs: in pieces, or in stretches between
-loops."""
+"""Specializations that run a Python-driven program: with graph breaks, or by straight-line regions between loops. Its
+parts compile as it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlirfuse.schedule.targets import Target
 
 
 class PythonProgram(Protocol):
-    """``refused``: why it does not answer calls any more, if so."""
+    """A program that runs calls. ``refused``: the reason why it stopped doing so, or None."""
 
     refused: Any
 
@@ -26,7 +26,7 @@ class PythonProgram(Protocol):
 
 @dataclass(eq=False)
 class ProgramSpecialization(Specialization):
-    """Calls that ``program`` answers."""
+    """A specialization whose calls ``program`` runs."""
 
     program: PythonProgram = field(kw_only=True)
     shape_cacheable = False
@@ -41,7 +41,7 @@ class ProgramSpecialization(Specialization):
 
 
 class _Runs:
-    """Stands for an executor: what a program compiles has one each."""
+    """A minimal executor: each part that the program compiles has its own."""
 
     fuses, graph = True, Graph("program", Block())
 
@@ -49,10 +49,10 @@ class _Runs:
         self.target = target
 
     def check(self, env: dict[str, int]) -> None:
-        """Nothing is known of the sizes that it has."""
+        """Nothing to check: the program's parts check their own sizes."""
 
 
-def kind_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:
-    """The kind of ``call`` and those like it."""
+def specialization_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:
+    """The specialization for ``call`` that runs ``program``."""
     where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
     return ProgramSpecialization(Graph(name, Block()), where, mutated=frozenset(where), program=program)

@@ -1,4 +1,4 @@
-"""Types by NumPy's rules."""
+"""NumPy's type promotion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.ir.dtypes import DType
 
 
 def kind_of(x):
-    """What NumPy's promotion knows of an operand: a dtype, or int, float or complex for a Python number."""
+    """An operand's dtype, or int, float or complex for a Python number, which promotes weakly."""
     if isinstance(x, TracedArray):
         weak = x._weak
         if weak is None or weak is bool:
@@ -35,7 +35,7 @@ def int_range(dtype: DType) -> tuple[int, int]:
 
 
 def dtype_of(dtype) -> DType:
-    """An element type as users spell it. Raises UnsupportedError."""
+    """An element type from a dtype argument. Raises UnsupportedError."""
     try:
         return dt.of(dtype)
     except TypeError as error:
@@ -43,12 +43,12 @@ def dtype_of(dtype) -> DType:
 
 
 def _bfloat16_as_half(find):
-    """``find(…, kinds)``, which asks NumPy for types, with bfloat16 promoted as float16 is; the two together are
+    """``find(…, kinds)``, a NumPy type query, with bfloat16 promoted as float16 is; bfloat16 with float16 gives
     float32.
 
-    NumPy asks ml_dtypes about bfloat16 as about any foreign type, and agrees but in two things: a Python float counts
-    as a float16 there, so that ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a loop
-    for bfloat16 (matmul, clip, degrees) give float32.
+    NumPy handles ml_dtypes' bfloat16 like any user dtype, with two differences to correct: a Python float counts as
+    float16, so ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a bfloat16 loop (matmul,
+    clip, degrees) return float32.
     """
 
     @functools.cache
@@ -68,10 +68,10 @@ _BFLOAT16, _HALF = dt.bf16.numpy, dt.f16.numpy
 
 @_bfloat16_as_half
 def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
-    """The types that NumPy computes the ufunc in and gives: inputs, then outputs."""
+    """The dtypes of the loop that NumPy selects for the ufunc: inputs, then outputs."""
     outputs = (None,) * (ufunc.nin + ufunc.nout - len(kinds))
     found = ufunc.resolve_dtypes(kinds + outputs)
-    if any(d.kind == "O" for d in found):  # NumPy compares two Python ints as such
+    if any(d.kind == "O" for d in found):  # NumPy compares two Python ints exactly, as objects
         found = ufunc.resolve_dtypes(tuple(np.dtype(np.int64) if k is int else k for k in kinds) + outputs)
     return tuple(dt.of(d) for d in found)
 
@@ -82,7 +82,7 @@ def _result_type(kinds: tuple) -> tuple[DType]:
 
 
 def result_type_of(kinds: tuple) -> DType:
-    """NumPy's common type of dtypes and of int, float and complex for Python numbers."""
+    """NumPy's common dtype of dtypes, and of int, float and complex for Python numbers."""
     try:
         return _result_type(kinds)[0]
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""NumPy's protocols: a call of NumPy's function with a stand-in comes here."""
+"""NumPy's dispatch protocols: NumPy functions called on stand-ins come here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
 def array_function(function, args, kwargs):
     """NumPy's ``__array_function__``."""
     constants = with_known((args, kwargs)) if pure(function) and kwargs.get("out") is None else None
-    if constants is not None:  # of what the function made of constants alone
+    if constants is not None:  # all arguments are known: NumPy evaluates the call
         return as_created(function(*constants[0], **constants[1]))
     ours = HANDLED.get(function)
     session = session_of((*args, *kwargs.values()))

@@ -1,4 +1,4 @@
-"""The steps of a trace's views, on real arrays: by NumPy, CuPy or torch."""
+"""Replays a trace's view steps on real arrays of NumPy, CuPy or torch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mlirfuse.runtime import arrays
 
 @dataclass(frozen=True)
 class IndexStep:
-    """A step to one position of an axis: the int at a leaf of the call."""
+    """A step to one index of an axis, an int that is leaf ``leaf`` of the call."""
 
     axis: int
     leaf: int
 
 
 def at(array: Any, axis: int, index: int) -> Any:
-    """The view of an array at one position of an axis; of no axes, it is an array still."""
+    """The view of an array at one index of an axis; a 0-d view stays an array."""
     return array[(slice(None),) * axis + (index, ...)]
 
 
 def through(array: Any, step: Any, env: dict[str, int]) -> Any:
-    """The view of an array that a step gives, with the values ``env`` of sizes' symbols."""
+    """The view of an array after one step; ``env``: the values of size symbols."""
 
     def known(sizes) -> tuple[int, ...]:
         return tuple(sz.substitute(n, env) for n in sizes)
@@ -36,7 +36,7 @@ def through(array: Any, step: Any, env: dict[str, int]) -> Any:
 
 
 def _of_numpy(array: Any, step: Any, known: Callable) -> Any:
-    """A view of one of NumPy's arrays, or CuPy's."""
+    """The view of a NumPy or CuPy array."""
     if isinstance(step, vw.Permute):
         return array.transpose(step.dims)
     if isinstance(step, vw.Reshape):
@@ -61,7 +61,7 @@ def _of_numpy(array: Any, step: Any, known: Callable) -> Any:
 
 
 def _of_torch(array: Any, step: Any, known: Callable) -> Any:
-    """A view of a torch tensor; a copy where it runs backwards, which torch's views do not."""
+    """The view of a torch tensor; a copy for a negative step, which torch's views cannot have."""
     if isinstance(step, vw.Permute):
         return array.permute(step.dims)
     if isinstance(step, vw.Reshape):

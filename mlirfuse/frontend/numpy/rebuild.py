@@ -1,10 +1,10 @@
-"""The user's functions over other globals, as they are traced: ``np`` is a stand-in whose creation functions are ours,
-so that ``out = np.zeros(n); out[i] = x`` is traced, and what acts on the world outside (print, clocks, random numbers)
-ends the trace. Nothing of the process is patched: other threads see NumPy as it is.
+"""Rebuilds the user's functions over replaced globals for tracing: ``np`` becomes a stand-in with traceable creation
+functions, so that ``out = np.zeros(n); out[i] = x`` is traced, and functions with effects outside the program (print,
+clocks, random numbers) end the trace. Nothing in the process is patched: other threads see NumPy unchanged.
 
-A rebuilt function has the code of the user's, and a :class:`Scope` for its globals: names are looked up in the user's
-own when they are read, and what is found is replaced (:meth:`StandIns.of`): functions of the user's by rebuilt ones,
-modules by stand-ins. Functions defined inside have the same globals.
+A rebuilt function runs the user's code with a :class:`Scope` as globals: it looks names up in the user's globals at
+each read and replaces what it finds (:meth:`StandIns.of`): user functions by rebuilt ones, modules by stand-ins. Nested
+functions share these globals.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def _is_users(file: str) -> bool:
 
 
 def _is_librarys(value) -> bool:
-    """Whether ``value`` is a function of a library that NumPy's protocols do not lead to us."""
+    """Whether ``value`` is a library function that NumPy's protocols do not dispatch to us."""
     if isinstance(value, type) or not callable(value):
         return False
     return _has_functions_to_call(getattr(value, "__module__", None) or "builtins")
 
 
 def _has_functions_to_call(module: str) -> bool:
-    """Whether a module belongs to a library of functions of NumPy's arrays."""
+    """Whether a module belongs to a library of functions on NumPy arrays."""
     top = module.split(".")[0]
-    others = ("numpy", "mlirfuse", "builtins", "torch", "cupy", "jax", "_")  # which have ways of their own
+    others = ("numpy", "mlirfuse", "builtins", "torch", "cupy", "jax", "_")  # handled elsewhere
     return top not in sys.stdlib_module_names and not top.startswith(others)
 
 
 class Scope(dict):
-    """The globals of rebuilt functions: own entries are what the trace has written, all others are read from the
-    user's globals."""
+    """The globals of rebuilt functions: own entries are the trace's writes; all other names are read from the user's
+    globals."""
 
     def __init__(self, real: dict, stand_ins: StandIns):
         super().__init__(__builtins__=stand_ins.builtins)
@@ -70,7 +70,7 @@ class Scope(dict):
 
 
 class _Module(types.ModuleType):
-    """A module whose attributes are replaced when they are read. What is written to it is the trace's effect."""
+    """A module that replaces its attributes on read. Writing to it is a side effect, which ends the trace."""
 
     def __init__(self, real: types.ModuleType, stand_ins: StandIns):
         super().__init__(real.__name__)
@@ -85,15 +85,15 @@ class _Module(types.ModuleType):
 
 
 def _errstate(**kinds):
-    """``np.errstate``: warnings and errors that NumPy gives are not those of compiled code, which can be quiet
-    alone."""
+    """``np.errstate`` with 'ignore'; compiled code gives no floating-point warnings or errors, so any other value ends
+    the trace."""
     if any(kind not in (None, "ignore") for kind in kinds.values()):
-        stop("np.errstate with another word than 'ignore'")
+        stop("np.errstate with a value other than 'ignore'")
     return np.errstate(**kinds)
 
 
 class StandIns:
-    """What one trace puts in the place of what the user's functions refer to."""
+    """The replacements that one trace uses for the objects that the user's functions refer to."""
 
     def __init__(self) -> None:
         self._memo: dict[int, tuple[Any, Any]] = {}
@@ -111,7 +111,7 @@ class StandIns:
         self.builtins["__import__"] = self._import
 
     def of(self, value):
-        """What stands for ``value`` in the trace: mostly itself."""
+        """The replacement for ``value`` in the trace; mostly itself."""
         if value is datetime.datetime or value is datetime.date:
             return _CLOCKS[value]
         if value is np.vectorize:
@@ -122,12 +122,13 @@ class StandIns:
             return value
         found = self._memo.get(id(value))
         if found is None:
-            self._memo[id(value)] = (value, value)  # of what refers to itself
+            self._memo[id(value)] = (value, value)  # ends recursion of self-referential values
             found = self._memo[id(value)] = (value, self._make(value))
         return found[1]
 
     def _import(self, name, *args, **kwargs):
-        """``import``; and ``is``, which is compiled to it (:func:`with_our_names`): the operands are the last two."""
+        """``import``, and ``is``, which is compiled to it (:func:`with_our_names`): the operands are the last two
+        arguments."""
         if name not in _IDENTITY:
             return self.of(builtins.__import__(name, *args, **kwargs))
         left, right = args[-1:-3:-1] if len(args) > 2 else args
@@ -135,7 +136,7 @@ class StandIns:
         return one == (name == _IDENTITY[0])
 
     def original(self, value):
-        """What ``value`` stands for, which may be itself."""
+        """The object that ``value`` replaces, or ``value``."""
         return next((real for real, created in self._memo.values() if created is value), value)
 
     def _make(self, value):
@@ -180,14 +181,14 @@ class StandIns:
         return creation_stand_in(value, ours)
 
     def _namespace(self, *arrays, **options):
-        """``array_namespace`` of array-api-compat and its copies in other libraries."""
+        """A replacement for ``array_namespace`` of array-api-compat and of its vendored copies."""
         found = [x for x in arrays if isinstance(x, TracedArray)]
         return found[0].__array_namespace__() if found else self.of(np)
 
     def _function(self, fn: types.FunctionType):
         cells = tuple(self._cell(cell) for cell in fn.__closure__ or ())
         scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
-        # code of its own: the interpreter adapts code to the globals that it runs over
+        # a copy of the code: the interpreter specializes code to the globals it runs with
         code = with_our_names(fn.__code__.replace(), fn.__globals__)
         created = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, cells)
         created.__kwdefaults__ = fn.__kwdefaults__
@@ -209,13 +210,13 @@ class StandIns:
             return
         try:
             content = self.of(cell.cell_contents)
-        except ValueError:  # nothing in it yet
+        except ValueError:  # an empty cell
             return
         created.cell_contents = content
         self._cells[id(cell)] = (cell, created, content)
 
     def written(self) -> str | None:
-        """A global or a variable of an enclosing function that the trace has written, in its own copy of it."""
+        """A global or enclosing-scope variable that the trace has written, in its own copy."""
         for scope in self._scopes.values():
             for name in scope:
                 if name != "__builtins__":
@@ -246,9 +247,9 @@ _IS, _IMPORT = dis.opmap["IS_OP"], dis.opmap["IMPORT_NAME"]
 
 
 def with_our_names(code: types.CodeType, own: Collection[str]) -> types.CodeType:
-    """The code with calls ``float(x)`` and the like of another name, which is ours: as types (``dtype=float``) they are
-    what they were. And with ``a is b`` as an import, which takes two operands and gives one as well, and which Python
-    leaves to ``__import__``. ``own``: names that the user has given another meaning."""
+    """The code with calls of builtins such as ``float(x)`` renamed to our versions; other uses (``dtype=float``) stay.
+    Compiles ``a is b`` to an import, which also takes two operands, gives one, and calls ``__import__``, which Python
+    lets us replace. ``own``: names that the user has redefined."""
     names, steps = list(code.co_names), bytearray(code.co_code)
 
     def place(name: str) -> int:
@@ -257,7 +258,7 @@ def with_our_names(code: types.CodeType, own: Collection[str]) -> types.CodeType
         return names.index(name)
 
     for k in range(0, len(steps), 2):
-        if steps[k] == _LOAD_GLOBAL and steps[k + 1] & 1 and (k == 0 or steps[k - 2] != _EXTENDED):  # it is called
+        if steps[k] == _LOAD_GLOBAL and steps[k + 1] & 1 and (k == 0 or steps[k - 2] != _EXTENDED):  # a call
             name = code.co_names[steps[k + 1] >> 1]
             if name in _CALLED - set(own) and (at := place(_called(name))) < 128:
                 steps[k + 1] = at << 1 | 1
@@ -268,7 +269,7 @@ def with_our_names(code: types.CodeType, own: Collection[str]) -> types.CodeType
 
 
 def as_traced(fn):
-    """``fn``, which is called while another function is traced, as a part of that."""
+    """``fn``, called while another function is traced, as a traceable function."""
     trace = current()
     return fn if trace is None or trace.stand_ins is None else trace.stand_ins.of(fn)
 
@@ -297,7 +298,7 @@ _REPLACED_MODULES = {
 
 
 class _Acting:
-    """Stands for what acts on the world outside: using it ends the trace."""
+    """Replaces an object with effects outside the program: any use ends the trace."""
 
     def __init__(self, action: str):
         self.__dict__["_action"] = action
@@ -325,7 +326,7 @@ class _Acting:
 
 
 def _clock(kind: type) -> type:
-    """``datetime.datetime`` or ``datetime.date`` whose methods that read the clock end the trace."""
+    """``datetime.datetime`` or ``datetime.date`` with the methods that read the clock ending the trace."""
     reading = {
         name: staticmethod(lambda *args, name=name: stop(f"datetime.{name}"))
         for name in ("now", "utcnow", "today")

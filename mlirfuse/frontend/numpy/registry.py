@@ -1,5 +1,5 @@
-"""Which of our functions stands for which of NumPy's. The files of :mod:`mlirfuse.frontend.numpy.functions`, and
-:mod:`mlirfuse.frontend.numpy.ufunc_rules`, enter theirs here.
+"""The registry of implementations of NumPy's functions; :mod:`mlirfuse.frontend.numpy.functions` and
+:mod:`mlirfuse.frontend.numpy.ufunc_rules` register theirs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ HANDLED: dict = {}  # NumPy function -> ours
 UFUNCS: dict = {}  # ufunc -> (trace, values, input dtypes, output dtypes) -> value or values
 
 
-COMPLEX: dict = {}  # the same, where the operands are complex and it is not the op's row that does it
+COMPLEX: dict = {}  # the same for complex operands, where the op itself does not take them
 
 
-CREATION: dict = {}  # NumPy function that makes an array -> ours, which may take extents of traced arrays
+CREATION: dict = {}  # NumPy creation function -> ours, which may take extents of traced arrays
 METHODS: dict = {}  # (ufunc, its method) -> ours: np.add.reduce …
 
 
 def implements(*numpy_functions):
-    """Decorator: the function stands for these NumPy functions (a name, for what older NumPys lack)."""
+    """Decorator: registers the implementation of these NumPy functions (a name, for one that older NumPys lack)."""
 
     def mark(function):
         for f in numpy_functions:
@@ -35,8 +35,8 @@ def implements(*numpy_functions):
 
 
 def creates(numpy_function):
-    """Decorator: the function stands for a NumPy function whose arguments need hold no array, so that NumPy itself does
-    not ask us."""
+    """Decorator: registers a creation function, whose arguments may hold no array, so that NumPy's protocols do not
+    dispatch it."""
 
     def mark(function):
         CREATION[numpy_function] = function
@@ -46,7 +46,7 @@ def creates(numpy_function):
 
 
 def lowers(*ufuncs, rules=UFUNCS):
-    """Decorator: the function says how these ufuncs become ops; ``rules``: :data:`COMPLEX` for complex operands."""
+    """Decorator: registers the lowering rule of these ufuncs; ``rules``: :data:`COMPLEX` for complex operands."""
 
     def mark(function):
         for f in ufuncs:
@@ -68,15 +68,15 @@ _HINTS = {
     "putmask": "use np.where",
     "place": "use np.where",
     "tofile": "write the result outside the compiled function",
-    "fft": "transforms are computed outside the compiled function",
+    "fft": "compute transforms outside the compiled function",
 }
 
 
 def suggestion(name: str) -> str:
-    """What to use instead of the function ``name``."""
+    """A hint for an error message: what to use instead of the function ``name``."""
     if name in _HINTS:
         return f": {_HINTS[name]}"
     known = {f.__name__ for f in HANDLED} | {f.__name__ for f in UFUNCS}
     close = difflib.get_close_matches(name, known, 3, 0.5)
-    nearest = f"; the nearest that are: {', '.join(close)}" if close else ""
+    nearest = f"; similar supported names: {', '.join(close)}" if close else ""
     return f": compute it outside the compiled function{nearest}"

@@ -1,4 +1,5 @@
-"""What a function reads from around it: found when it is traced, watched at later calls."""
+"""A function's scope (globals, closure variables, defaults, attributes): what it reads is recorded during tracing and
+checked at later calls."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from mlirfuse.runtime.signature import same_value
 
 
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:
-    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value). And
-    the names in their code. ``objects``: arguments that are neither arrays nor numbers, whose attributes they read."""
+    """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and the names in
+    their code. ``objects``: arguments other than arrays and numbers, whose attributes they read."""
     out: list[tuple[str, Any, tuple, Any]] = [("self", value, (), value) for value in objects]
     seen: set[types.CodeType] = set()
     words: set[str] = set()
@@ -65,8 +66,8 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
 
 
 def _methods(value, kind: type, names) -> list:
-    """The functions behind attributes with these names of ``value``, which finds them in the class ``kind``: methods
-    and properties."""
+    """The functions behind these attribute names of ``value``, looked up in its class ``kind``: methods and
+    properties."""
     out = []
     for name in names:
         found = inspect.getattr_static(kind, name, None)
@@ -93,26 +94,25 @@ _SCALARS = (
 )
 
 
-_MOST_BYTES = 1 << 20  # of an array whose elements are compared at every call
+_MOST_BYTES = 1 << 20  # size limit of arrays whose elements each call compares
 
 
 class Elements:
-    """An array from outside whose elements the trace may have read as constants: it is no argument of the graph."""
+    """An array from outside whose elements the trace may have read as constants: not an argument of the graph."""
 
     def __init__(self, array: np.ndarray):
         self.array, self.content = array, array.tobytes()
 
     def hold(self, now) -> bool:
-        """Whether ``now`` is the array, and holds what it held."""
+        """Whether ``now`` is the same array with the same elements."""
         return now is self.array and now.tobytes() == self.content
 
 
 def scope_of(t: Trace, returned: set[int]) -> list:
-    """What the function reads from around it and could find changed at a later call: (namespace, key, value) for
-    numbers, strings and functions, and for the containers and objects that lead to them; :class:`Elements` for arrays
-    that are no arguments of the graph and not just ``returned`` (their ids); where arrays were computed from outside
-    ones while the function was traced, the arrays, too. A key is an attribute's name, an item's key or, for its
-    length, ``len``."""
+    """What the function reads from its scope and may change between calls: (namespace, key, value) for numbers, strings
+    and functions, and for the containers and objects that lead to them; :class:`Elements` for arrays that are not the
+    graph's arguments and not just ``returned`` (their ids); and arrays from which others were computed during tracing.
+    A key is an attribute's name, an item's key or, for a length, ``len``."""
     kinds = _SCALARS + ((np.ndarray,) if any(not paths for _, _, paths in t.captured.values()) else ())
     arguments = {id(array) for array, _, paths in t.captured.values() if paths} | returned
     out: dict[tuple, tuple] = {}
@@ -157,7 +157,7 @@ def scope_of(t: Trace, returned: set[int]) -> list:
 
 
 def read_scope(namespace, key):
-    """What is now where the scope of a trace says; ``read_scope`` itself where nothing is."""
+    """The current value at a scope entry; ``read_scope`` itself where there is none."""
     try:
         if key is len:
             return len(namespace)
@@ -169,8 +169,8 @@ def read_scope(namespace, key):
 
 
 def unchanged(now, value) -> bool:
-    """Whether what a trace read is the same now. Containers, objects and arrays are told by identity: what they hold is
-    watched by itself, or read at each call."""
+    """Whether a scope entry is unchanged. Containers, objects and arrays compare by identity: their contents have
+    entries of their own, or are read at each call."""
     if isinstance(value, Elements):
         return value.hold(now)
     return now is value or (isinstance(value, _SCALARS) and same_value(now, value))

@@ -1,4 +1,4 @@
-"""What is known of a size without its value: its least and its greatest."""
+"""Lower and upper bounds of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mlirfuse.ir.sizes import Size
 
 
 def size_bound(size: Size, low: bool) -> float:
-    """A number that ``size`` is known not to be below (or above), symbols being at least 2."""
+    """A lower (``low``) or upper bound of ``size``; symbols are at least 2."""
     if isinstance(size, int):
         return size
     total = 0.0

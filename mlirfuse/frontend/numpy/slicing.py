@@ -1,4 +1,4 @@
-"""Basic indexing: ints, slices and None make a view."""
+"""Basic indexing: ints, slices and None give a view."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_index_array(k) -> bool:
 
 
 def index_components(x, key) -> list:
-    """The key as a list of one item an axis and None for new axes, the ellipsis written out."""
+    """The key as a list with one item per axis and None per new axis; expands the ellipsis."""
     key = [list(k) if isinstance(k, (tuple, range)) else k for k in (key if isinstance(key, tuple) else (key,))]
     used = sum(1 if not is_mask(k) else k.ndim for k in key if k is not None and k is not Ellipsis)
     if used > x.ndim:
@@ -72,7 +72,7 @@ def is_mask(k) -> bool:
 
 
 def basic_view(x, parts) -> TracedArray:
-    """The view that ints, slices and None make."""
+    """The view selected by ints, slices and None."""
     t = x._trace
     axis, start, size, step, drop, new = 0, [], [], [], [], []
     dynamic = []
@@ -88,9 +88,9 @@ def basic_view(x, parts) -> TracedArray:
             s, n, p = slice_of(t, k, extent)
             kept += 1
         elif isinstance(k, LeafScalar) and k._value.dtype.is_integer and extent not in (0, 1):
-            value = int(k.spec.value)  # of a NumPy number: sizes are computed with Python's
+            value = int(k.spec.value)  # size arithmetic needs a Python int
             if not t.decide(extent, ">", value) or not t.decide(extent + value, ">=", 0):
-                k.concrete()  # what follows the error holds for this number alone
+                k.concrete()  # a handler's result is valid for this index alone
                 fail(IndexError, f"index {value} is out of bounds for axis {axis} with size {t.hint(extent)}")
             dynamic.append((axis, k, extent))
             s, n, p = 0, extent, 1

@@ -1,4 +1,4 @@
-"""The user's line: errors and ops name the innermost line that is neither ours nor NumPy's."""
+"""Source locations: errors and ops name the innermost line of user code, neither ours nor NumPy's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _internal: dict[str, bool] = {}
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that is neither ours nor NumPy's; None if there is none."""
+    """The innermost frame that is neither ours nor NumPy's, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -47,7 +47,7 @@ def location() -> tuple[str, int] | None:
 
 
 def located(message: str, where: tuple[str, int] | None = None) -> str:
-    """``message`` with the user's file, line and source: those that an op came from, or those that run now."""
+    """``message`` with file, line and source: ``where``, or the user's line that runs now."""
     return errors.located(message, where or location())
 
 
@@ -59,12 +59,12 @@ def located_error(error: Exception) -> Exception:
     if getattr(error, "_located", False):
         return error
     created = type(error)(located(str(error)))
-    created._located = True  # type: ignore[attr-defined]  # a mark on any error: its text has the line already
+    created._located = True  # type: ignore[attr-defined]  # marks an error whose text has the line
     return created
 
 
 class _Refusals(threading.local):
-    """``last``: the last error of this thread that NumPy would not have raised. The user's code may have caught it."""
+    """``last``: this thread's last error that NumPy would not raise. User code may have caught it."""
 
     last: Exception | None = None
 
@@ -73,8 +73,8 @@ refusals = _Refusals()
 
 
 def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
-    """Raises ``kind`` with the user's line. ``kept``: a handler of the user's that catches what is no error in NumPy
-    does not hide it."""
+    """Raises ``kind`` with the user's line. ``kept``: also records the error, so that a user's handler cannot hide an
+    error that NumPy would not raise."""
     error = located_error(kind(message))
     if kept and isinstance(error, (TraceError, UnsupportedError)):
         refusals.last = error

@@ -1,7 +1,7 @@
-"""SciPy's functions of each element, ``scipy.special``, as ops. SciPy is not imported: its functions are known by their
-names once a program has imported them.
+"""Elementwise functions of ``scipy.special`` as ops. Does not import SciPy: looks functions up by name once a program
+has imported it.
 
-A rule computes in float64 where SciPy does, and it does for float32 too; what has an op of its own is that op.
+A rule computes in float64 where SciPy does, also for float32; a function with an op of its own maps to that op.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mlirfuse.ir import dtypes as dt
 
 Rule = Callable[..., TracedArray]
 
-_ROWS = {  # that do the same
+_ROWS = {  # SciPy's name: op
     "cbrt": "cbrt", "erf": "erf", "erfc": "erfc", "erfcinv": "erfcinv", "erfinv": "erfinv", "exp2": "exp2",
     "expit": "sigmoid", "expm1": "expm1", "log1p": "log1p",
 }  # fmt: skip
 _RULES: dict[str, Rule] = {}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of whole arrays
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions along axes
 _LOG_OF_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 _EXP_OVERFLOWS = 709.78
 
 
 def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
-    """How a ufunc of ``scipy.special`` becomes ops, as in :mod:`mlirfuse.frontend.numpy.ufunc_rules`."""
+    """The lowering rule of a ``scipy.special`` ufunc, as in :mod:`mlirfuse.frontend.numpy.ufunc_rules`."""
     name = ufunc.__name__
     if not (name in _ROWS or name in _RULES) or not _is_scipys(ufunc):
         return None
@@ -53,7 +53,7 @@ def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
 
 
 def function_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What stands for a function of ``scipy.special`` that is no ufunc."""
+    """The implementation of a ``scipy.special`` function that is not a ufunc."""
     name = getattr(function, "__name__", "")
     return _FUNCTIONS[name] if name in _FUNCTIONS and _is_scipys(function) else None
 
@@ -119,7 +119,8 @@ def xlog1py(x, y):
 
 
 def _boxcox(log, power):
-    """(exp(power * log) - 1) / power, which is ``log`` at 0; where the exponential overflows, by its logarithm."""
+    """(exp(power * log) - 1) / power, or ``log`` where power is 0; uses the exponential's logarithm where it would
+    overflow."""
     scaled = power * log
     far = np.sign(power) * np.exp(scaled - np.log(np.abs(power))) - 1 / power
     return np.where(scaled < _EXP_OVERFLOWS, np.expm1(scaled) / power, far)
@@ -145,7 +146,7 @@ def inv_boxcox(x, power):
 @_rule
 def inv_boxcox1p(x, power):
     scaled = power * x
-    inside = np.where(np.abs(scaled) < 1e-154, x, np.expm1(np.log1p(scaled) / power))  # as SciPy has it
+    inside = np.where(np.abs(scaled) < 1e-154, x, np.expm1(np.log1p(scaled) / power))  # as in SciPy
     return np.where(power == 0, np.expm1(x), inside)
 
 
@@ -179,7 +180,8 @@ def kl_div(x, y):
 
 
 def _where_positive(x, y, inside, at_zero):
-    """``inside`` for positive numbers, ``at_zero`` where x is 0 and y is none below, infinity elsewhere; NaN stays."""
+    """``inside`` where x and y are positive, ``at_zero`` where x is 0 and y is not negative, else infinity; NaN stays
+    NaN."""
     outside = np.where((x == 0) & (y >= 0), at_zero, np.inf)
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where((x > 0) & (y > 0), inside, outside))
 
@@ -210,7 +212,7 @@ def log_ndtr(x):
     t = x * math.sqrt(0.5)
     u = 1 / (x * x)
     series = -u * (1 - u * (3 - u * (15 - u * (105 - u * (945 - u * (10395 - u * 135135))))))
-    far = -0.5 * x * x - np.log(-x) - _LOG_OF_SQRT_2_PI + np.log1p(series)  # where erfc has no digits
+    far = -0.5 * x * x - np.log(-x) - _LOG_OF_SQRT_2_PI + np.log1p(series)  # where erfc underflows
     near = np.where(x < -1, np.log(0.5 * _op("erfc", -t)), np.log1p(-0.5 * _op("erfc", t)))
     return np.where(x < -20, far, near)
 
@@ -236,7 +238,7 @@ def _axes(x: TracedArray, axis) -> tuple[int, ...]:
 
 
 def _normalized(row: str, x, axis) -> TracedArray:
-    """An op along one axis, or along all of them as one."""
+    """An op along one axis, or over all axes flattened."""
     x = _floats(x)
     axes = _axes(x, axis)
     if len(axes) == 1:

@@ -1,4 +1,4 @@
-"""SymInt: an extent that is known only at run time, as the user sees it."""
+"""SymInt: a symbolic size, as user code sees it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class SymInt(Operators):
-    """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``,
-    ``range()`` or an index fixes what it found as a guard. Used with arrays it is a number computed at run time."""
+    """A symbolic size, as in ``x.shape`` during tracing. Arithmetic stays symbolic; a comparison, ``int()``,
+    ``range()`` or use as an index records a guard. In array arithmetic it is a number known at run time."""
 
     __slots__ = ("size", "trace")
     __array_priority__ = 1000
@@ -48,7 +48,7 @@ class SymInt(Operators):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """To the user's code, and libraries other than NumPy, the class of what it stands for."""
+        """``int``, for user code and for libraries other than NumPy."""
         return type(self) if is_internal(sys._getframe(1).f_code.co_filename) else int
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ numbers.Integral.register(SymInt)
 
 
 def integer_of(x) -> Size | None:
-    """The size that a Python or NumPy integer or SymInt is, else None."""
+    """A Python or NumPy integer or a SymInt as a size; None for anything else."""
     cls = x.__class__
     if cls is int or cls is bool:
         return int(x)

@@ -1,4 +1,4 @@
-"""torch's protocol: a torch function called with a stand-in comes here, and says what to use instead."""
+"""``__torch_function__`` of stand-ins: rejects torch functions, naming what to use instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import ops as table
 
-# torch's names with NumPy's, where they differ.
+# torch's names to NumPy's, where they differ.
 _NUMPY = {
     "acos": "arccos",
     "acosh": "arccosh",
@@ -36,17 +36,17 @@ _NUMPY = {
 }
 
 
-# What torch calls for Python's operators, which then ask the stand-in.
+# Functions that torch dispatches for Python's operators; the stand-in handles those.
 _OPERATORS = {name.strip("_") for name in dir(operator) if name.startswith("__")}
 _OPERATORS |= {f"r{name}" for name in _OPERATORS} | {"div", "rdiv", "true_divide", "floor_divide", "remainder"}
 
 
 class TorchFunctionError(TraceError, TypeError):
-    """A torch function on a stand-in. A TypeError too: an operator of a tensor then leaves it to the stand-in's."""
+    """A torch function on a stand-in. Also a TypeError, so that a tensor's operator defers to the stand-in's."""
 
 
 def torch_function(function, arguments) -> None:
-    """Raises :class:`TorchFunctionError`, with NumPy's or mlirfuse's function of that name."""
+    """Raises :class:`TorchFunctionError`, naming NumPy's or mlirfuse's equivalent function."""
     name = getattr(function, "__name__", str(function))
     there = {f.__name__ for f in (*HANDLED, *UFUNCS)} | set(table.TABLE)
     instead = _NUMPY.get(name, name)
@@ -55,7 +55,7 @@ def torch_function(function, arguments) -> None:
     )
     fail(
         TorchFunctionError,
-        f"torch's {name} is given an array of a compiled function, which is no tensor while it is traced: {hint}, or "
+        f"torch's {name} got an array of a compiled function, which is not a tensor during tracing: {hint}, or "
         'compile the torch function with torch.compile(f, backend="mlirfuse")',
         kept=name.strip("_") not in _OPERATORS,
     )

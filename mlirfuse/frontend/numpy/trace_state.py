@@ -1,4 +1,4 @@
-"""One tracing in progress: the graph so far, and what is known of its sizes."""
+"""The state of a trace in progress: the graph so far, and the facts and guards about sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
-from mlirfuse.frontend.numpy.captures import frame_roots, spec_of, ways_to
+from mlirfuse.frontend.numpy.captures import access_paths, frame_roots, spec_of
 from mlirfuse.frontend.numpy.size_bounds import size_bound
 from mlirfuse.frontend.numpy.source import fail, located, located_error, location
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -26,18 +26,18 @@ _current = threading.local()
 
 
 class TooLong(BaseException):
-    """Ends a trace that has more ops than a function that may fall back is compiled for. No Exception, so that the
-    function's own handlers do not take it."""
+    """Ends a trace that exceeds the op limit of functions that can fall back. Not an Exception, so that the function's
+    own handlers do not catch it."""
 
 
 def current() -> Trace | None:
-    """The trace that is being made in this thread."""
+    """This thread's current trace, or None."""
     return getattr(_current, "trace", None)
 
 
 @contextlib.contextmanager
 def in_progress(trace: Trace | None):
-    """Makes ``trace`` the one that :func:`current` gives."""
+    """Makes ``trace`` the current one."""
     outer = current()
     _current.trace = trace
     if trace is not None:
@@ -51,8 +51,8 @@ def in_progress(trace: Trace | None):
 
 
 class Trace:
-    """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by
-    them."""
+    """A trace in progress: the graph so far, the symbols' values in this call, and the guards recorded from
+    decisions."""
 
     def __init__(self, most_ops: int | None = None):
         self.most_ops = most_ops
@@ -73,31 +73,31 @@ class Trace:
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
         self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
-        self.warnings: dict[str, None] = {}  # that each call gives, as NumPy does
+        self.warnings: dict[str, None] = {}  # that each call repeats, as NumPy does
         self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
-        self.checks_indices = True  # kernels tell of those that are not there
+        self.checks_indices = True  # kernels report out-of-bounds indices
         self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
         self.roots: list = []
         self.session: Any = None  # the mlirfuse.frontend.numpy.graph_breaks.session.Session, where there is one
-        self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
-        self.running = False  # the user's function, which sees no stand-in as text
+        self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the traced function
+        self.running = False  # user code runs: it must not see stand-ins as text
         self.leaf_objects: list = []  # the call's own arguments
-        self.leaf_of: dict[int, int] = {}  # by a stand-in's id, the argument that it stands for
-        self.compares = False  # whether two arguments are one object
-        self.words: set[str] = set()  # the names and strings in the code that is traced
+        self.leaf_of: dict[int, int] = {}  # a stand-in's id to its argument's leaf
+        self.compares = False  # the function asks whether two arguments are one object
+        self.words: set[str] = set()  # the names and strings in the traced code
         self._counts = {"s": 0, "t": 0}
 
     # ---- sizes
 
     def sym(self, size: Size):
-        """What a user sees of a size: an int or a :class:`SymInt`."""
+        """A size as user code sees it: an int or a :class:`SymInt`."""
         size = self.canonical(size)
         return SymInt(self, size) if isinstance(size, sz.Expr) else size
 
     def canonical(self, size: Size) -> Size:
-        """``size`` after all equalities found so far."""
+        """``size`` simplified by all equalities found so far."""
         if size.__class__ is int or not self.learned:
             return size
         found = self._canonical.get(size)
@@ -112,7 +112,7 @@ class Trace:
         return tuple([self.canonical(n) for n in value.shape]) if self.learned else value.shape
 
     def hint(self, size: Size) -> int:
-        """The size in the call that is being traced."""
+        """The size's value in the traced call."""
         if size.__class__ is int:
             return size
         found = self._hints.get(size)
@@ -124,7 +124,7 @@ class Trace:
         return tuple([n if n.__class__ is int else self.hint(n) for n in shape])
 
     def decide(self, left: Size, op: str, right: Size) -> bool:
-        """Whether ``left op right``; recorded as a guard unless it always holds or never."""
+        """Whether ``left op right``; records a guard unless the answer holds for all sizes."""
         left, right = self.canonical(left), self.canonical(right)
         difference = left - right
         if isinstance(difference, int):
@@ -147,7 +147,7 @@ class Trace:
         return outcome
 
     def concretise(self, size: Size) -> int:
-        """The value of ``size`` in this call, to which the trace is fixed from here on."""
+        """The value of ``size`` in this call; specializes the trace to it."""
         size = self.canonical(size)
         if isinstance(size, int):
             return size
@@ -157,7 +157,7 @@ class Trace:
         return value
 
     def extent(self, size: Size) -> Size:
-        """``size`` as an extent of a new shape: 0 and 1, and nothing below, are always ints."""
+        """``size`` as an extent of a new shape: specializes to 0 and 1, rejects negative ones."""
         size = self.canonical(size)
         if isinstance(size, int) or size_bound(size, True) >= 2:
             return size
@@ -170,7 +170,7 @@ class Trace:
         return size
 
     def unify(self, a: Size, b: Size) -> bool:
-        """False if the sizes differ in this call. Otherwise that they are equal becomes a condition of the trace."""
+        """Whether the sizes are equal in this call; if so records their equality as a condition of the trace."""
         a, b = self.canonical(a), self.canonical(b)
         if a == b:
             return True
@@ -181,15 +181,14 @@ class Trace:
         return True
 
     def _learn(self, a: Size, b: Size) -> None:
-        """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the
-        other."""
+        """Substitutes equal sizes: solves for a symbol where possible, else maps one expression to the other."""
         self.learned = True
         self._canonical = {}
         if isinstance(a, Expr) and a.is_symbol and (isinstance(b, int) or b.is_symbol):
             self._substitute(*((str(a), b) if isinstance(b, int) or _later(str(a), str(b)) else (str(b), a)))
             return
         terms_a, terms_b = sz._terms(a), sz._terms(b)
-        if len(terms_a) == 1 and len(terms_b) == 1:  # products: without what they share
+        if len(terms_a) == 1 and len(terms_b) == 1:  # products: cancel common factors
             (left, ca), (right, cb) = terms_a[0], terms_b[0]
             left, right = list(left), list(right)
             for factor in [f for f in left if f.op == "sym"]:
@@ -229,7 +228,7 @@ class Trace:
     # ---- ops
 
     def emit(self, name: str, *operands: Value, **attrs) -> Value:
-        """Appends an op, with errors that name the user's line."""
+        """Appends an op; errors name the user's line."""
         if self.most_ops is not None and len(self.block.ops) >= self.most_ops:
             raise TooLong(located(f"it has more than {self.most_ops} ops: a long loop?"))
         try:
@@ -298,18 +297,16 @@ class Trace:
         return value
 
     def capture(self, array) -> TracedArray:
-        """An array from outside the function, as an argument that the function's caller does not see."""
+        """An array from outside the function, as a hidden argument of the graph."""
         found = self.captured.get(id(array))
         if found is not None and not found[2] and found[0] is not array and not _same_elements(found[0], array):
-            # Written into since: what it is now is another array. (The captured arrays stay in their order.)
+            # It was written into since: treat it as a new array. (Captured arrays keep their order.)
             self.captured = {id(f[0]) if f is found else key: f for key, f in self.captured.items()}
             found = None
         if found is None:
-            name, paths = ways_to(array, self.roots + frame_roots())
+            name, paths = access_paths(array, self.roots + frame_roots())
             position, key = len(self.block.args), id(array)
-            created_here = not paths and isinstance(
-                array, np.ndarray
-            )  # while the function is traced: it may change yet
+            created_here = not paths and isinstance(array, np.ndarray)  # created during tracing: it may still change
             if created_here and array.nbytes <= _SNAPSHOT:
                 self.alive.append(array)
                 array = array.copy(order="K")
@@ -318,7 +315,7 @@ class Trace:
             spec = spec_of(array)
             if spec.device != self.device and spec.shape:
                 hint = (
-                    "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)"
+                    "; create arrays inside the function with mlirfuse.numpy (arange, zeros, ...)"
                     if spec.device == "cpu"
                     else ""
                 )
@@ -334,7 +331,7 @@ class Trace:
         return found[1]
 
 
-_SNAPSHOT = 64 << 20  # bytes; larger arrays made while a function is traced are not copied
+_SNAPSHOT = 64 << 20  # bytes; larger arrays created during tracing are not copied
 
 
 def _same_elements(a, b) -> bool:

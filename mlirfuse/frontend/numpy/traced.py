@@ -1,4 +1,4 @@
-"""What a trace gives: the graph, how its results make what the function returns, and what they rest on."""
+"""The result of tracing: the graph, how to build the function's result from the graph's results, and the guards."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Out:
 
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "view": a
     view of that by the steps ``path``; "part": such a view of the result ``index``; "size": the size ``value``, an int;
-    "constant": the object ``value``; "outside": what is now where the :class:`Captured` ``value`` was. ``scalar``:
-    np.generic, int, float, bool or complex where NumPy would return a number of that kind and not an array.
-    ``read_only``: NumPy lets nobody write into the result.
+    "constant": the object ``value``; "outside": the current object of the :class:`Captured` ``value``. ``scalar``:
+    np.generic, int, float, bool or complex where NumPy would return such a number instead of an array. ``read_only``:
+    NumPy makes the result read-only.
     """
 
     kind: str
@@ -39,13 +39,12 @@ class Out:
 
     @property
     def leaves(self) -> set[int]:
-        """The leaves of the call that it is made of."""
+        """The call's leaves that this output depends on."""
         positions = {step.leaf for step in self.path if isinstance(step, real_views.IndexStep)}
         return positions | {self.index} if self.kind in ("argument", "view") else positions
 
     def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
-        """What the function returns of ``array``, for the kinds "view" and "part"; ``leaf`` gives a leaf of the
-        call."""
+        """The returned view of ``array``, for the kinds "view" and "part"; ``leaf`` returns a leaf of the call."""
         for step in self.path or (FullView(),):
             if isinstance(step, real_views.IndexStep):
                 array = real_views.at(array, step.axis, leaf(step.leaf))
@@ -54,7 +53,7 @@ class Out:
         return array
 
     def created(self, sizes: dict[str, int]):
-        """A leaf that is neither a result nor an argument. Arrays that the function makes are new in each call."""
+        """An output that is neither a graph result nor an argument. Created arrays are new in each call."""
         if self.kind == "size":
             return sz.substitute(self.value, sizes)
         if self.kind == "outside":
@@ -64,20 +63,20 @@ class Out:
 
 @dataclass
 class Traced:
-    """A traced function. The trace is right for a call where
+    """A traced function. It is valid for calls where
 
     - its arguments have the same dtypes, ranks, extents of 0 and 1 and layouts (:func:`layout_of`),
     - the leaves in ``static_leaves`` have the same values,
     - all ``size_guards`` hold, in their order,
     - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
-    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, both ends in them.
+    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, bounds included.
 
-    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from.
-    ``arg_leaves``: the leaf of each of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf
-    position to the graph's result with its new value. ``scope``: (dict or cell, key, value) for the numbers and strings
-    that the function reads from around it, which are constants in the trace, and for arrays that others were computed
-    from before they met a traced one; :meth:`scope_holds` checks it. ``warnings``: RuntimeWarnings of each call.
-    ``compares``: the function asks whether two of its arguments are one object.
+    ``symbols``: for each symbol, the (graph argument, "shape" or "stride", axis) that defines it. ``arg_leaves``: the
+    leaf of each graph argument; the arrays of ``captured`` follow. ``mutated``: from a leaf's index to the graph's
+    result with its new value. ``scope``: (dict or cell, key, value) for numbers and strings in the function's scope,
+    which are constants of the trace, and for arrays from which constants were computed; :meth:`scope_holds` checks it.
+    ``warnings``: RuntimeWarnings of each call. ``compares``: the function asks whether two of its arguments are one
+    object.
     """
 
     graph: Graph
@@ -97,11 +96,11 @@ class Traced:
     compares: bool = False
 
     def scope_holds(self) -> bool:
-        """Whether what the function read from around it is there still."""
+        """Whether everything that the function read from its scope is unchanged."""
         return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in self.scope)
 
     def sizes(self, arrays) -> dict[str, int]:
-        """The symbols' values in a call, from the NumPy arrays of the graph's arguments."""
+        """The symbols' values in a call, from the arrays of the graph's arguments."""
         out = {}
         for name, (position, what, axis) in self.symbols.items():
             array = arrays[position]
@@ -109,7 +108,7 @@ class Traced:
         return out
 
     def result(self, results, leaves, sizes: dict[str, int]):
-        """What the function returns, from the graph's results, the leaves of the call and the symbols' values."""
+        """The function's result, from the graph's results, the leaves of the call and the symbols' values."""
         out = []
         for o in self.outs:
             if o.kind == "result":

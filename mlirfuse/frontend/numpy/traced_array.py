@@ -1,8 +1,8 @@
-"""The stand-ins for arrays.
+"""Stand-ins for arrays.
 
-Writing into arrays is made functional here: a :class:`Buffer` is the memory that an array and its views share. A view
-is a path of steps from the buffer; it is read by replaying the path and written by inverting it, so that a write
-through one view is seen through all the others, as in NumPy.
+They make array writes functional. A :class:`Buffer` is the memory that an array and its views share. A view is a path
+of steps from the buffer: reads replay the path, writes invert it, so a write through one view is visible through all
+others, as in NumPy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _tolist = operator.methodcaller("tolist")
 
 @dataclass(frozen=True)
 class Item:
-    """``x.item(*args)``, as a function of x."""
+    """``x.item(*args)``, as a callable."""
 
     args: tuple
 
@@ -43,7 +43,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Formatted:
-    """``format(x, spec)``, as a function of x."""
+    """``format(x, spec)``, as a callable."""
 
     spec: str
 
@@ -51,14 +51,14 @@ class Formatted:
         return format(x, self.spec)
 
 
-_MADE_BY_WRITES = {"set_slice", "broadcast_in_dim", "full"}  # ops that an assignment alone emits
+_MADE_BY_WRITES = {"set_slice", "broadcast_in_dim", "full"}  # ops that only assignments emit
 
 
 class Buffer:
-    """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
+    """The memory of an array and its views. ``value`` is the current content; ``version`` counts writes.
 
-    ``origin`` is what it held first, ``leaf`` the position of the argument that it belongs to, ``captured`` that of an
-    array from outside among the graph's arguments.
+    ``origin`` is the initial content, ``leaf`` the index of the argument it belongs to, ``captured`` the graph
+    argument's index of an array from outside.
     """
 
     __slots__ = ("captured", "fixed", "leaf", "origin", "slot", "touched", "value", "version", "writable")
@@ -66,27 +66,27 @@ class Buffer:
     def __init__(
         self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
     ):
-        # None only until the array that it belongs to is made.
+        # None only until the array is constructed.
         self.value: Value = value  # type: ignore[assignment]
         self.origin: Value = value  # type: ignore[assignment]
         self.version = 0
         self.leaf = leaf
         self.captured = captured
         self.writable = writable
-        # In pieces: where the real array is, whether it was written into before, and whether nobody may any more.
+        # With graph breaks: the real array's slot, whether it was written into before, and whether it is now read-only.
         self.slot: int | None = None
         self.touched = self.fixed = False
 
 
 class TracedArray(Operators):
-    """Stands for an array while a function is traced. Has NumPy's operators, methods and attributes."""
+    """Represents an array during tracing. Has NumPy's operators, methods and attributes."""
 
     __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
     __array_priority__ = 1000
     _weak: type | None = None
 
     if TYPE_CHECKING:
-        # Put on the class by operators.py and functions/methods.py; __getattr__ stands for methods that no operator
+        # operators.py and functions/methods.py attach these to the class; __getattr__ covers methods that no operator
         # needs.
         __divmod__: ClassVar[Callable[..., Any]]
         __rdivmod__: ClassVar[Callable[..., Any]]
@@ -124,7 +124,7 @@ class TracedArray(Operators):
         self._buffer = buffer
         self._path = path
         self._version = buffer.version
-        self._scalar = scalar  # NumPy would have a number here, no 0-d array
+        self._scalar = scalar  # NumPy would return a number here, not a 0-d array
         if trace.session is not None:
             trace.session.meet(self)
 
@@ -132,7 +132,7 @@ class TracedArray(Operators):
 
     @property
     def value(self) -> Value:
-        """What the array holds at this point of the function."""
+        """The array's content at this point of the function."""
         if self._version != self._buffer.version:
             self._check_reshapes()
             value = self._buffer.value
@@ -142,7 +142,7 @@ class TracedArray(Operators):
         return self._value
 
     def step(self, step) -> TracedArray:
-        """The view that is one step (see :mod:`mlirfuse.frontend.numpy.views`) from this one."""
+        """The view after one more step (see :mod:`mlirfuse.frontend.numpy.views`)."""
         if isinstance(step, Permute) and self._path and self._path[-1] == step.inverse():
             return TracedArray(self._trace, self._before_last(), self._buffer, self._path[:-1] or (FullView(),))
         value = step.read(self._trace, self.value)
@@ -153,14 +153,14 @@ class TracedArray(Operators):
         )
 
     def _before_last(self) -> Value:
-        """What this is the view of by its last step."""
+        """The value that the last step views."""
         value = self._buffer.value
         for step in self._path[:-1]:
             value = step.read(self._trace, value)
         return value
 
     def alias(self) -> TracedArray:
-        """Another array with the same memory (of a number: one with its value)."""
+        """Another array with the same memory; of a number, one with its value."""
         return (
             TracedArray(self._trace, self.value)
             if self._scalar
@@ -173,11 +173,11 @@ class TracedArray(Operators):
                 TraceError,
                 "an array and a reshape of it are written and read here, and whether NumPy made the "
                 "reshape a view or a copy depends "
-                "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
+                "on the array's memory layout: write into the array before it is reshaped, or reshape a copy of it",
             )
 
     def _is_view(self) -> bool:
-        """Whether NumPy surely made views of all reshapes on the way to this array."""
+        """Whether all reshapes on this array's path are views in every call."""
         t, shape, strides = self._trace, self._buffer.origin.shape, strides_of(self._trace, self._buffer.origin)
         for step in self._path:
             if isinstance(step, Reshape) and not is_view(t, strides, shape, step.shape):
@@ -186,10 +186,10 @@ class TracedArray(Operators):
         return True
 
     def assign(self, new: Value) -> None:
-        """Makes the memory of this array hold ``new``, which has its dtype and shape."""
+        """Replaces the array's content by ``new``, which has its dtype and shape."""
         buffer = self._buffer
         if self._scalar:
-            fail(TypeError, "a number cannot be assigned to: it is no array")
+            fail(TypeError, "a number does not support in-place assignment")
         if buffer.captured is not None:
             fail(
                 TraceError,
@@ -197,7 +197,7 @@ class TracedArray(Operators):
             )
         self._check_reshapes()
         if buffer.fixed:
-            self._trace.session.abort("it writes into an array that lies in another one's memory")
+            self._trace.session.abort("it writes into an array that shares memory with another")
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
         buffer.value = self._in_memory(self._written(buffer.value, 0, new))
@@ -206,8 +206,7 @@ class TracedArray(Operators):
             self._value, self._version = new, buffer.version
 
     def _in_memory(self, value: Value) -> Value:
-        """``value``, which is written into the buffer, known to lie as that does; a copy where another array may be
-        it."""
+        """``value`` for the buffer, with the buffer's layout; a copy where it may alias another array."""
         t, buffer = self._trace, self._buffer
         lies = strides_of(t, buffer.origin)
         if value.rank < 2 or lies is None:
@@ -266,32 +265,32 @@ class TracedArray(Operators):
         return (self[k] for k in range(len(self)))
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The array API standard's functions: NumPy's, as they are traced."""
+        """The array API standard's functions: the traced NumPy module."""
         return self._trace.stand_ins.of(np)
 
     @property
     def device(self) -> str:
-        """Where the standard says that the array lies."""
+        """The array API's device: "cpu" or the GPU."""
         return self._trace.device
 
     def to_device(self, device: str, /, *, stream: Any = None) -> TracedArray:
-        """The array itself, on its own device. Raises ValueError for another one."""
+        """The array itself, if ``device`` is its own. Raises ValueError for another device."""
         if device != self._trace.device:
             fail(ValueError, f"Unsupported device: {device!r}. Only {self._trace.device!r} is allowed.")
         return self
 
     def _described(self) -> str:
-        """What messages of ours call it."""
+        """The array's name in error messages."""
         return f"TracedArray({self._value.dtype}[{', '.join(map(str, self._trace.shape(self._value)))}])"
 
     @property
     def _stands_for(self) -> type:
-        """The class of what the user's code has in NumPy."""
+        """The class that the array has in NumPy."""
         return self._weak or (self.dtype.type if self._scalar else np.ndarray)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """To the user's code, and libraries other than NumPy, the class of what it stands for."""
+        """NumPy's class, for user code and for libraries other than NumPy."""
         return type(self) if is_internal(sys._getframe(1).f_code.co_filename) else self._stands_for
 
     def __getattr__(self, name: str):
@@ -310,20 +309,20 @@ class TracedArray(Operators):
     def __dir__(self) -> list[str]:
         return dir(self._stands_for)
 
-    # ---- what a traced array cannot be
+    # ---- conversions that need the array's value
 
     def __bool__(self) -> bool:
         if self._trace.session is not None:
             return self._trace.session.read(self, bool)
         fail(
             TraceError,
-            f"the truth of a traced array ({self._described()}) is not known while the function is compiled: it "
+            f"the truth of a traced array ({self._described()}) is not known during compilation: it "
             "cannot decide an 'if', "
             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
         )
 
     def _number(self, how: Callable[[Any], Any], what: str) -> Any:
-        """``how(x)``, which reads the value."""
+        """``how(x)``, which needs the value; a traced array has none."""
         if self._trace.session is not None:
             return self._trace.session.read(self, how)
         return self._no_number(what)
@@ -331,13 +330,13 @@ class TracedArray(Operators):
     def _no_number(self, what: str) -> NoReturn:
         fail(
             TraceError,
-            f"{what} needs a number, and the value of a traced array ({self._described()}) is not known while "
-            "the function is compiled. "
+            f"{what} needs a number, and the value of a traced array ({self._described()}) is not known during "
+            "compilation. "
             "Keep it as an array, or compute the number outside the function and pass it as an argument",
         )
 
     def _text(self, how: Callable[[Any], str]) -> str:
-        """``how(x)``, the text that the user's code gets of it."""
+        """``how(x)``, the text of the array for user code."""
         if not self._trace.running:
             return self._described()
         return self._number(how, "the text of an array")
@@ -355,7 +354,7 @@ class TracedArray(Operators):
         return self._number(bytes, "bytes()")
 
     def __reduce_ex__(self, protocol):
-        give_up("the pickled array")
+        give_up("the array's value, to pickle it")
 
     def __float__(self):
         return self._number(float, "float()")
@@ -378,14 +377,14 @@ class TracedArray(Operators):
     def __hash__(self) -> int:
         if not self._scalar:
             raise TypeError("unhashable type: 'numpy.ndarray'")
-        give_up("the hash of a number that is computed")
+        give_up("the hash of a computed number")
 
     def __array__(self, dtype=None, copy=None):
         if self._trace.session is not None:
             self._trace.session.abort("a function that is not traced reads an array")
         fail(
             TraceError,
-            f"a traced array ({self._described()}) cannot become a NumPy array while the function is compiled. "
+            f"a traced array ({self._described()}) cannot become a NumPy array during compilation. "
             "np.array and np.asarray "
             "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a "
             "function of another library: call it "

@@ -1,4 +1,4 @@
-"""The stand-ins for numbers, whose values the function may ask for while it is traced."""
+"""Stand-ins for numbers, whose values the function may need during tracing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class TracedScalar(TracedArray):
-    """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is
-    traced (as an axis, a shape, a condition …) its value in this call becomes a constant that calls are checked for."""
+    """A number that is an argument or computed from some: known at run time. Where tracing needs it (an axis, a shape,
+    a condition …), its value in this call becomes a constant with a guard."""
 
     __slots__ = ("_compute", "_found", "_operands", "_weak", "later")
 
@@ -33,17 +33,17 @@ class TracedScalar(TracedArray):
         operands: Sequence = (),
         later: bool = False,
     ):
-        """``compute`` gives its value in this call from those of ``operands``; None where a subclass has its own
-        :meth:`concrete`. ``later``: a kernel computes it, before the function goes on in another piece."""
+        """``compute`` returns the value in this call from those of ``operands``; None where a subclass overrides
+        :meth:`concrete`. ``later``: a kernel computes it before the next graph break."""
         super().__init__(trace, value, scalar=True)
         self._weak = weak
         self._compute, self._operands = compute, operands
-        self._found: tuple[Any, ...] = ()  # the value, once it was asked for
+        self._found: tuple[Any, ...] = ()  # the value, once known
         self.later: bool = later or any(isinstance(x, TracedScalar) and x.later for x in operands)
 
     def concrete(self):
-        """Its value in this call, to which the trace is fixed from here on. Operands come first, without recursion:
-        what a loop computes is as deep as it has turns."""
+        """The value in this call; specializes the trace to it. Evaluates operands first and without recursion: a loop's
+        result may be as deep as its number of iterations."""
         left: list[TracedScalar] = [self]
         while left:
             last = left[-1]
@@ -72,7 +72,7 @@ class TracedScalar(TracedArray):
     def __index__(self) -> int:
         return operator.index(self.concrete())
 
-    def __hash__(self) -> int:  # it compares as a number does
+    def __hash__(self) -> int:  # consistent with __eq__ of numbers
         return hash(self.concrete())
 
     def _text(self, how: Callable[[Any], str]) -> str:
@@ -118,7 +118,7 @@ numbers.Number.register(TracedScalar)
 
 
 class LeafScalar(TracedScalar):
-    """A number that is an argument itself."""
+    """A number that is an argument."""
 
     __slots__ = ("leaf", "spec")
 
@@ -136,15 +136,14 @@ class LeafScalar(TracedScalar):
 
 
 class LeafArray(TracedArray):
-    """A 0-d array on the host that is an argument. Until it is written into, it can become a constant as a number
-    can."""
+    """A 0-d array on the host that is an argument. Until it is written into, the trace can specialize to its value."""
 
     __slots__ = ("leaf", "spec")
     leaf: int
     spec: ArgSpec
 
     def concrete(self):
-        """Its value in this call, to which the trace is fixed from here on; None where it is not known."""
+        """The value in this call; specializes the trace to it. None where it is unknown."""
         if self._buffer.version or self.spec.value is None:
             return None
         self._trace.static_leaves[self.leaf] = self.spec.value

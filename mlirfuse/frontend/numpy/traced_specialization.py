@@ -1,4 +1,4 @@
-"""A trace as a kind of calls: how the results of its graph make what the function returns."""
+"""A trace as a specialization: builds the function's result from its graph's results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mlirfuse.runtime.storage_views import StorageViews
 
 @dataclass(eq=False)
 class TracedSpecialization(Specialization):
-    """A trace. ``captured_at``: its captured arrays' leaves; ``captured_key``: what of them decides the kind.
-    ``writes_late``: arguments are written at the end, once all positions are known to be there."""
+    """A trace. ``captured_at``: the leaves of its captured arrays; ``captured_key``: their part of the guard key.
+    ``writes_late``: arguments are written at the end, once all indices are checked."""
 
     traced: Traced = field(kw_only=True)
     captured_at: list[int] = field(kw_only=True)
@@ -36,7 +36,7 @@ class TracedSpecialization(Specialization):
 
     @functools.cached_property
     def _simple(self) -> bool:
-        """Whether the function returns the graph's only result as it is."""
+        """Whether the function returns the graph's only result unchanged."""
         outs, graph = self.traced.outs, self.traced.graph
         alone = len(outs) == 1 and self.traced.out_tree.kind == "leaf" and len(graph.returns) == 1
         return (
@@ -68,7 +68,7 @@ class TracedSpecialization(Specialization):
 
 @dataclass(eq=False)
 class SplitTracedSpecialization(TracedSpecialization):
-    """A trace that computes with complex numbers, which is compiled on their parts."""
+    """A trace with complex numbers, which compiles to real and imaginary parts."""
 
     split: StorageViews = field(kw_only=True)
     shape_cacheable = False
@@ -92,8 +92,8 @@ def _only(results: list) -> Any:
 
 
 def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Callable[[list], Any]:
-    """How ``out`` is read from a call's results: their position, or a function of them. ``place``: where the caller's
-    own objects are among them."""
+    """How to read ``out`` from a call's results: an index, or a function of them. ``place``: the indices of the
+    caller's own objects among them."""
     if out.kind not in ("result", "argument", "view", "part"):
         return lambda results: out.created(env)
     at = out.index if out.kind in ("result", "part") else place[out.index]
@@ -112,7 +112,7 @@ def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Calla
 
 
 def _number(value: Any, scalar: type | None) -> Any:
-    """A result that NumPy would give as a number."""
+    """A 0-d result as the number that NumPy would return."""
     if scalar is None or not isinstance(value, np.ndarray):
         return value
     return value[()] if scalar is np.generic else scalar(value[()])

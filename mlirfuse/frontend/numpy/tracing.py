@@ -1,12 +1,10 @@
-"""Tracing: a Python function runs once on stand-ins for its arguments, and what it does to them is written down as a
-graph.
+"""Tracing: runs a Python function once on stand-ins for its arguments, and records the operations as a graph.
 
 The stand-ins are :class:`~mlirfuse.frontend.numpy.traced_array.TracedArray` for an array,
 :class:`~mlirfuse.frontend.numpy.traced_scalar.TracedScalar` for a number known only at run time, and
-:class:`~mlirfuse.frontend.numpy.symint.SymInt` for what ``x.shape`` holds. Sizes stay symbolic until the function
-decides something by them; then the decision is recorded as a
-:class:`~mlirfuse.runtime.signature.SizeGuard` under which the trace holds. How NumPy's functions become ops
-is in :mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy.ufunc_rules`.
+:class:`~mlirfuse.frontend.numpy.symint.SymInt` for the elements of ``x.shape``. Sizes stay symbolic until the function
+branches on one; the decision then becomes a :class:`~mlirfuse.runtime.signature.SizeGuard` of the trace.
+:mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy.ufunc_rules` turn NumPy's functions into ops.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
-from mlirfuse.frontend.numpy.captures import Captured, ways_to
+from mlirfuse.frontend.numpy.captures import Captured, access_paths
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
@@ -54,10 +52,9 @@ def trace(
 ) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
-    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. ``checks_indices``: kernels
-    are to check those that arrays are read and written at. ``objects``: the leaves themselves, of which the function
-    may ask whether two are one. Raises TraceError, ShapeError,
-    UnsupportedError, :class:`TooLong` for more than ``most_ops``, or what the function itself raises.
+    ``aliases`` maps a leaf to an earlier one with the same memory and layout. ``checks_indices``: kernels check array
+    indices. ``objects``: the leaves themselves, for functions that ask whether two are one object. Raises TraceError,
+    ShapeError, UnsupportedError, :class:`TooLong` for more than ``most_ops`` ops, or any error of the function itself.
     """
     t = Trace(most_ops)
     t.checks_indices = checks_indices
@@ -110,8 +107,8 @@ def trace(
 
 @dataclass
 class Arguments:
-    """What stands for a call's arguments: ``stand_ins`` for its leaves, ``leaves`` of the block's arguments, ``arrays``
-    by leaf; ``objects``: arguments whose attributes the function may read."""
+    """A call's stand-ins: ``stand_ins`` by leaf, ``leaves`` of the block's arguments, ``arrays`` by leaf; ``objects``:
+    arguments whose attributes the function may read."""
 
     stand_ins: list
     leaves: list[int]
@@ -120,7 +117,7 @@ class Arguments:
 
 
 def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int] | None = None) -> Arguments:
-    """Stand-ins for arguments with the specifications ``leaves``, and what the trace reads around ``fn``."""
+    """Stand-ins for arguments with the specs ``leaves``, and the scope of ``fn`` for the trace."""
     replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
     stand_ins: list = []
@@ -139,9 +136,7 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
             stand_ins.append(LeafScalar(t, value, spec, leaf))
             continue
         origin = (aliases or {}).get(leaf)
-        if (
-            origin in arrays
-        ):  # the same memory: one value, so that what is written through one is read through the other
+        if origin in arrays:  # the same memory shares one value: writes through one are visible through the other
             value, buffer = arrays[origin]._value, arrays[origin]._buffer
         else:
             buffer = Buffer(value, leaf, writable=spec.writable)
@@ -175,8 +170,8 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
 
 
 def run(fn, t: Trace, replaced: StandIns, args, kwargs):
-    """What ``fn`` gives for the stand-ins. Raises :class:`SideEffect`, everything as it was before, where it does what
-    has to happen at every call."""
+    """The result of ``fn`` on the stand-ins. Raises :class:`SideEffect`, with all changes undone, where ``fn`` has
+    effects that must happen at every call."""
     given, shape = trees.flatten((args, kwargs))
     functions_read = [value for _, _, _, value in t.roots if isinstance(value, types.FunctionType)]
     codes = [f.__code__ for f in (getattr(fn, "__func__", fn), *functions_read) if isinstance(f, types.FunctionType)]
@@ -191,13 +186,13 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     except BaseException as error:
         failure = error
     if problem is None and refusals.last is not None and (failure is None or isinstance(failure, Exception)):
-        failure = refusals.last  # which the function may have caught
+        failure = refusals.last  # the function may have caught it
     refusals.last = outer
     written, changed = replaced.written(), before.restore()
-    if failure is not None and not isinstance(failure, Exception):  # an interrupt, which may come midway in a copy
+    if failure is not None and not isinstance(failure, Exception):  # an interrupt, possibly in the middle of a copy
         raise failure
     if problem is None and (written or changed):
-        problem = f"it changes {written or changed}, which has to happen at every call"
+        problem = f"it changes {written or changed}, which must happen at every call"
     if problem is None and failure is None:
         kept, now = trees.flatten((args, kwargs))
         if now != shape or any(a is not b for a, b in zip(kept, given)):
@@ -232,77 +227,75 @@ _CONSTANT_TYPES = (
 
 
 def constant_of(t: Trace, x, objects) -> Out:
-    """A leaf of the result that is not traced: an object from outside is given as it is there at each call, an array
-    that the function made is made anew. Raises :class:`SideEffect` for other objects that it made."""
+    """An untraced leaf of the result: an object from outside is read at each call, an array that the function created
+    is created anew. Raises :class:`SideEffect` for other objects that the function created."""
     if isinstance(x, _CONSTANT_TYPES) or any(x is value for value in objects):
         return Out("constant", value=x)
     if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray):
         return Out("constant", value=x)
-    _, paths = ways_to(x, t.roots)
+    _, paths = access_paths(x, t.roots)
     if paths:
         return Out("outside", value=Captured(x, paths))
     if type(x) is np.ndarray:
         return Out("constant", value=x)
     if isinstance(x, types.CoroutineType):
-        x.close()  # or Python warns that nobody has awaited it
-    raise SideEffect(f"the function makes a {type(x).__name__} and returns it, which has to happen at every call")
+        x.close()  # prevents Python's 'never awaited' warning
+    raise SideEffect(f"the function creates a {type(x).__name__} and returns it, which must happen at every call")
 
 
 class _Results:
-    """How what a function returns is made of the graph's results, ``returns``."""
+    """Builds the description of a function's result from the graph's results, ``returns``."""
 
     def __init__(self, t: Trace, arg_leaves: list[int], stand_ins: list, objects: list):
         self.t, self.arg_leaves, self.objects = t, arg_leaves, objects
         self.identity = {id(x): leaf for leaf, x in enumerate(stand_ins) if isinstance(x, TracedArray)}
         self.returns: list[Value] = []
-        self._where: dict[int, tuple[int, tuple]] = {}  # by an array's id
-        self._bases: dict[int, tuple[int, tuple]] = {}  # by a buffer's id, the result that is all of it
+        self._where: dict[int, tuple[int, tuple]] = {}  # array id -> (graph result, steps)
+        self._bases: dict[int, tuple[int, tuple]] = {}  # buffer id -> the result with its whole content
 
     def of(self, leaves: list) -> list[Out]:
-        """How each leaf of what the function returns is made."""
+        """The :class:`Out` of each leaf of the function's result."""
         several = _several(leaves)
         return [
             self._array(x, id(x._buffer) in several) if isinstance(x, TracedArray) else self._other(x) for x in leaves
         ]
 
     def add(self, value: Value) -> int:
-        """Which of the graph's results is ``value``, in memory of its own."""
+        """The index of the graph's result with ``value``, in memory of its own."""
         if value.op is None or value in self.returns:
             value = self.t.emit("copy", value)
         self.returns.append(value)
         return len(self.returns) - 1
 
     def _laid_out(self, value: Value, strides) -> tuple[int, tuple]:
-        """Which of the graph's results has the elements of a new array, row-major in the order that NumPy gives its
-        dimensions in memory, and the steps to the array from there."""
+        """The index of the graph's result with a new array's elements, row-major with dimensions in NumPy's memory
+        order, and the view steps from there to the array."""
         t = self.t
         order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
-        turn = Permute(order)
+        permute = Permute(order)
         if order == tuple(range(value.rank)):
             return self.add(value), ()
-        return self.add(t.emit("copy", turn.read(t, value))), (turn.inverse(),)
+        return self.add(t.emit("copy", permute.read(t, value))), (permute.inverse(),)
 
     def _array(self, x: TracedArray, several: bool) -> Out:
         t = self.t
         if x._trace is not t:
-            raise TraceError(
-                "the function returns a traced array of another compiled function's trace: it was kept from there"
-            )
+            raise TraceError("the function returns a traced array that escaped from another compiled function's trace")
         if id(x) in self.identity:
             return Out("argument", self.identity[id(x)], scalar=_number_type(x))
         value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
-        path = None if buffer.leaf is None or x._scalar else _way_to(t, x, self.arg_leaves)
+        path = None if buffer.leaf is None or x._scalar else _view_steps(t, x, self.arg_leaves)
         if buffer.leaf is not None and path is not None:
             return Out("view", buffer.leaf, read_only=read_only, path=path)
         steps = _real_steps(t, x, self.arg_leaves)
         if several and steps is not None and id(x) not in self._where:
             if id(buffer) not in self._bases:
                 self._bases[id(buffer)] = self._laid_out(buffer.value, strides_of(t, buffer.origin))
-            at, turned = self._bases[id(buffer)]
-            path = (*turned, *steps)
+            at, permuted = self._bases[id(buffer)]
+            path = (*permuted, *steps)
             return Out("part" if path else "result", at, read_only=read_only, path=path)
         if id(x) not in self._where:
-            new = buffer.leaf is None and buffer.captured is None  # memory, in NumPy: flatten, np.tile(x, 1)
+            new = buffer.leaf is None and buffer.captured is None  # NumPy allocates: flatten, np.tile(x, 1)
             if new and (_in_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
                 value = t.emit("copy", value)
             strides = strides_of_array(t, x)
@@ -320,17 +313,17 @@ class _Results:
 
 
 def _in_argument(value: Value) -> bool:
-    """Whether an array of these elements could be a view of an argument."""
+    """Whether a value may be a view of an argument."""
     while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
 
 
-def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
-    """The steps from an argument to a view of it, () for all of it; None where the graph may give the view as well, or
-    has to: nothing writes into the argument and all positions are known, or one is computed. (Where complex
-    numbers are computed with the graph has parts, of a diagonal the elements, and of some reshapes only the strides of
-    a call tell.)"""
+def _view_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
+    """The steps from an argument to its view ``x``, () for all of it. None where the graph can return the view as well
+    (nothing writes into the argument, all indices are known) or must (an index is computed). With complex numbers the
+    graph works on real and imaginary parts, copies diagonals, and some reshapes depend on a call's strides, so it
+    cannot."""
     if x.value is x._buffer.value:
         return ()
     positions = [step for step in x._path if isinstance(step, At)]
@@ -342,13 +335,13 @@ def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
 
 
 def _in_parts(t: Trace) -> bool:
-    """Whether there are complex numbers in the trace, which is compiled on their parts."""
+    """Whether the trace has complex numbers, which compile to real and imaginary parts."""
     values = (v for values in (t.block.args, *(op.results for op in t.block.ops)) for v in values)
     return any(v.dtype is not None and v.dtype.kind == "c" for v in values)
 
 
 def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
-    """The steps of a view's path on real arrays; None where a position of them is computed."""
+    """A view's steps on real arrays; None where one of its indices is computed."""
     positions = [step.index for step in x._path if isinstance(step, At)]
     if any(index not in t.block.args for index in positions):
         return None
@@ -357,14 +350,14 @@ def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
 
 
 def _several(leaves: list) -> set[int]:
-    """The ids of the buffers that the function has made and of which it returns several views."""
+    """The ids of created buffers of which the function returns several views."""
     arrays = {id(x): x for x in leaves if isinstance(x, TracedArray) and not x._scalar}.values()
     created = [id(x._buffer) for x in arrays if x._buffer.leaf is None and x._buffer.captured is None]
     return {buffer for buffer in created if created.count(buffer) > 1}
 
 
 def _is_read_only(x: TracedArray) -> bool:
-    """Whether NumPy lets nobody write into the array. What it reshapes of repeated elements is a copy."""
+    """Whether NumPy makes the array read-only. A reshape of a broadcast is a copy, so writable."""
     found = False
     for step in x._path:
         found = isinstance(step, (Broadcast, Diagonal, ReadOnly)) or (found and not isinstance(step, Reshape))
@@ -378,7 +371,7 @@ def _number_type(x: TracedArray) -> type | None:
 
 
 def _finish(t: Trace, graph: Graph) -> None:
-    """Writes the equalities into the whole graph, so that equal sizes are one symbol everywhere."""
+    """Applies the equalities to the whole graph, so that equal sizes have one symbol."""
     if not t.learned:
         return
     canonical = t.canonical
@@ -392,7 +385,7 @@ def _finish(t: Trace, graph: Graph) -> None:
 
 
 def parameter_names(fn: Callable, static: Sequence[str]) -> list[str]:
-    """The names of a function's parameters. Raises ValueError where a name in ``static`` is none of them."""
+    """The function's parameter names. Raises ValueError for a name in ``static`` that is not among them."""
     found = inspect.signature(fn).parameters
     for name in static:
         if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
@@ -402,7 +395,7 @@ def parameter_names(fn: Callable, static: Sequence[str]) -> list[str]:
 
 
 def argument_names(fn, tree: trees.Tree) -> list[str]:
-    """What to call each leaf of the arguments of ``fn``."""
+    """A name for each leaf of ``fn``'s arguments."""
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     if hasattr(fn, "__func__") and names:

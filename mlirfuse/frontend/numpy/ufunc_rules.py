@@ -1,7 +1,7 @@
-"""How each of NumPy's ufuncs becomes ops.
+"""Lowering rules from NumPy's ufuncs to ops.
 
-A rule is a function of the trace, the operands' values in the types that NumPy computes in, those types, and the types
-of the results; it gives the result's value, or several.
+A rule takes the trace, the operands' values converted to the dtypes of NumPy's loop, those dtypes, and the result
+dtypes; it returns the result's value, or several.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _reciprocal(t, values, ins, outs):
         return t.emit("reciprocal", values[0])
     (x,), (dtype, *_) = values, ins
     with np.errstate(all="ignore"):
-        of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # what a cast of an infinity gives there
+        of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # the result of casting infinity to the dtype
     zero = t.emit("eq", x, t.builder.constant(0, dtype))
     return t.emit(
         "where", zero, t.builder.constant(of_zero, dtype), t.emit("trunc_div", t.builder.constant(1, dtype), x)
@@ -90,22 +90,22 @@ def _divmod(t, values, ins, outs):
 @lowers(np.modf)
 def _modf(t, values, ins, outs):
     (x,) = values
-    whole = t.emit("trunc", x)
+    unsigned = t.emit("trunc", x)
     infinite = t.emit("isinf", x)
-    part = t.emit("where", infinite, t.builder.constant(0, ins[0]), t.emit("sub", x, whole))
-    return t.emit("copysign", part, x), whole
+    part = t.emit("where", infinite, t.builder.constant(0, ins[0]), t.emit("sub", x, unsigned))
+    return t.emit("copysign", part, x), unsigned
 
 
 @lowers(np.lcm)
 def _lcm(t, values, ins, outs):
     dtype = ins[0]
-    whole = dt.of(f"u{dtype.bytes}")  # NumPy computes with magnitudes
-    if dtype is not whole:
-        values = [t.emit("cast", t.emit("abs", v), to=whole) for v in values]
+    unsigned = dt.of(f"u{dtype.bytes}")  # NumPy computes with magnitudes in the unsigned dtype
+    if dtype is not unsigned:
+        values = [t.emit("cast", t.emit("abs", v), to=unsigned) for v in values]
     a, b = aligned(t, values)
-    divisor = t.emit("maximum", t.emit("gcd", a, b), t.builder.constant(1, whole))
+    divisor = t.emit("maximum", t.emit("gcd", a, b), t.builder.constant(1, unsigned))
     product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
-    return product if dtype is whole else t.emit("cast", product, to=dtype)
+    return product if dtype is unsigned else t.emit("cast", product, to=dtype)
 
 
 @lowers(np.heaviside)
@@ -130,7 +130,7 @@ def _rad2deg(t, values, ins, outs):
 def _spacing(t, values, ins, outs):
     (x,) = values
     far, zero = t.builder.constant(math.inf, ins[0]), t.builder.constant(0, ins[0])
-    limit = far  # of float16; else away from 0
+    limit = far  # float16: toward infinity; others: away from 0
     if ins[0] is not dt.f16:
         limit = t.emit("where", t.emit("lt", x, zero), t.builder.constant(-math.inf, ins[0]), far)
     return t.emit("sub", t.emit("nextafter", x, limit), x)

@@ -1,4 +1,4 @@
-"""Calling ufuncs on traced operands: types, out=, where=."""
+"""Calls of ufuncs on traced operands: dtypes, out=, where=."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 
 def call_ufunc(ufunc, inputs, kwargs=None):
-    """A ufunc on operands of which at least one is traced."""
+    """Traces a call of a ufunc with at least one traced operand."""
     t = trace_of(*inputs)
     operands = [operand(t, x) for x in inputs]
     if any(isinstance(x, CreatedArray) for x in operands) and not (kwargs and kwargs.get("out")):
@@ -105,8 +105,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
 
 
 def _power_by_numpy(t, values, ins, outs) -> Value:
-    """The powers of integers, of which NumPy refuses negative ones, and of complex numbers, where it multiplies for
-    each exponent that is an integer."""
+    """Powers by a call of NumPy: integer powers, where NumPy rejects negative exponents, and complex ones, where NumPy
+    multiplies repeatedly for integer exponents."""
     a, b = aligned(t, values)
     shape = broadcast_shape(t, [t.shape(a), t.shape(b)])
     call = extern_ops.by_numpy(np.power)
@@ -114,19 +114,19 @@ def _power_by_numpy(t, values, ins, outs) -> Value:
 
 
 def _computed(ufunc, k: int | None, *operands):
-    """The ufunc of the operands' values in this call; ``k``: which of its several results."""
+    """A function that calls the ufunc on the operands' values at run time; ``k``: the index of the result to return."""
     created = ufunc(*map(concrete, operands))
     return created if k is None else created[k]
 
 
 def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:
-    """The types of the loop that NumPy takes for ``dtype=`` and ``casting=``: inputs, then outputs. Raises TypeError
+    """The dtypes of the loop that NumPy selects for ``dtype=`` and ``casting=``: inputs, then outputs. Raises TypeError
     where there is none, or an input cannot be cast."""
     kinds = tuple(map(kind_of, operands))
     strong = [isinstance(kind, np.dtype) for kind in kinds]
     if not all(strong) and casting in ("no", "equiv"):
         fail(TypeError, f"{ufunc.__name__}: a Python number cannot be cast under the casting rule '{casting}'")
-    common = result_type_of(kinds).numpy  # in place of Python's numbers, of which NumPy 2.4 crashes here
+    common = result_type_of(kinds).numpy  # replaces Python numbers, which crash NumPy 2.4 here
     given: dict[str, Any] = {"casting": "unsafe"}
     if dtype is not None:
         given["signature"] = (None,) * ufunc.nin + (dtype_of(dtype).numpy,) * ufunc.nout
@@ -141,7 +141,7 @@ def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:
 
 
 def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same_kind"):
-    """Writes a result into ``out=``, where the mask says so."""
+    """Writes a result into ``out=``, where the mask is true."""
     if target is None:
         fail(
             UnsupportedError,
@@ -150,7 +150,7 @@ def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same
     if not isinstance(target, TracedArray):
         fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
     if where_ is not True:
-        to = target._value.dtype  # in which the elements that stay are what they were
+        to = target._value.dtype  # the dtype in which unwritten elements keep their values
         check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output", casting)
         value = value if value.dtype is to else t.emit("cast", value, to=to)
         value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, target.value]))
@@ -159,13 +159,14 @@ def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same
 
 
 def check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
-    """Raises TypeError where NumPy refuses to cast the type ``given`` to ``kept``; ``what`` is cast."""
+    """Raises TypeError where ``casting`` forbids the cast from ``given`` to ``kept``; ``what`` names the value in the
+    message."""
     if not np.can_cast(given, kept, casting):
         fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
 
 
 def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "same_kind") -> None:
-    """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
+    """Makes ``target`` hold ``value``, under the casting and broadcasting rules of a ufunc's output."""
     dtype = target._value.dtype
     check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
     target_shape, shape = t.shape(target._value), t.shape(value)
@@ -183,7 +184,8 @@ def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "
 
 
 def into_out(result, out, name: str, repeats: bool = False, casting: _Casting = "same_kind"):
-    """The result, or ``out`` holding it, of the same shape unless the function ``repeats`` it, as ufuncs do."""
+    """The result, or ``out`` holding it; shapes must match unless the function ``repeats`` (broadcasts) its result, as
+    ufuncs do."""
     if out is None:
         return result
     if not isinstance(out, TracedArray):
@@ -200,7 +202,7 @@ def into_out(result, out, name: str, repeats: bool = False, casting: _Casting = 
 
 
 def _compare_with_big_int(t, ufunc, operands):
-    """A comparison with a Python int that the other operand's type cannot hold: NumPy compares exactly."""
+    """A comparison with a Python int that the other operand's dtype cannot hold: NumPy compares exactly."""
     for k in (0, 1):
         number, other = operands[k], operands[1 - k]
         if (
@@ -229,7 +231,7 @@ def _compare_with_big_int(t, ufunc, operands):
 
 
 def _power(t, operands):
-    """Constant exponents for which there is something better than the power function."""
+    """Powers with constant exponents that have a cheaper form than the power op; None for others."""
     base, exponent = operands
     if (
         isinstance(exponent, TracedScalar)
@@ -237,21 +239,21 @@ def _power(t, operands):
         and isinstance(base, TracedArray)
         and base._value.dtype.is_integer
     ):
-        exponent = exponent.concrete()  # its sign decides whether the power exists
+        exponent = exponent.concrete()  # a negative exponent is an error
     if not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
         return None
     if (isinstance(exponent, np.floating) and exponent == 0.5) or exponent.__class__ in (int, float):
         (dtype, _, _) = resolve(np.power, (base, exponent))
     else:
         return None
-    if exponent == 0.5 and dtype.is_inexact and dtype is not dt.f16:  # as NumPy has it, down to -0.0 and -inf
+    if exponent == 0.5 and dtype.is_inexact and dtype is not dt.f16:  # as NumPy does, including -0.0 and -inf
         return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
     if exponent == -1 and dtype.is_inexact:
         return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
     exact = dtype.is_integer and 0 < exponent <= 64
-    if dtype.kind == "c" and exponent in range(-99, 100) and exponent != 0:  # so does NumPy
+    if dtype.kind == "c" and exponent in range(-99, 100) and exponent != 0:  # as NumPy does
         exact = True
     if exponent not in (1, 2, 3, 4) and not exact:
         return None

@@ -1,5 +1,4 @@
-"""The steps that views are made of: each reads a part or another arrangement of an array, and writes such a part
-back."""
+"""View steps: each reads a part or a rearrangement of an array, and writes it back."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class At:
-    """One position of an axis, known at run time: the axis goes."""
+    """One index of an axis, known at run time; removes the axis."""
 
     axis: int
     index: Value
@@ -124,7 +123,7 @@ class At:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Repeated; NumPy makes it read-only."""
+    """A broadcast; read-only in NumPy."""
 
     shape: tuple[Size, ...]
 
@@ -141,7 +140,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class FullView:
-    """All of it, as another array."""
+    """The whole array, as another array object."""
 
     def out(self, shape) -> tuple[Size, ...]:
         return shape
@@ -155,7 +154,7 @@ class FullView:
 
 @dataclass(frozen=True)
 class ReadOnly:
-    """The same array, which NumPy does not let be written into."""
+    """The same array, read-only in NumPy."""
 
     def out(self, shape) -> tuple[Size, ...]:
         return shape
@@ -169,7 +168,7 @@ class ReadOnly:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """The elements of the last two axes from (``row``, ``column``) on, ``length`` of them; NumPy makes it read-only."""
+    """The elements of the last two axes from (``row``, ``column``) on, ``length`` of them; read-only in NumPy."""
 
     row: int
     column: int
@@ -195,7 +194,7 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class ComplexPart:
-    """The real or the imaginary parts ("real", "imag") of complex elements."""
+    """The real or imaginary parts ("real", "imag") of complex elements."""
 
     name: str
 

@@ -1,9 +1,8 @@
-"""What runs attention in a definition, forward and backward: torch's kernels where they take the operands, else the
-formulas in float32 (float64 for float64), in torch or NumPy.
+"""Implementations of a definition's attention, forward and backward: torch's kernels where they accept the operands,
+else the formulas in float32 (float64 for float64), in torch or NumPy.
 
-Shapes: queries (…, L, E), keys (…, S, E), values (…, S, Ev), bias and mask broadcast to (…, L, S). The logarithms of
-the sums of each row's exponentials are (…, L). The random state is two numbers; a third, an offset, stands for
-nvFuser's.
+Shapes: queries (…, L, E), keys (…, S, E), values (…, S, Ev); bias and mask broadcast to (…, L, S). The rows' logsumexp
+is (…, L). The random state is two numbers; a third, an offset, is there for nvFuser's signature.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from mlirfuse.runtime import arrays
 
 @dataclass(frozen=True)
 class Options:
-    """What is constant, and which operands follow query, key and value (for the gradient: the output and its row
-    logarithms too)."""
+    """The constant options, and which operands follow query, key and value (in the gradient after the output and its
+    logsumexp)."""
 
     causal: bool | None
     dropout: float | None
@@ -29,7 +28,7 @@ class Options:
     optional: tuple[str, ...]  # of "bias", "mask", "dropout", "causal", "scale", "state": the operands that are given
 
     def of(self, operands) -> dict[str, Any]:
-        """All options of a call, those given as operands read."""
+        """All options of a call, with those passed as operands."""
         found: dict[str, Any] = {
             "bias": None,
             "mask": None,
@@ -45,7 +44,7 @@ class Options:
 
 
 def forward(options: Options, query, key, value, *more) -> list:
-    """[result, row logarithms, random state, offset]."""
+    """[result, logsumexp, random state, offset]."""
     o = options.of(more)
     scale = 1 / math.sqrt(query.shape[-1]) if o["scale"] is None else o["scale"]
     plain = o["bias"] is None and o["mask"] is None
@@ -72,7 +71,7 @@ def forward(options: Options, query, key, value, *more) -> list:
 
 
 def backward(options: Options, grad, query, key, value, out, logs, *more) -> list:
-    """The gradients by query, key and value."""
+    """The gradients of query, key and value."""
     o = options.of(more)
     scale = 1 / math.sqrt(query.shape[-1]) if o["scale"] is None else o["scale"]
     plain = o["bias"] is None and o["mask"] is None
@@ -121,7 +120,7 @@ def _formulas_forward(query, key, value, scale: float, o: dict) -> list:
     q, k, v = (_widened(t) for t in (query, key, value))
     scores = _scores(xp, q, k, scale, o)
     highest = xp.amax(scores, axis=-1, keepdims=True)
-    highest = xp.where(xp.isinf(highest), xp.zeros_like(highest), highest)  # a row that sees nothing
+    highest = xp.where(xp.isinf(highest), xp.zeros_like(highest), highest)  # a fully masked row
     sums = xp.exp(scores - highest)
     total = xp.sum(sums, axis=-1, keepdims=True)
     logs = (highest + xp.log(total))[..., 0]
@@ -141,8 +140,8 @@ def _scores(xp, query, key, scale: float, o: dict):
 
 
 def _kept(like, o: dict):
-    """1 / (1 - p) where dropout keeps a weight, else 0: by NumPy's Philox from the random state, so that the gradient
-    finds the same."""
+    """1 / (1 - p) where dropout keeps a weight, else 0, from NumPy's Philox with the random state, so that the gradient
+    uses the same mask."""
     if not o["dropout"]:
         return 1.0
     seed = int(np.asarray(arrays.to_numpy(o["state"])).reshape(-1)[0])

@@ -1,9 +1,9 @@
-"""``FusionDefinition``: nvFuser's way to write a fusion by hand, op by op.
+"""``FusionDefinition``: nvFuser's API for writing a fusion op by op.
 
-A definition *records* the user's program (``recorder.py``). When it is executed, the record is *replayed* into a
-:class:`Graph` for what the call's arguments are (``replay.py``): extents that the program needs equal share one symbol,
-extents of 0 and 1 are constants. Definitions with equal content share one :class:`DefinitionProgram`, which holds these
-graphs and what they compile to.
+A definition *records* the user's program (``recorder.py``). Executing it *replays* the record into a :class:`Graph` for
+the call's arguments (``replay.py``): extents that must be equal share one symbol, extents of 0 and 1 are constants.
+Definitions with equal content share one :class:`DefinitionProgram`, which holds these graphs and their compiled
+programs.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class FusionDefinition(Recorder):
     A subclass may define ``definition(self)`` instead. ``FusionDefinition(fusion)`` writes into a :class:`Fusion` (the
     older API).
 
-    ``schedule``: parameters of some segments' schedules, instead of those that the model chooses, as for
-    :func:`mlirfuse.jit`: ``FusionDefinition(schedule={0: {"split": 4}})``. A call raises :class:`ScheduleError` where
-    one is not possible for its sizes.
+    ``schedule``: schedule parameters that override the heuristics' choice for some segments, as for
+    :func:`mlirfuse.jit`: ``FusionDefinition(schedule={0: {"split": 4}})``. A call raises :class:`ScheduleError` where a
+    schedule is invalid for its sizes.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FusionDefinition(Recorder):
                 self._target._definition = self
 
     def definition(self) -> None:
-        """For subclasses: makes the fusion on ``self``."""
+        """For subclasses: writes the fusion on ``self``."""
         raise NotImplementedError("Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define a fusion.")
 
     def __getattr__(self, name):
@@ -127,9 +127,9 @@ class FusionDefinition(Recorder):
         """Runs the fusion on ``inputs`` (tensors, arrays, numbers, lists of numbers for vectors) and returns its
         outputs in a list.
 
-        ``device`` says where to run a fusion that has no tensor inputs. ``override_user_schedule`` leaves out a
-        ``schedule`` method of a subclass, which cannot be run: without it, there must be none. The options that choose
-        among nvFuser's own schedulers are taken and have no effect.
+        ``device`` is where to run a fusion without tensor inputs. ``override_user_schedule`` ignores a subclass's
+        ``schedule`` method, which cannot run here; otherwise there must be none. Options that choose among nvFuser's
+        own schedulers have no effect.
         """
         program = self._finished()
         if type(self).schedule is not FusionDefinition.schedule and not override_user_schedule:
@@ -153,27 +153,27 @@ class FusionDefinition(Recorder):
             raise found from error
 
     def validate(self, inputs, reference_outputs=None, **options) -> list:
-        """Executes, and compares with ``reference_outputs``, or with the op table's references computed in double
-        precision.
+        """Executes the fusion and compares its outputs with ``reference_outputs``, or with the op table's references in
+        double precision.
 
-        Tolerances follow from each output's element type, the number of elements reduced into it, and what the
-        definition's roundings on the way do to it. Raises AssertionError; returns the outputs.
+        Tolerances follow from each output's dtype, the number of elements reduced into it, and the effect of the
+        definition's intermediate roundings. Returns the outputs. Raises AssertionError.
         """
         program, device = self._finished(), options.get("device")
-        arguments = program.arguments(flatten(inputs), device)  # one seed for both
+        arguments = program.arguments(flatten(inputs), device)  # the same seed for both
         if reference_outputs is None:
             reference_outputs = reference(program, arguments)
         outputs = program.runner()(arguments)
         compare(program, arguments, outputs, reference_outputs)
         return outputs
 
-    # -- looking at it
+    # -- inspection
 
     def __repr__(self) -> str:
         return printing.text(self)
 
     def repro_script_for(self, inputs=None) -> str:
-        """A script that makes this fusion and, with ``inputs``, runs it on inputs of their kind."""
+        """A script that defines this fusion and, given ``inputs``, runs it on inputs of the same dtypes and shapes."""
         return printing.repro(self, inputs)
 
     getReproString = repro_script_for
@@ -187,7 +187,7 @@ class FusionDefinition(Recorder):
         return printing.repro(self, self._reproducers)
 
     def manual_execute(self, *_arguments, **_options) -> None:
-        """Schedules are parameters here, not programs on the IR: raises DefinitionError, which says how."""
+        """Raises DefinitionError with the alternative: schedules are parameters here, not programs on the IR."""
         raise DefinitionError(at_line(user_line()) + no_manual_schedule("fd.manual_execute"))
 
     def schedule(self) -> None:
@@ -201,7 +201,7 @@ class FusionDefinition(Recorder):
 
     @property
     def fusion(self) -> Fusion:
-        """This definition as a :class:`Fusion`; the cached one that ``fd.fec`` was given."""
+        """This definition as a :class:`Fusion`; the cached one that was passed to ``fd.fec``."""
         cached = self.__dict__.get("fec")
         if isinstance(cached, Fusion):
             return cached
@@ -211,7 +211,7 @@ class FusionDefinition(Recorder):
 
     @property
     def _fusion(self) -> Fusion:
-        """:attr:`fusion`, until it is deleted, as scripts do that execute by ``fd.fec``."""
+        """:attr:`fusion`, until it is deleted, as scripts that execute by ``fd.fec`` do."""
         if self._dropped:
             raise AttributeError("the fusion of this definition was deleted")
         return self.fusion
@@ -221,7 +221,7 @@ class FusionDefinition(Recorder):
         self._dropped = True
 
     def graph(self, inputs=None) -> Graph:
-        """The graph that a call with ``inputs`` compiles; without, the one for extents other than 0 and 1."""
+        """The graph that a call with ``inputs`` compiles; without inputs, the one for extents other than 0 and 1."""
         program = self._finished()
         return program.planned_for(inputs).graph if inputs is not None else program.general().graph
 
@@ -230,13 +230,13 @@ class FusionDefinition(Recorder):
         return to_text(self.graph())
 
     def lower(self, inputs, target: str | None = None):
-        """What becomes of a call with ``inputs``: ``fd.lower(inputs).as_text(level)`` prints it at any level (fusion,
+        """A call with ``inputs`` at each level of lowering: ``fd.lower(inputs).as_text(level)`` prints it (fusion,
         grouped, segmented, …), ``.kernels`` counts its launches. ``target`` is "cpu", "cuda" or "cuda:sm_90"; the
         default follows the inputs."""
         return LoweredDefinition(self._finished(), inputs, target)
 
     def explain(self, inputs, target: str | None = None):
-        """What becomes of a call with ``inputs``, for people: ``print`` it, or ``.save("fusion.html")`` draws it.
+        """How a call with ``inputs`` is compiled and run: ``print`` it, or ``.save("fusion.html")`` to draw it.
         ``target`` as for :meth:`lower`."""
         return Explanation.of(self.lower(inputs, target))
 
@@ -246,14 +246,14 @@ class FusionDefinition(Recorder):
 
 
 class Fusion:
-    """A fusion to be filled in by ``with FusionDefinition(fusion) as fd`` and executed (the older API). Equal by
+    """A fusion to be defined by ``with FusionDefinition(fusion) as fd`` and executed (the older API). Equality is by
     content."""
 
     def __init__(self):
         self._definition: FusionDefinition | None = None
 
     def inputs(self) -> list[Tensor | Scalar]:
-        """The tensors and scalars that a call is given."""
+        """The tensors and scalars that a call takes."""
         return list(self._needed().inputs)
 
     def outputs(self) -> list[Tensor]:
@@ -268,7 +268,7 @@ class Fusion:
         return self._definition
 
     def fusion(self) -> Fusion:
-        """The fusion that an executor of a cache runs: itself."""
+        """The fusion that a cache's executor runs: itself."""
         return self
 
     def execute(self, inputs, **options) -> list:
@@ -276,7 +276,7 @@ class Fusion:
         return self._needed().execute(inputs, **options)
 
     def print_math(self) -> str:
-        """Prints, and returns, what is computed: the graph in the fusion dialect."""
+        """Prints and returns the computation: the graph in the fusion dialect."""
         text = self._needed().fusion_ir()
         print(text)
         return text
@@ -284,11 +284,11 @@ class Fusion:
     print_ir = print_math
 
     def print_kernel(self, inputs=None, target: str | None = None) -> str:
-        """Prints, and returns, the kernels of a call with ``inputs``, on whose sizes they depend: in MLIR on a CPU, in
+        """Prints and returns the kernels of a call with ``inputs``, whose sizes they depend on: in MLIR on a CPU, in
         PTX on a GPU. ``target`` as for :meth:`FusionDefinition.lower`."""
         if inputs is None:
             raise DefinitionError(
-                "print_kernel: kernels are chosen for the sizes of a call: give inputs, fd.fusion.print_kernel(inputs)"
+                "print_kernel: kernels depend on a call's sizes: pass inputs, fd.fusion.print_kernel(inputs)"
             )
         lowered = self._needed().lower(inputs, target)
         text = lowered.as_text("tiled" if "ptx" not in lowered.levels else "ptx")

@@ -1,9 +1,9 @@
-"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.DefinitionProgram`: what a definition gives the
-miss path.
+"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.DefinitionProgram`: the source of its
+specializations.
 
-A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
-is :mod:`mlirfuse.runtime.specializations`. Here a kind is a graph of the definition: the inputs are checked against it,
-and the graph for what they are is found or made.
+A C++ dispatcher runs calls whose signature it has seen; a new one goes to :mod:`mlirfuse.runtime.specializations`. Here
+a specialization is a graph of the definition: the inputs are checked against the definition, and the graph for them is
+looked up or built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mlirfuse.schedule import targets
 
 @dataclass(eq=False)
 class BoundCall(Call):
-    """A call whose inputs are checked, and the graph of the definition for them."""
+    """A call with checked inputs, and the definition's graph for them."""
 
     planned: Planned = field(kw_only=True)
     bindings: Bindings = field(kw_only=True)
@@ -36,7 +36,8 @@ class BoundCall(Call):
 
 @dataclass(eq=False)
 class BoundSpecialization(Specialization):
-    """A graph of a definition for one kind of device. Binding the inputs gives its symbols and has checked all else."""
+    """A definition's graph for one type of device. Binding the inputs yields its symbols and has checked everything
+    else."""
 
     planned: Planned = field(kw_only=True)
     shape_cacheable = False
@@ -57,7 +58,7 @@ class BoundSpecialization(Specialization):
 
 @dataclass(eq=False)
 class SplitSpecialization(BoundSpecialization):
-    """A graph with complex tensors or floats of a byte, made into one of real tensors; see
+    """A graph with complex or float8 tensors, converted to one of real tensors; see
     :mod:`mlirfuse.runtime.storage_views`."""
 
     split: StorageViews = field(kw_only=True)
@@ -71,7 +72,7 @@ class SplitSpecialization(BoundSpecialization):
 
 
 class DefinitionSource(Source):
-    """A program's part of the miss path."""
+    """The source of a program's specializations."""
 
     def __init__(self, program: DefinitionProgram):
         self.owner = self.program = program
@@ -105,7 +106,7 @@ class DefinitionSource(Source):
 
 
 class CompiledRunner:
-    """What runs a program's calls compiled."""
+    """Runs a program's calls compiled."""
 
     def __init__(self, program: DefinitionProgram):
         definition = program.definition
@@ -118,7 +119,7 @@ class CompiledRunner:
         self.specializations = Specializations(DefinitionSource(program), statics)
         self.specializations.dispatch.set_alias_sensitive(program.aliased)
         self.hands_inputs_on = program.hands_inputs_on
-        # The dispatcher does not know floats of a byte.
+        # The dispatcher does not support float8.
         self.narrow = any(isinstance(v, Tensor) and v.value.dtype.kind == "n" for v in definition.inputs)
 
     def __call__(self, leaves: Sequence) -> list:
@@ -132,7 +133,7 @@ class CompiledRunner:
 
 
 def runner_of(program: DefinitionProgram) -> Runner:
-    """What runs a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
+    """The runner of a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
     if settings.DEFINITIONS != "reference":
         return CompiledRunner(program)
@@ -141,7 +142,7 @@ def runner_of(program: DefinitionProgram) -> Runner:
 
 
 class LoweredDefinition(Lowered):
-    """What becomes of a call of a definition, level by level: see :mod:`mlirfuse.inspect.lowered`."""
+    """A call of a definition at each level of lowering: see :mod:`mlirfuse.inspect.lowered`."""
 
     def __init__(self, program: DefinitionProgram, inputs: Sequence, target: str | None):
         leaves = flatten(inputs)
@@ -151,11 +152,11 @@ class LoweredDefinition(Lowered):
             leaves += program.computed(leaves, None)
         source = DefinitionSource(program)
         call = source.describe(leaves)
-        kind = source.make(call)
-        env = kind.env(call)
+        found = source.make(call)
+        env = found.env(call)
         created_for = targets.of(target) if target else placement.target_of(leaves)
-        super().__init__("this fusion", kind, kind.arguments(leaves, env), env, created_for)
+        super().__init__("this fusion", found, found.arguments(leaves, env), env, created_for)
 
     def compile(self) -> None:
-        """There is none: ``fd.execute`` compiles."""
-        raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows what that runs")
+        """Raises UnsupportedError: ``fd.execute`` compiles."""
+        raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows the result")

@@ -1,4 +1,4 @@
-"""What the equalities of a definition's extents say: which symbols are one, and how reshapes divide dimensions."""
+"""Solves the equalities of a definition's extents: unified symbols, and divisions of dimensions by reshapes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mlirfuse.ir.sizes import Size
 
 
 def reshape_rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
-    """What the equality of two products says of how dimensions go together in a reshape: the symbols that cancel, where
-    they are not 0; and the symbols whose values it fixes, or, with a divisor, the one that is a multiple of it if all
-    is well. None where it says nothing."""
+    """What the equality of two products implies for a reshape's dimensions: the symbols that cancel, where they are not
+    0; and the symbols whose values it fixes or, with a divisor, the one that must be its multiple. None where it
+    implies nothing."""
     if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
         a, b = b, a
     if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
@@ -32,7 +32,7 @@ def reshape_rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | 
         left, right, a, b = right, left, b, a
     if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
         whole, by = right[0].args
-        assert isinstance(a, sz.Expr) and isinstance(b, sz.Expr)  # each has a factor
+        assert isinstance(a, sz.Expr) and isinstance(b, sz.Expr)  # each has a symbolic factor
         if isinstance(by, int) and b.terms[0][1] == by and whole == a and left and all(f.op == "sym" for f in left):
             innermost = max((f.args[0] for f in left), key=lambda s: int(s[1:]))
             return [], [innermost], by // math.gcd(by, a.terms[0][1])
@@ -40,7 +40,7 @@ def reshape_rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | 
 
 
 def unify(equalities) -> dict[str, Size]:
-    """Which symbol stands for another, from extents that must be equal: a constant, else the earliest extent."""
+    """The replacement of each symbol, from extents that must be equal: a constant, else the earliest extent."""
     parent: dict[Size, Size] = {}
 
     def find(x):

@@ -9,7 +9,7 @@ from mlirfuse.frontend.nvfuser.definition import Fusion
 
 
 class LRUCache:
-    """Programs by content, at most ``max_fusions``, the least recently used forgotten first."""
+    """A cache of at most ``max_fusions`` programs by content; evicts the least recently used first."""
 
     def __init__(self, max_fusions: int):
         self.max_fusions = max_fusions
@@ -17,7 +17,7 @@ class LRUCache:
         self._lookups = self._hits = self._compiled = 0
 
     def cache_compile(self, fusion: Fusion) -> Fusion:
-        """The cached fusion of this content, with everything compiled for it."""
+        """The cached fusion with this content and its compiled programs; adds it if there is none."""
         key = printing.key(fusion._needed())
         self._lookups += 1
         if key in self._items:
@@ -49,8 +49,8 @@ class LRUCache:
 
 
 class FusionCache:
-    """The one cache of the older API: what definitions of equal content share, which needs no call of the user's. The
-    bound on it is the program's own: ``max_fusions`` is taken and has no effect."""
+    """The older API's global cache of programs, which definitions with equal content share anyway. Its size has a fixed
+    limit: ``max_fusions`` has no effect."""
 
     @staticmethod
     def get(max_fusions: int = program.MAX_PROGRAMS, *_unused, **_unused_options) -> FusionCache:
@@ -59,15 +59,15 @@ class FusionCache:
 
     @staticmethod
     def reset() -> None:
-        """Forgets all fusions, with what is compiled for them."""
+        """Drops all fusions and their compiled programs."""
         program.reset_programs()
 
     def num_fusions(self) -> int:
-        """How many different definitions have run."""
+        """The number of different definitions that have run."""
         return program.statistics().programs
 
     def print_stats(self) -> None:
-        """Prints how many fusions there are, and for how many kinds of inputs each was compiled."""
+        """Prints the number of fusions, and how many graphs each has compiled."""
         found = program.statistics()
         print(f"Fusions in Cache: {found.programs}\nGraphs compiled: {found.graphs}")
         for k, count in enumerate(found.by_program):

@@ -1,4 +1,4 @@
-"""What a call of a definition is given: arrays described, and checked against what the definition declares."""
+"""Inputs of a definition's call: described as arrays, and checked against the declarations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def torch_dtypes() -> dict:
 
 
 def describe(value) -> Description | None:
-    """``value`` as an array; None if it is none. Raises InputError for an array that cannot be taken."""
+    """``value`` as an array; None if it is not an array. Raises InputError for an unsupported array."""
     if is_torch(value):
         dtype = torch_dtypes().get(value.dtype)
         if dtype is None:
@@ -86,7 +86,7 @@ def describe(value) -> Description | None:
             raise InputError(str(error)) from error
         if any(s % value.itemsize for s in value.strides):
             raise InputError(
-                "an array whose strides are no multiples of its element size is not supported: copy it first"
+                "an array whose strides are not multiples of its element size is not supported: copy it first"
             )
         return Description(dtype, value.shape, tuple(s // value.itemsize for s in value.strides), "cpu")
     interface = getattr(value, "__cuda_array_interface__", None)
@@ -100,13 +100,13 @@ def describe(value) -> Description | None:
 
 
 def detached(values) -> list:
-    """``values`` with torch tensors that require a gradient as tensors of the same memory that do not: definitions
-    record no gradients, as nvFuser's do not."""
+    """``values`` with torch tensors that require gradients detached: definitions record no gradients, as nvFuser's do
+    not."""
     return [v.detach() if is_torch(v) and v.requires_grad else v for v in values]
 
 
 def flatten(inputs) -> list:
-    """The inputs with vectors, given as lists or tuples of numbers, spread out."""
+    """The inputs with vectors (lists or tuples of numbers) expanded."""
     flat: list = []
     for value in inputs:
         if isinstance(value, (list, tuple)):
@@ -120,7 +120,8 @@ _SCALARS = {"f": (bool, int, float), "i": (bool, int), "u": (bool, int), "b": (b
 
 
 def check(definition: Recorder, flat: list, device) -> dict[str, int]:
-    """Raises :class:`InputError` unless ``flat`` are inputs of ``definition``; gives the values of its symbols."""
+    """The symbols' values for the inputs ``flat``. Raises :class:`InputError` where they do not match
+    ``definition``."""
     declared = definition.inputs
     if len(flat) != len(declared):
         raise wrong_number(len(declared), flat)
@@ -163,7 +164,7 @@ def wrong_number(expected: int, flat) -> InputError:
 
 
 def check_device(flat, device) -> None:
-    """Raises :class:`InputError` where an array, but for CPU scalars, is not on ``device``."""
+    """Raises :class:`InputError` where an array, other than a CPU scalar, is not on ``device``."""
     wanted = device_text(device)
     for k, value in enumerate(flat):
         d = describe(value)
@@ -173,7 +174,7 @@ def check_device(flat, device) -> None:
             and d.device != wanted
             and not (wanted == "cuda" and d.device.startswith("cuda"))
         ):
-            raise InputError(f"input {k} is on {d.device}, but device={wanted} was asked for")
+            raise InputError(f"input {k} is on {d.device}, but device={wanted} was requested")
 
 
 def _has_name(dtype: DType) -> bool:
@@ -256,7 +257,7 @@ def compute_tensor_descriptor(sizes, strides) -> tuple[list[bool | None], list[i
             raise InputError(f"negative stride on tensor is not supported: strides[{k}]={s}")
     rank = len(sizes)
     memory = sorted((d for d in range(rank) if strides[d]), key=lambda d: -strides[d])
-    for d in range(rank):  # dimensions of stride 0 stay where they are
+    for d in range(rank):  # dimensions of stride 0 keep their positions
         if not strides[d]:
             memory.insert(d, d)
     contiguity: list[bool | None] = [None] * rank

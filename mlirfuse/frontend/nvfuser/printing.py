@@ -1,6 +1,6 @@
 """nvFuser's printed form of a definition, and the canonical key that equal definitions share.
 
-Printed is what the outputs need: inputs in order, then each op after what it uses, constants as ``define_scalar`` just
+It prints what the outputs need: inputs in order, then each op after its operands, constants as ``define_scalar`` just
 before their first use. Executing the text gives the same fusion.
 """
 
@@ -12,8 +12,7 @@ from mlirfuse.frontend.nvfuser.promotion import DataType
 
 
 def number(value) -> str:
-    """A constant as nvFuser prints it, six digits for floats, with more where those would not read back as the same
-    number."""
+    """A constant as nvFuser prints it, six digits for floats, or more where six do not read back as the same number."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, complex):
@@ -35,7 +34,7 @@ def number(value) -> str:
 
 
 def live_records(records, outputs) -> list:
-    """The op records that ``outputs`` need, each after those whose results it uses: depth first, operands in order."""
+    """The op records that ``outputs`` need, in topological order: depth first, operands in order."""
     ordered, seen = [], set()
     stack = [(record, False) for record in (value.record for value in reversed(outputs)) if record is not None]
     while stack:
@@ -54,10 +53,10 @@ def live_records(records, outputs) -> list:
 
 
 class Printer:
-    """Names values as they were made (``names="created"``) or in the order in which they are printed
+    """Prints a definition. Names values by creation (``names="created"``) or by order of printing
     (``names="printed"``)."""
 
-    def __init__(self, definition, names="made"):
+    def __init__(self, definition, names="created"):
         self.definition = definition
         self.canonical = names == "printed"
         self.names: dict[int, str] = {}
@@ -78,7 +77,7 @@ class Printer:
         return found
 
     def operand(self, value, inline: bool) -> str:
-        """A value used; a constant is spelled in place (``inline``, or always for the key), else defined first."""
+        """An operand; a constant is written in place (``inline``, or always for the key), else defined first."""
         if not value.is_tensor() and value.record is None and not value.is_symbolic():
             if self.canonical:
                 return f"{number(value.constant)}:{value.data_type.name}"
@@ -114,10 +113,10 @@ class Printer:
         self.lines.append(f"{self.name(value)} = fd.define_tensor({text})")
 
     def op(self, record) -> None:
-        pieces = []
+        arguments = []
         for key, value in record.arguments:
             text = self.argument(value)
-            pieces.append(text if key is None else f"{key}={text}")
+            arguments.append(text if key is None else f"{key}={text}")
         if self.canonical:
             for value in record.results:
                 self.name(value)
@@ -125,7 +124,7 @@ class Printer:
         left = ", ".join("_" if v is None else self.name(v) for v in returned)
         if len(returned) == 1 and returned[0] is not record.returned:
             left += ","
-        self.lines.append(f"{left} = fd.ops.{record.name}({', '.join(pieces)})")
+        self.lines.append(f"{left} = fd.ops.{record.name}({', '.join(arguments)})")
 
     def program(self) -> list[str]:
         definition = self.definition
@@ -154,12 +153,12 @@ def text(definition) -> str:
 
 
 def key(definition) -> str:
-    """Equal for definitions that compute the same from the same inputs, whatever their values are called."""
+    """A key that is equal for definitions with the same computation and inputs, whatever their values' names."""
     return "\n".join(Printer(definition, names="printed").program())
 
 
 def input_text(value) -> str:
-    """A Python expression that makes an input like ``value``."""
+    """A Python expression that creates an input like ``value``."""
     if isinstance(value, (bool, int, float, complex)):
         return number(value)
     if isinstance(value, (list, tuple)):
@@ -190,7 +189,7 @@ def _bool(value):
 
 
 def repro(definition, inputs=None) -> str:
-    """A script that makes the definition and, given inputs, runs it on inputs like them."""
+    """A script that defines the fusion and, given inputs, runs it on inputs like them."""
     import sys
 
     out = ""

@@ -1,5 +1,5 @@
-"""What runs grouped and scaled products of definitions: torch's kernels on a GPU where they take the operands, else a
-product for each group."""
+"""Implementations of grouped and scaled matmuls: torch's GPU kernels where they accept the operands, else one matmul
+per group."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mlirfuse.runtime import arrays
 
 
 def grouped(dtype: DType, a, b, ends) -> list:
-    """``a`` times ``b``, of which one or both are in groups that end at ``ends``: the rows of ``a`` (m, k) by matrices
-    (g, k, n); the columns of ``b`` (k, n) by matrices (g, m, k); or the reduced dimension of both, to (g, m, n)."""
+    """``a`` times ``b``, with one or both in groups that end at ``ends``: rows of ``a`` (m, k) times matrices (g, k,
+    n); matrices (g, m, k) times columns of ``b`` (k, n); or the reduced dimension of both, giving (g, m, n)."""
     torch = _torch(a)
     bf16 = torch and a.dtype == torch.bfloat16 and dtype.name == "bf16"
     if bf16 and _has_kernel(torch, "_grouped_mm", a, (9, 0)):
@@ -24,8 +24,8 @@ def grouped(dtype: DType, a, b, ends) -> list:
 
 
 def scaled(dtype: DType, options: tuple[str, ...], a, b, scale_a, scale_b, *more) -> list:
-    """(a * scale_a) times (b * scale_b), times alpha, plus a bias for each column; scales are one number, or one for
-    each row of ``a`` and each column of ``b``."""
+    """(a * scale_a) @ (b * scale_b) times alpha, plus a bias per column; scales are one number, or one per row of ``a``
+    and per column of ``b``."""
     torch, given = _torch(a), dict(zip(options, more))
     if torch and a.element_size() == 1 and not given and _has_kernel(torch, "_scaled_mm", a, (8, 9)):
         kind, columns = arrays.torch_dtype(dtype), b.mT.contiguous().mT
@@ -34,13 +34,13 @@ def scaled(dtype: DType, options: tuple[str, ...], a, b, scale_a, scale_b, *more
 
 
 def scaled_grouped(dtype: DType, options: tuple[str, ...], a, b, ends, scale_a, scale_b, *more) -> list:
-    """As ``grouped``, with ``a`` and ``b`` times their scales, which broadcast to them."""
+    """:func:`grouped` of ``a`` and ``b`` times their scales, which broadcast to them."""
     out = _by_group(_times(a, scale_a), _times(b, scale_b), ends)
     return [_cast(_finished(out, dict(zip(options, more))), dtype)]
 
 
 def _has_kernel(torch: Any, name: str, array, capability: tuple[int, int]) -> bool:
-    """Whether this torch has a kernel of that name, and the array's GPU takes it."""
+    """Whether torch has a kernel of this name, and the array's GPU supports it."""
     return array.is_cuda and hasattr(torch, name) and torch.cuda.get_device_capability(array.device) >= capability
 
 
@@ -49,7 +49,7 @@ def _torch(array):
 
 
 def _widened(array):
-    """In float32, or float64 as it is."""
+    """The array in float32, or in float64 if it is."""
     torch = _torch(array)
     if torch:
         return array if array.dtype == torch.float64 else array.float()
@@ -71,7 +71,7 @@ def _finished(out, given: dict[str, Any]):
 
 
 def _by_group(a, b, ends):
-    """The product of each group, joined: along the rows, along the columns, or as matrices."""
+    """The groups' matmuls, concatenated along the rows or columns, or stacked."""
     torch = _torch(a)
     join, stack = (torch.cat, torch.stack) if torch else (np.concatenate, np.stack)
     bounds = [0, *np.asarray(arrays.to_numpy(ends)).tolist()]

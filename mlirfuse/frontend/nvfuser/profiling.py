@@ -1,4 +1,4 @@
-"""nvFuser's ``PythonProfiler``: what the calls in its block ran, how long they took and what they moved."""
+"""nvFuser's ``PythonProfiler``: the kernels, times and bytes of the calls in its block."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NAN = math.nan
 
 @dataclass
 class KernelProfile:
-    """One segment of a call, by its number. Bytes are those of its inputs and outputs; ``time_ms`` is that of all of
-    its launches; ``threads`` says how many blocks, threads or tasks they get. ``peak_bandwidth_gbs`` is the memory's,
-    NaN where the device does not tell it."""
+    """One segment of a call, by its number. Bytes are those of its inputs and outputs; ``time_ms`` is the time of all
+    its launches; ``threads`` describes its blocks and threads, or tasks. ``peak_bandwidth_gbs`` is the memory's, NaN
+    where the device does not report it."""
 
     name: str
     segment_id: int
@@ -37,21 +37,21 @@ class KernelProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        """Bytes over time, in 10^9 bytes a second."""
+        """Bytes over time, in GB/s."""
         return _rate(self.input_bytes + self.output_bytes, self.time_ms)
 
     @property
     def percentage_peak_bandwidth(self) -> float:
-        """The effective bandwidth as hundredths of the peak."""
+        """The effective bandwidth as a percentage of the peak."""
         return 100 * self.effective_bandwidth_gbs / self.peak_bandwidth_gbs
 
 
 @dataclass
 class FusionProfile:
-    """A call. Times are in milliseconds: ``host_time_ms`` from its beginning to its return, ``compile_time_ms`` what of
-    it was spent on graphs and code that are new, ``kernel_time_ms`` the sum of the kernels' times,
-    ``cuda_evt_time_ms`` until the device was done, library ops included. ``segments`` counts kernels and ops of a
-    library. Kernels are launched one by one to be timed."""
+    """A call. Times are in milliseconds: ``host_time_ms`` from start to return, ``compile_time_ms`` its share spent on
+    new graphs and code, ``kernel_time_ms`` the sum of the kernels' times, ``cuda_evt_time_ms`` until the device was
+    done, extern ops included. ``segments`` counts kernels and extern ops. Kernels are launched one by one for
+    timing."""
 
     fusion_id: int
     segments: int
@@ -65,7 +65,7 @@ class FusionProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        """Bytes of inputs and outputs over the kernels' time, in 10^9 bytes a second."""
+        """Bytes of inputs and outputs over the kernels' time, in GB/s."""
         return _rate(self.input_bytes + self.output_bytes, self.kernel_time_ms)
 
 
@@ -80,7 +80,7 @@ class PythonProfiler:
             fd.execute(inputs)
         print(prof.profile.kernel_time_ms, [(k.scheduler, k.time_ms) for k in prof.profile.kernel_profiles])
 
-    ``profile`` is that of the last call, ``profiles`` of all. Each call waits for the device.
+    ``profile`` is the last call's, ``profiles`` has all. Each call synchronizes with the device.
     """
 
     active: ClassVar[list[PythonProfiler]] = []
@@ -103,7 +103,7 @@ class PythonProfiler:
 
 
 def profiled(definition: FusionDefinition, inputs, run) -> list:
-    """The outputs of ``run()``, a call of ``definition`` with ``inputs``, noted in the profilers that are active."""
+    """The outputs of ``run()``, a call of ``definition`` with ``inputs``, recorded in the active profilers."""
     lowered = definition.lower(inputs) if any(arrays.framework(v) for v in inputs) else None
     explained = Explanation.of(lowered) if lowered else None
     wait = _waiter(inputs)
@@ -114,7 +114,7 @@ def profiled(definition: FusionDefinition, inputs, run) -> list:
         host = 1e3 * (time.perf_counter() - start)
         wait()
         until_done = 1e3 * (time.perf_counter() - start)
-    taken: dict[str, list[float]] = {}  # of the launches of a kernel in order: equal parts of a fusion share their code
+    taken: dict[str, list[float]] = {}  # times of a kernel's launches in order: equal segments share their code
     for name, ms in launched:
         taken.setdefault(name, []).append(ms)
     peak = (timing.peak_bandwidth(lowered.target) if lowered else 0) or NAN
@@ -149,7 +149,7 @@ def profiled(definition: FusionDefinition, inputs, run) -> list:
 
 @contextlib.contextmanager
 def _compile_seconds() -> Iterator[list[float]]:
-    """A list that gets the seconds that are spent on compiling in the block."""
+    """A list that collects the seconds spent on compilation in the block."""
     found: list[float] = []
 
     def spent(event: events.Segmented | events.Compiled) -> None:

@@ -1,4 +1,4 @@
-"""What definitions of equal content share: their graphs, one a kind of call, and what runs them."""
+"""Programs that definitions of equal content share: their graphs, one per signature of calls, and their runner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 
-Runner = Callable[[list[Any]], list[Any]]  # from the inputs, flattened, and what is computed at the call to the outputs
+Runner = Callable[[list[Any]], list[Any]]  # from flattened inputs and computed arguments to outputs
 
 _programs: OrderedDict[str, DefinitionProgram] = OrderedDict()
 _lock = threads.lock()
@@ -32,12 +32,12 @@ RANDOM = {
     "rand_like",
     "randn_like",
     "dropout",
-}  # operations that draw a seed at each call unless given one
-MAX_PROGRAMS = 1024  # kept for definitions that are written again; 90 KB each, for a small one
+}  # operations that draw a new seed at each call unless given one
+MAX_PROGRAMS = 1024  # kept for definitions that are written again; a small one takes 90 KB
 MAX_SIGNATURES = 1024
 
 
-# What scripts written for nvFuser look for in the message.
+# Parts of nvFuser's messages that scripts look for.
 _NVFUSER_SAYS = {
     "cat": " (known_size == this_size)",
     "reshape": " (Total element counts across view operation must match)",
@@ -45,7 +45,7 @@ _NVFUSER_SAYS = {
 
 
 class DefinitionProgram:
-    """What definitions with equal content share: their graphs, one a kind of call, and what those compile to."""
+    """The graphs of definitions with equal content, one per signature of calls, and their compiled programs."""
 
     count = 0
 
@@ -62,11 +62,11 @@ class DefinitionProgram:
         self.inputs = len(definition.inputs)
         self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
         self.has_fields = any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs)
-        # Whether torch sees inputs itself: as results, views of them among these, or in a library's op.
+        # Whether torch gets inputs themselves: as results (or views in these), or as operands of an extern op.
         self.hands_inputs_on = any(_shows_input(o.value.value) for o in definition.outputs) or any(
             table.TABLE[op.name].kind == "library" for op in definition.block.ops
         )
-        # Outputs of CPU scalars alone, and where each was computed.
+        # Outputs computed only from CPU scalars, and the line of each.
         self.of_cpu_scalars = [
             (o.value, o.value.record.loc)
             for o in definition.outputs
@@ -96,8 +96,8 @@ class DefinitionProgram:
 
     @staticmethod
     def of(definition: Recorder, make_runner: Callable[[DefinitionProgram], Runner]) -> DefinitionProgram:
-        """The program of a finished definition: an earlier one's, if there is one with the same content.
-        ``make_runner`` gives what runs its calls."""
+        """The program of a finished definition; an existing one where its content is equal. ``make_runner`` creates the
+        runner of its calls."""
         key = printing.key(definition) + (repr(definition.schedules) if definition.schedules else "")
         with _lock:
             found = _programs.get(key)
@@ -115,8 +115,9 @@ class DefinitionProgram:
         return self._plan((), {}, {})
 
     def _plan(self, constants: tuple[tuple[str, int], ...], guards: dict, evaluated: dict, divided=()) -> Planned:
-        """The graph where these extents are constants (0, 1, or what a reshape fixes) and the guards hold or not.
-        ``divided`` has pairs of an extent ``s<k>`` and a divisor: it is written as that many times ``q<k>``."""
+        """The graph where these extents are constants (0, 1, or values fixed by a reshape) and the guards hold or not.
+        ``divided``: pairs of an extent ``s<k>`` and a divisor; the extent is expressed as the divisor times
+        ``q<k>``."""
         key = (constants, tuple(sorted(guards.items())), tuple(sorted(evaluated.items())), divided)
         with self._lock:
             found = self.planned.get(key)
@@ -142,18 +143,18 @@ class DefinitionProgram:
         return self.runner()(self.arguments(flat, device) if self.computes else flat)
 
     def arguments(self, flat: list, device) -> list:
-        """The inputs, flattened, and what is computed at the call."""
+        """The flattened inputs, and the computed arguments."""
         return [*flat, *self.computed(flat, device)] if self.computes else flat
 
     def computed(self, flat, device) -> list:
-        """The arguments that are computed at each call."""
+        """The arguments computed at each call."""
         planned, bindings = self._bind(list(flat), device)
         if not self.has_fields:
             bindings.example = example("cpu" if device is None and self.has_arrays else device)
         return [compute(bindings) for compute in planned.hidden]
 
     def runner(self) -> Runner:
-        """What runs calls."""
+        """The runner of calls, created on first use."""
         found = self._runner
         if found is None:
             with self._lock:
@@ -179,7 +180,7 @@ class DefinitionProgram:
                 value, loc = self.of_cpu_scalars[0]
                 raise InputError(
                     f"{at_line(loc)}KernelExecutor does not support the Fusion provided: output {value!r} is computed "
-                    "of CPU scalars alone, and the other inputs are on a GPU: compute it before the call, or pass a "
+                    "from CPU scalars alone, and the other inputs are on a GPU: compute it before the call, or pass a "
                     "tensor of rank 0 on the GPU (is_cpu=False)"
                 )
             symbols.update({f"h{k}": int(v.evaluate(bindings)) for k, v in self.evaluated.items()})
@@ -203,11 +204,10 @@ class DefinitionProgram:
         return found[0], Bindings(flat, found[1])
 
     def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
-        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the
-        dimensions on both sides of a reshape are seen to be the same. There are few of them: sizes that no reshape
-        fixes stay symbols."""
+        """The extents that are constants for a call with these sizes, and those expressed as a multiple, so that
+        dimensions on both sides of a reshape unify. These are few: sizes that no reshape fixes stay symbols."""
 
-        def own(name: str) -> bool:  # no other symbol or constant stands for it
+        def own(name: str) -> bool:  # not replaced by another symbol or a constant
             return not isinstance(self.sizes.get(name), (int, sz.Expr))
 
         constants = {s: symbols[s] for s in self.extents if symbols[s] in (0, 1) and own(s)}
@@ -229,7 +229,7 @@ class DefinitionProgram:
         )
 
     def _signature(self, k: int, value):
-        """What of an input decides which graph runs and whether it passes the checks."""
+        """The properties of an input that select the graph and decide whether checks pass."""
         if isinstance(value, (bool, int, float, complex)):
             # The values of numbers count only where sizes are computed from them.
             return (type(value), value) if self.evaluated or k in self.definition.size_arguments else type(value)
@@ -240,7 +240,7 @@ class DefinitionProgram:
 
 
 def _of_cpu_scalars(value: Val) -> bool:
-    """Whether ``value`` is computed of CPU scalar tensors, and of no other."""
+    """Whether ``value`` depends on CPU scalar tensors, and on no other tensor."""
     seen, pending = False, [value]
     while pending:
         found = pending.pop()
@@ -254,7 +254,7 @@ def _of_cpu_scalars(value: Val) -> bool:
 
 
 def _shows_input(value: Value) -> bool:
-    """Whether ``value`` may be an argument, or a view of one."""
+    """Whether ``value`` may be an argument or its view."""
     while value.op is not None and value.op.operands and value.op.name in table.TABLE:
         if table.TABLE[value.op.name].kind != "shape":
             return False
@@ -263,8 +263,8 @@ def _shows_input(value: Value) -> bool:
 
 
 def example(device):
-    """An empty array that results are made like: torch's if torch is loaded, on ``device`` or on the GPU if there is
-    one."""
+    """An empty array that determines the results' framework and device: torch's if torch is loaded, on ``device`` or on
+    the GPU if there is one."""
     torch = sys.modules.get("torch")
     if torch is None:
         if device is not None and device_text(device) != "cpu":
@@ -277,7 +277,7 @@ def example(device):
 
 @dataclass
 class Statistics:
-    """How many programs there are, and how many graphs were made for them (each compiled once)."""
+    """The number of programs, and the number of graphs built for them (each compiled once)."""
 
     programs: int = 0
     graphs: int = 0
@@ -291,6 +291,6 @@ def statistics() -> Statistics:
 
 
 def reset_programs() -> None:
-    """Forgets all programs."""
+    """Drops all programs."""
     with _lock:
         _programs.clear()

@@ -1,7 +1,7 @@
-"""nvFuser's element types and its promotion, which is torch's with half types computed (and returned) in float32.
+"""nvFuser's element types and type promotion: torch's, with float16 and bfloat16 computed (and returned) in float32.
 
-Operands fall into three categories: tensors with dimensions, 0-d tensors, scalars. A higher category decides unless a
-lower one is of a higher kind (bool < integer < float < complex).
+Operands fall into three categories: tensors with dimensions, 0-d tensors, scalars. A higher category decides, unless a
+lower one has a higher kind (bool < integer < float < complex).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _FROM_DTYPE = {t: name for name, t in _TO_DTYPE.items() if name is not DataType.
 
 
 def to_dtype(data_type: DataType) -> DType:
-    """The element type behind nvFuser's name. Raises UnsupportedError for one that mlirfuse does not have (yet)."""
+    """The element type behind nvFuser's name. Raises UnsupportedError for one that mlirfuse lacks."""
     if not isinstance(data_type, DataType):
-        raise TypeError(f"{data_type!r} is not a DataType: give one of {', '.join(t.name for t in _TO_DTYPE)}")
+        raise TypeError(f"{data_type!r} is not a DataType: use one of {', '.join(t.name for t in _TO_DTYPE)}")
     found = _TO_DTYPE.get(data_type) or dt.BY_NAME.get(_NARROW.get(data_type, ""))
     if found is None:
         raise UnsupportedError(
@@ -76,25 +76,24 @@ def from_dtype(dtype: DType) -> DataType:
         for data_type, name in _NARROW.items():
             if name == dtype.name:
                 return data_type
-        raise UnsupportedError(f"element type {dtype} has no nvFuser DataType; cast the array to one that has")
+        raise UnsupportedError(f"element type {dtype} has no nvFuser DataType; cast the array to one that has one")
     return found
 
 
 class PromotionError(MlirfuseError, TypeError, RuntimeError):
-    """Operands whose element types an op does not take."""
+    """An op does not support its operands' dtypes."""
 
 
 _RANK = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
 def promote_types(a: DType, b: DType) -> DType:
-    """The smallest type that both convert to, as ``torch.promote_types``."""
+    """The smallest dtype that both convert to, as ``torch.promote_types``."""
     if a is b:
         return a
     if "n" in (a.kind, b.kind):
         raise PromotionError(
-            f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they "
-            "are computed with"
+            f"{from_name(a)} and {from_name(b)} have no common type: cast float8 before computing with it"
         )
     high, low = (a, b) if _RANK[a.kind] >= _RANK[b.kind] else (b, a)
     if high.kind == "c":
@@ -102,7 +101,7 @@ def promote_types(a: DType, b: DType) -> DType:
     if _RANK[high.kind] > _RANK[low.kind]:
         return high
     if high.kind == "f":
-        if high.bits == low.bits:  # half and bfloat16
+        if high.bits == low.bits:  # float16 and bfloat16
             return dt.f32
         return max(high, low, key=lambda t: t.bits)
     if high.kind == low.kind:
@@ -141,8 +140,8 @@ def _combine(higher: DType | None, lower: DType | None) -> DType | None:
 def common_dtype(operands, *, integers_to_float=False, halves_to_float=True, full_precision=False) -> DType:
     """The type in which an op computes. ``operands`` are pairs of dtype and category: "tensor", "0-d" or "scalar".
 
-    ``integers_to_float``: as for sin. ``halves_to_float``: nvFuser's rule for everything but where. ``full_precision``:
-    only float and double are taken, as by nextafter.
+    ``integers_to_float``: as for sin. ``halves_to_float``: nvFuser's rule for all ops but where. ``full_precision``:
+    only float and double are accepted, as by nextafter.
     """
     dtypes = {dtype for dtype, _ in operands}
     if len(dtypes) == 1:
@@ -164,7 +163,7 @@ def common_dtype(operands, *, integers_to_float=False, halves_to_float=True, ful
 
 
 def reduction_dtype(dtype: DType, given: DataType) -> DType:
-    """In which a sum or product runs and comes back: as given; else Int for integers and bools."""
+    """The dtype of a sum or product and its result: as given; else Int for integers and bools."""
     if given is not DataType.Null:
         return to_dtype(given)
     return dt.i64 if dtype.kind in "ib" else dtype

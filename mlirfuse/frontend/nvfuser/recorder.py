@@ -1,5 +1,5 @@
-"""What a definition records: inputs, ops (each checked and inferred as it is written, so that an error points at its
-line) and outputs.
+"""Records a definition: inputs, ops (each checked and inferred when it is written, so that an error has its line) and
+outputs.
 
 Symbols of a definition: ``s<k>`` extents, ``t<k>`` strides of the arguments, ``v<k>`` the value of argument ``k``, a
 scalar.
@@ -47,8 +47,8 @@ _KIND_TO_TYPE = {"f": float, "i": int, "u": int, "b": bool, "c": complex, "n": f
 
 @dataclass
 class Replay:
-    """What is known of the calls that a graph is made for: what each extent is, which guards do not hold, the sizes
-    computed on the host that are 0 or 1. ``record`` is the index of the record that is being replayed."""
+    """The calls that a graph is built for: each extent's value or replacement, the guards that do not hold, the sizes
+    computed on the host that are 0 or 1. ``record``: the index of the record in replay."""
 
     sizes: dict[str, Size]
     guards: dict[tuple[int, str], bool]
@@ -57,8 +57,8 @@ class Replay:
 
 
 def _checked(method):
-    """A method by which a definition is written: what it raises is an error of the definition at the user's line, and
-    a finished definition is not written on."""
+    """Wraps a method that extends a definition: its errors become definition errors at the user's line, and a finished
+    definition rejects it."""
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
@@ -74,8 +74,8 @@ def _checked(method):
 
 
 class Recorder:
-    """Records a definition, or with ``replay`` makes its graph for one kind of call: the same methods serve both.
-    ``schedules``: what is decided about some segments."""
+    """Records a definition or, with ``replay``, builds its graph for one signature of calls: the same methods serve
+    both. ``schedules``: schedule parameters of some segments."""
 
     schedules: Schedules = None
 
@@ -99,17 +99,17 @@ class Recorder:
         self.layouts: list[Layout | None] = []
         self.graph_arguments: list[Value] = []
         self.scalar_arguments: set[int] = set()
-        self.hidden: list[Callable[[Bindings], int]] = []  # computed at each call and passed after the inputs
+        self.hidden: list[Callable[[Bindings], int]] = []  # compute further arguments of each call
         self._hidden_values: dict[Any, tuple[Value, int]] = {}
-        self.equalities: dict[tuple[Size, Size], tuple] = {}  # extents that must be equal, where it was said
-        self.guards: dict[tuple[int, str], tuple[Size, Size]] = {}  # taken to be in order; see at_most
+        self.equalities: dict[tuple[Size, Size], tuple] = {}  # extents that must be equal -> line and op
+        self.guards: dict[tuple[int, str], tuple[Size, Size]] = {}  # assumed inequalities; see at_most
         self.size_arguments: set[int] = set()
         self.evaluated_sizes: dict[int, Scalar] = {}
         self._counts = {"tv": 0, "c": 0, "s": 0, "t": 0, "random": 0}
-        self._depth = 0  # within an op
+        self._depth = 0  # nesting depth of ops
         self.operation = ""  # the op that is recorded or replayed
-        self._shown: dict[str, Any] = {}  # arguments that the op now running is printed with, in place of those given
-        self._extras: list[Tensor] = []  # what it makes beside its results; see update_input
+        self._shown: dict[str, Any] = {}  # the current op's arguments as printed, where they differ
+        self._extras: list[Tensor] = []  # its additional outputs; see update_input
         self.ops = Operators(self)
 
     # -- inputs
@@ -131,10 +131,10 @@ class Recorder:
     ) -> Tensor:
         """A tensor argument.
 
-        In ``shape`` (older: ``symbolic_sizes``), -1 is an extent not known yet, 1 broadcasts, others are constants.
-        ``contiguity`` (older: ``contiguous``) says for each dimension, outermost in memory first, whether it follows
-        the next one without a gap; None for one that broadcasts. With ``sizes`` and ``strides`` of an example instead,
-        shape and contiguity follow from those.
+        In ``shape`` (older: ``symbolic_sizes``), -1 is an unknown extent, 1 broadcasts, others are constants.
+        ``contiguity`` (older: ``contiguous``) says for each dimension, outermost in memory first, whether it is
+        contiguous with the next one; None for one that broadcasts. Given ``sizes`` and ``strides`` of an example
+        instead, it derives shape and contiguity.
         """
         shape = symbolic_sizes if shape is None else shape
         contiguity = contiguous if contiguity is None else contiguity
@@ -147,7 +147,7 @@ class Recorder:
             )  # define_tensor(sizes, strides) of the older API
         if sizes is not None:
             if strides is None or len(sizes) != len(strides):
-                raise self._error("define_tensor: sizes and strides must have one length")
+                raise self._error("define_tensor: sizes and strides must have the same length")
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
             shape = [int(n) if static_sizes or n == 1 else -1 for n in sizes]
         if shape is None:
@@ -214,7 +214,7 @@ class Recorder:
             )
         for k in stride_order:
             if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-                raise TypeError(f"stride_order has a {type(k).__name__}, not integers alone")
+                raise TypeError(f"stride_order has a {type(k).__name__}, not only integers")
             if not -rank <= k < rank:
                 side = f"expects >= -{rank}" if k < 0 else f"expects < {rank}"
                 raise self._error(f"stride_order argument is out of range, {side}, but got: {k}")
@@ -225,7 +225,7 @@ class Recorder:
 
     @_checked
     def define_scalar(self, value=None, dtype: DataType | None = None) -> Scalar:
-        """A constant, or without ``value`` a number given at each call (a Double unless ``dtype`` says otherwise)."""
+        """A constant; without ``value``, a number passed at each call (a Double unless ``dtype`` is given)."""
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
@@ -264,7 +264,7 @@ class Recorder:
                 self._check_range(number, self._dtype(dtype))
             return dtype, number
         except (TypeError, OverflowError, ValueError) as error:
-            raise self._error(f"define_scalar: {value} is no {dtype}: {error}", DefinitionTypeError) from error
+            raise self._error(f"define_scalar: {value} is not a {dtype}: {error}", DefinitionTypeError) from error
 
     @staticmethod
     def _check_range(number: int, dtype: DType) -> None:
@@ -288,7 +288,7 @@ class Recorder:
         return Vector(v if isinstance(v, Scalar) else self.define_scalar(v, dtype) for v in values)
 
     def define_null_tensor(self) -> None:
-        """What stands for an absent optional tensor (the older API): None."""
+        """None, for an absent optional tensor (the older API)."""
 
     @_checked
     def from_pytorch(self, tensor, static_sizes: bool = False) -> Tensor:
@@ -325,7 +325,7 @@ class Recorder:
         if not isinstance(output, Tensor):
             what = "a scalar" if isinstance(output, Scalar) else type(output).__name__
             raise self._error(
-                f"add_output takes a tensor, not {what}: fd.ops.full([], scalar, dtype) makes a tensor of one",
+                f"add_output takes a tensor, not {what}: fd.ops.full([], scalar, dtype) creates a tensor from one",
                 DefinitionTypeError,
             )
         self._own(output)
@@ -348,7 +348,7 @@ class Recorder:
         order = None if stride_order is None else self._stride_order(stride_order, output.ndim)
         self.outputs.append(Output(output, alias_input, order))
 
-    # -- what the operations use
+    # -- for the operations
 
     def _error(self, text: str, kind=DefinitionError) -> DefinitionError:
         return kind(at_line(user_line()) + text)
@@ -385,7 +385,7 @@ class Recorder:
         raise self._error(f"expected a tensor, a scalar or a number, not {type(operand).__name__}", DefinitionTypeError)
 
     def equal(self, a: Size, b: Size, what: str) -> None:
-        """Notes that two extents must be equal. Raises :class:`ShapeError` where they are known not to be."""
+        """Records that two extents must be equal. Raises :class:`ShapeError` where they are known to differ."""
         if a == b or self._replay is not None:
             return
         if isinstance(a, int) and isinstance(b, int):
@@ -393,8 +393,8 @@ class Recorder:
         self.equalities.setdefault((a, b), (what, user_line()))
 
     def at_most(self, a: Size, b: Size, label: str) -> Size:
-        """``min(a, b)``. Where it is not known which is smaller, ``a`` is taken to be, as nearly always; a call checks
-        that, and one where it is not so gets a graph of its own."""
+        """``min(a, b)``. Where the order is unknown, assumes the common case that ``a`` is smaller, with a guard; a
+        call that violates it gets another graph."""
         difference = a - b
         if isinstance(difference, int):
             return a if difference <= 0 else b
@@ -405,7 +405,7 @@ class Recorder:
         return a
 
     def _evaluated_size(self, scalar: Scalar) -> Size:
-        """The symbol of a size that is no polynomial: computed on the host and passed as one more argument."""
+        """The symbol of a size that is no polynomial: computed on the host and passed as an additional argument."""
         if self._replay is not None:
             known = None if scalar.origin is None else self._replay.evaluated.get(scalar.origin)
             if known is not None:
@@ -418,10 +418,10 @@ class Recorder:
         return sz.symbol(f"h{scalar.origin}")
 
     def hidden_argument(self, key, compute: Callable[[Bindings], Any], dtype: DType = dt.i64) -> tuple[Value, int]:
-        """One more number as an argument after the inputs, computed at each call; the same for the same ``key``."""
+        """An additional argument, a number computed at each call; the same for the same ``key``."""
         found = self._hidden_values.get(key)
         if found is None and self._replay is None:
-            found = self._hidden_values[key] = (Value(dtype, ()), -1)  # the record is only replayed
+            found = self._hidden_values[key] = (Value(dtype, ()), -1)  # only replay uses the argument
         elif found is None:
             found = self._hidden_values[key] = (Value(dtype, ()), len(self.inputs) + len(self.hidden))
             self.scalar_arguments.add(found[1])
@@ -431,7 +431,7 @@ class Recorder:
         return found
 
     def complex_argument(self, index: int, dtype: DType) -> Value:
-        """A complex number among the inputs, put together from its parts: those can be passed by value."""
+        """A complex input number, built from its real and imaginary parts, which can be passed by value."""
 
         def part(name):
             return self.hidden_argument(
@@ -441,14 +441,14 @@ class Recorder:
         return self.builder.cast(self.builder.op("complex", part("real"), part("imag")), dtype)
 
     def example_argument(self) -> None:
-        """Where no input is an array, one more argument, an empty array that results are made like."""
+        """Adds an empty array argument that determines the results' framework, where no input is an array."""
         value = Value(dt.f32, (0,), name="like")
         self.hidden.append(lambda bindings: bindings.example)
         self.layouts.append(Layout((1,)))
         self.block.args.append(value)
 
     def update_input(self, value: Tensor, target: Tensor) -> None:
-        """For ops with a side effect: writes ``value``, computed in the op, into an input."""
+        """For ops with a side effect: writes ``value``, which the op computes, into an input."""
         self._extras.append(value)
         if self._replay is None:
             self.outputs.append(Output(value, target, hidden=True))

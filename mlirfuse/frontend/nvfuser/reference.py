@@ -1,4 +1,4 @@
-"""A definition's graph run op by op through the op table's references, on the CPU."""
+"""Runs a definition's graph op by op with the op table's references, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlirfuse.runtime import arrays
 
 
 def run_reference(planned: Planned, leaves: list, env: dict[str, int]) -> list:
-    """The results of the graph op by op through the table's references, on the CPU, in the framework and on the device
-    of the inputs. Those with an alias are written into that argument; those that are an argument are it."""
+    """The results of the graph by the table's references on the CPU, in the inputs' framework and on their device.
+    Results with an alias are written into that argument; results that are an argument are returned as it."""
     graph = planned.graph
     given = [np.asarray(arrays.to_numpy(leaf)).astype(v.dtype.numpy, copy=False) for leaf, v in zip(leaves, graph.args)]
     results = interpreter.run(graph, given, env)
@@ -40,7 +40,7 @@ def run_reference(planned: Planned, leaves: list, env: dict[str, int]) -> list:
 
 
 def _shared(array: np.ndarray, like):
-    """``array`` as the framework of ``like`` has it, over the same memory where that can be."""
+    """``array`` in the framework of ``like``, sharing memory where possible."""
     if (
         not is_torch(like)
         or like.is_cuda

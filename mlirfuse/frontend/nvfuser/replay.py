@@ -1,4 +1,4 @@
-"""A definition's graphs: its records replayed with what is known of a call.
+"""Builds a definition's graphs: replays its records with the facts about a call.
 
 Extents that must be equal share one symbol, extents of 0 and 1 are constants.
 """
@@ -18,16 +18,16 @@ from mlirfuse.ir.graph import Graph, Value
 
 @dataclass(eq=False)
 class Planned:
-    """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output
-    of the definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as
-    they are)."""
+    """A graph of a program. ``hidden``: functions of the arguments that follow the inputs; ``outputs``: for each output
+    of the definition the index of the graph's return, and the permutation that restores its dimension order (None: no
+    permutation)."""
 
     graph: Graph
     hidden: list[Callable[[Bindings], Any]]
     outputs: list[tuple[int, tuple[int, ...] | None]]
 
     def collect(self, results) -> list:
-        """The definition's outputs, from the graph's results."""
+        """The definition's outputs from the graph's results."""
         out = []
         for k, order in self.outputs:
             value = results[k]
@@ -38,7 +38,7 @@ class Planned:
 
 
 def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
-    """The graph of a finished definition for the calls that ``replay`` describes; ``live`` are the records that its
+    """The graph of a finished definition for the calls that ``replay`` describes; ``live``: the records that its
     outputs need."""
     fd = Recorder(replay=replay)
     mapped: dict[int, Any] = {}
@@ -62,7 +62,7 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
             mapped[id(value)] = fd.define_tensor(d.shape, d.contiguity, d.dtype, d.is_cpu, d.stride_order)
         else:
             mapped[id(value)] = fd.define_scalar(None, value.data_type)
-    # What is written is no number: it is in memory.
+    # A mutated argument is in memory, not a number passed by value.
     fd.scalar_arguments -= {source.inputs.index(o.alias) for o in source.outputs if o.alias is not None}
     for k, argument in enumerate(fd.graph_arguments):
         argument.name = source.graph_arguments[k].name
@@ -76,12 +76,12 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
             if isinstance(created, Scalar):
                 created.origin = record.index
     if not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in source.inputs):
-        fd.example_argument()  # none says where results are made
+        fd.example_argument()  # no argument determines the results' device
     return _planned(fd, source, mapped)
 
 
 def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
-    """The values of the graph's symbols: those of the definition's, and of what is computed at the call."""
+    """The values of the graph's symbols: the definition's, and those of computed arguments."""
     env = dict(bindings.symbols)
     count = len(bindings.inputs)
     for k in range(count, len(leaves)):
@@ -91,7 +91,7 @@ def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
 
 
 def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
-    """The outputs of a replayed definition as the graph's returns, those in another memory order permuted to be
+    """The outputs of a replayed definition as the graph's returns; permutes those in another memory order to
     row-major."""
     arguments = set(fd.graph_arguments)
     returns: list[Value] = []
@@ -101,7 +101,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
     for output in source.outputs:
         if output.alias is not None:
             value = mapped[id(output.value)].value
-            if value in arguments or value in returns:  # each argument is written from a value of its own
+            if value in arguments or value in returns:  # each return needs a value of its own
                 value = fd.builder.op("copy", value)
             else:
                 positions[value, None] = len(returns)
@@ -118,7 +118,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
         if (value, back) not in positions:
             positions[value, back] = len(returns)
             if back is None and _reversed(value):
-                value = fd.builder.op("copy", value)  # no view: torch has no negative strides
+                value = fd.builder.op("copy", value)  # a copy: torch has no negative strides
             if back is not None:
                 value = fd.builder.permute(
                     value if tensor.stride_order is not None else fd.builder.op("copy", value), memory
@@ -133,7 +133,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
 
 
 def _reversed(value: Value) -> bool:
-    """Whether ``value`` may be a view of an argument with dimensions in reverse."""
+    """Whether ``value`` may be a view of an argument with a reversed dimension."""
     while value.op is not None and value.op.row.view:
         if any(step < 0 for step in value.op.attrs.get("step", ())):
             return True

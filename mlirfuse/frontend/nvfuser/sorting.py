@@ -1,5 +1,5 @@
-"""What runs the sorts of definitions: torch's own functions, so that equal elements come in torch's order; NumPy's
-where torch is not loaded."""
+"""Implementations of sorts: torch's functions, for torch's order of equal elements; NumPy's where torch is not
+loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mlirfuse.runtime import arrays
 
 
 def argsort(axis: int, descending: bool, stable: bool, array) -> list:
-    """The order that sorts ``array`` along ``axis``, as 64-bit integers. Without ``stable``, equal elements are in the
-    framework's order."""
+    """The indices that sort ``array`` along ``axis``, as int64. Without ``stable``, equal elements have the framework's
+    order."""
     tensor = _tensor(array)
     if tensor is None:
         return [_order(array, axis, descending)]
@@ -21,18 +21,18 @@ def argsort(axis: int, descending: bool, stable: bool, array) -> list:
 
 
 def topk(axis: int, largest: bool, array, count: int) -> list:
-    """The ``count`` largest (or smallest) elements along ``axis`` in order, and their indices as 64-bit integers."""
+    """The ``count`` largest (or smallest) elements along ``axis`` in order, and their indices as int64."""
     tensor = _tensor(array)
     if tensor is None:
         order = np.take(_order(array, axis, largest), np.arange(count), axis)
         return [np.take_along_axis(array, order, axis), order]
-    comparable = tensor.byte() if tensor.dtype == sys.modules["torch"].bool else tensor  # torch takes no bools
+    comparable = tensor.byte() if tensor.dtype == sys.modules["torch"].bool else tensor  # torch.topk rejects bools
     values, indices = comparable.topk(count, dim=axis, largest=largest, sorted=True)
     return [_like(values.to(tensor.dtype), array), _like(indices, array)]
 
 
 def _tensor(array):
-    """``array`` as torch's; None without torch, and for what torch does not take from other frameworks."""
+    """``array`` as a torch tensor; None without torch, and for arrays that torch cannot convert."""
     torch = sys.modules.get("torch")
     if arrays.framework(array) == "torch":
         return array
@@ -49,9 +49,9 @@ def _like(tensor, array):
 
 
 def _order(array, axis: int, descending: bool):
-    """The stable order by NumPy, or a library like it."""
+    """A stable argsort with NumPy or a compatible library."""
     if not descending:
         return array.argsort(axis, kind="stable").astype("int64")
     last = array.shape[axis] - 1
-    backwards = np.flip(array, axis).argsort(axis, kind="stable")  # so that equal elements stay in order
+    backwards = np.flip(array, axis).argsort(axis, kind="stable")  # keeps the order of equal elements
     return np.flip(last - backwards, axis).astype("int64")

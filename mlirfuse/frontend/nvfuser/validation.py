@@ -1,10 +1,8 @@
-"""``fd.validate``: a fusion's outputs against a reference that runs the op table's NumPy references in double
-precision.
+"""``fd.validate``: compares a fusion's outputs with the op table's NumPy references in double precision.
 
-How far they may be apart follows from the element types: of each output, with the number of elements reduced into it;
-and, where that is not enough, from what the definition's own roundings do. For that the reference is computed once
-more, each value rounded to the type that the definition gives it. An output that is right is about as far from the
-exact reference as that one is.
+Tolerances follow from each output's dtype and the number of elements reduced into it; where these are exceeded, from
+the effect of the definition's own roundings: the reference runs again with each value rounded to its dtype in the
+definition. A correct output is about as far from the exact reference as that one.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ from mlirfuse.runtime import arrays as frameworks
 
 _WIDE = {dt.f16: dt.f64, dt.bf16: dt.f64, dt.f32: dt.f64, dt.c64: dt.c128}
 _TOLERANCE = {dt.f64: 1e-11, dt.f32: 2e-5, dt.f16: 4e-3, dt.bf16: 3e-2, dt.c64: 2e-5, dt.c128: 1e-11}
-_SPREAD = 4  # how many times further than the rounded reference an output may be from the exact one
+_SPREAD = 4  # the factor by which an output's error may exceed that of the rounded reference
 
 
 def _wide(attribute: Any) -> Any:
-    """An element type, or several, in double precision."""
+    """One or several dtypes, widened to double precision."""
     if isinstance(attribute, (tuple, list)):
         return type(attribute)(map(_wide, attribute))
     return _WIDE.get(attribute, attribute) if isinstance(attribute, DType) else attribute
 
 
 def widened(graph: Graph, rounded: bool = False) -> Graph:
-    """``graph`` with every float in double precision; ``rounded``: each result rounded to the type that it had. Random
-    numbers are drawn in their own type."""
+    """``graph`` with all floats in double precision; ``rounded``: rounds each result to its original dtype. Random
+    numbers are drawn in their original dtype."""
     image: dict[Value, Value] = {v: Value(_wide(v.dtype), v.shape, name=v.name) for v in graph.args}
     body = Block([image[v] for v in graph.args])
     builder = Builder(body)
@@ -55,7 +53,7 @@ def widened(graph: Graph, rounded: bool = False) -> Graph:
 
 
 def reference(program: DefinitionProgram, arguments: list, rounded: bool = False) -> list[np.ndarray]:
-    """The outputs for ``arguments`` (the inputs, flattened, and what is computed at the call), in double precision."""
+    """The outputs for ``arguments`` (flattened inputs and computed arguments), in double precision."""
     planned, bindings = program._bind(arguments[: program.inputs], None)
     graph, sizes = widened(planned.graph, rounded), environment(planned, bindings, arguments)
     arrays = [np.array(frameworks.to_numpy(a), dtype=v.dtype.numpy) for a, v in zip(arguments, graph.args)]
@@ -63,7 +61,7 @@ def reference(program: DefinitionProgram, arguments: list, rounded: bool = False
 
 
 def reduced_elements(program: DefinitionProgram, arguments: list) -> int:
-    """How many elements the largest reduction adds up."""
+    """The number of elements of the largest reduction."""
     planned, bindings = program._bind(arguments[: program.inputs], None)
     largest = 1
     for op in planned.graph.ops:
@@ -77,7 +75,7 @@ def reduced_elements(program: DefinitionProgram, arguments: list) -> int:
 
 
 def compare(program: DefinitionProgram, arguments: list, outputs: list, expected: list) -> None:
-    """Raises AssertionError where an output is not as expected."""
+    """Raises AssertionError where an output exceeds its tolerance."""
     assert len(outputs) == len(expected), (
         f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
     )
@@ -114,7 +112,7 @@ def _far(a: np.ndarray, b: np.ndarray, relative: float, absolute: float) -> np.n
 
 
 def _spreads(program: DefinitionProgram, arguments: list) -> list[float]:
-    """For each output, by how much the definition's own roundings move it at most."""
+    """For each output, the largest error caused by the definition's own roundings."""
     out = []
     for exact, rounded in zip(reference(program, arguments), reference(program, arguments, rounded=True)):
         if exact.dtype.kind not in "fc" or not exact.size:

@@ -1,4 +1,4 @@
-"""The values of a definition, and the records of the ops that made them."""
+"""The values of a definition, and the records of its ops."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from mlirfuse.ir.sizes import Size
 
 
 class DefinitionError(MlirfuseError, RuntimeError, ValueError):
-    """A definition that cannot be: the message has the user's line and what is wrong there."""
+    """An invalid definition: the message has the user's line and the cause."""
 
 
 class DefinitionTypeError(DefinitionError, TypeError):
-    """An op on element types, or called with arguments, that it does not take."""
+    """An op called with dtypes or arguments that it does not support."""
 
 
 class InputError(MlirfuseError, RuntimeError, ValueError):
-    """Inputs that are not what the definition declares: their number, element type, rank, sizes, strides or device."""
+    """Inputs that do not match the declarations: their number, dtype, rank, sizes, strides or device."""
 
 
 class IndexInputError(InputError, IndexError):
-    """An index among the elements of an input that is not there."""
+    """An input's element is an out-of-bounds index."""
 
 
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -51,25 +51,24 @@ def at_line(loc) -> str:
     return f"{loc[0]}:{loc[1]}: " if loc else ""
 
 
-# What Python says of our own code, which was handed what it does not take.
+# Python's messages for unsupported arguments that reached our own code.
 _OF_PYTHON = re.compile(r"object (is not|has no|does not|of type)|unsupported operand|not supported between|to unpack")
 
 
 def definition_error(what: str, error: Exception, given: str = "") -> DefinitionError:
-    """``error``, raised while the user's call of ``what`` was recorded, as an error of the definition at their line.
-    ``given``: the call's arguments, for people."""
+    """``error``, raised while the user's call of ``what`` was recorded, as a definition error at their line. ``given``:
+    a description of the call's arguments."""
     if isinstance(error, DefinitionError):
         return error
     kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
     reported = isinstance(error, (MlirfuseError, TypeError, ValueError, OverflowError))
     reported = reported and not _OF_PYTHON.search(str(error))
-    text = str(error) if reported else f"it does not take these arguments{f' ({given})' if given else ''}"
+    text = str(error) if reported else f"unsupported arguments{f' ({given})' if given else ''}"
     return kind(f"{at_line(user_line())}{what}: {text}")
 
 
 def input_error(error: Exception) -> Exception:
-    """``error``, raised while a call ran, as an error of the call's inputs. Errors of compilation, and of the
-    device, stay."""
+    """``error``, raised during a call, as an error of its inputs. Compilation and device errors stay unchanged."""
     if isinstance(error, (RuntimeError, CompileError, CudaError, AssertionError)):
         return error
     if isinstance(error, IndexError):
@@ -78,7 +77,7 @@ def input_error(error: Exception) -> Exception:
 
 
 class Val:
-    """A value of a definition: a tensor or a scalar. ``record`` is the op that made it (None for inputs and
+    """A value of a definition: a tensor or a scalar. ``record``: the op that computes it (None for inputs and
     constants)."""
 
     __slots__ = ("__weakref__", "definition", "number", "record")
@@ -128,13 +127,13 @@ class Val:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What ``define_tensor`` said. ``contiguity`` goes by memory order, outermost first; None there: broadcast."""
+    """The declaration of an input. ``contiguity``: in memory order, outermost first; None for broadcast dimensions."""
 
     shape: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
     dtype: DataType
     is_cpu: bool
-    stride_order: tuple[int, ...]  # for each dimension, its place counted from the innermost in memory
+    stride_order: tuple[int, ...]  # for each dimension, its rank in memory order, 0 the innermost
     loc: tuple[str, int] | None
 
     @property
@@ -146,7 +145,7 @@ class Declaration:
         return order
 
 
-# What nvFuser's schedules call on tensors and definitions.
+# Methods that nvFuser's schedules call on tensors and definitions.
 SCHEDULE_CALLS = frozenset(
     [
         "axis",
@@ -176,16 +175,16 @@ SCHEDULE_CALLS = frozenset(
 
 
 def no_manual_schedule(what: str) -> str:
-    """The message of a schedule's call: the way here."""
+    """The error message for a call of nvFuser's scheduling API, with the alternative here."""
     return (
-        f"{what}: schedules are not written on the IR here. The compiler chooses parameters for each segment: "
+        f"{what}: manual schedules on the IR are not supported. The compiler chooses parameters for each segment: "
         "print(fd.explain(inputs)) shows them with the segments' numbers, and "
-        "FusionDefinition(schedule={0: {'tx': 256}}) gives others to segment 0; mlirfuse.autotune(...) measures them"
+        "FusionDefinition(schedule={0: {'tx': 256}}) overrides them for segment 0; mlirfuse.autotune(...) measures them"
     )
 
 
 class ScheduleError(DefinitionError, AttributeError):
-    """A call of nvFuser's schedules on a tensor."""
+    """A scheduling call of nvFuser's on a tensor."""
 
 
 class Tensor(Val):
@@ -195,9 +194,9 @@ class Tensor(Val):
 
     def __init__(self, definition, value: Value, declaration=None, stride_order=None, expanded=()):
         self.definition, self.record, self.value = definition, None, value
-        self.declaration: Declaration = declaration  # an input's; None for what ops make
+        self.declaration: Declaration = declaration  # of an input; None for ops' results
         self.stride_order = stride_order
-        self.expanded = frozenset(expanded)  # dimensions that repeat one element
+        self.expanded = frozenset(expanded)  # dimensions of stride 0
         self.number = definition._number("tv")
 
     @property
@@ -229,8 +228,8 @@ class Tensor(Val):
 class Scalar(Val):
     """A number of a definition: a constant, an input, a size, or computed from those.
 
-    ``size`` is its value as a symbolic size where it has one. ``expr`` says how it is computed: (row, operands,
-    attributes, type of the operands).
+    ``size``: its value as a symbolic size, if it has one. ``expr``: its computation: (row, operands, attributes, dtype
+    of the operands).
     """
 
     __slots__ = ("_value", "argument", "constant", "data_type", "expr", "origin", "size")
@@ -242,7 +241,7 @@ class Scalar(Val):
         self.argument: int | None = argument
         self.expr: Any = expr
         self._value: Value | None = None
-        self.origin: int | None = None  # the index of the record that made it
+        self.origin: int | None = None  # the index of the record that computes it
         self.number = definition._number("c")
 
     @property
@@ -253,7 +252,7 @@ class Scalar(Val):
         return self.constant is None
 
     def as_value(self, dtype: DType) -> Value:
-        """This scalar as a 0-d value of the graph, of that element type."""
+        """This scalar as a 0-d value of the graph, of dtype ``dtype``."""
         b = self.definition.builder
         if self.constant is not None:
             return b.constant(self.constant, dtype)
@@ -293,7 +292,7 @@ class Scalar(Val):
         row, operands, attrs, common = self.expr
         arrays = [np.asarray(o.evaluate(bindings)).astype(common.numpy) for o in operands]
         with np.errstate(all="ignore"):
-            reference: Any = table.TABLE[row].ref  # that rows on scalars have
+            reference: Any = table.TABLE[row].ref  # rows on scalars have one
             return np.asarray(reference(*arrays, **attrs)).astype(self.dtype.numpy)[()]
 
     def __repr__(self) -> str:
@@ -301,7 +300,7 @@ class Scalar(Val):
 
 
 class Vector(tuple):
-    """Scalars: a shape. ``size`` is how many."""
+    """A vector of scalars, e.g. a shape. ``size``: their number."""
 
     @property
     def size(self) -> int:
@@ -310,7 +309,7 @@ class Vector(tuple):
 
 @dataclass(eq=False)
 class Record:
-    """One call of ``fd.ops``: its arguments as they are printed (key None: positional) and as they are called."""
+    """One call of ``fd.ops``: its arguments as printed (key None: positional) and as passed."""
 
     name: str
     arguments: list[tuple[str | None, Any]]
@@ -335,7 +334,7 @@ def _collect(value, out) -> None:
 
 
 def results_of(returned) -> list[Tensor | Scalar]:
-    """The values that an op returned, in order."""
+    """The values that an op returned, flat and in order."""
     out: list[Tensor | Scalar] = []
     _collect([returned], out)
     return out
@@ -346,16 +345,16 @@ class Output:
     value: Tensor
     alias: Tensor | None = None
     stride_order: tuple[int, ...] | None = None
-    hidden: bool = False  # made by an op with a side effect
+    hidden: bool = False  # written by an op with a side effect
 
 
 @dataclass
 class Bindings:
-    """The inputs of a call, flattened, and the values of the size symbols."""
+    """A call's flattened inputs, and the values of the size symbols."""
 
     inputs: list
     symbols: dict[str, int]
-    example: Any = None  # an empty array that results are made like, where no input is an array
+    example: Any = None  # an empty array of the results' framework, where no input is an array
 
     def size(self, size: Size) -> int:
         return size if isinstance(size, int) else sz.substitute(size, self.symbols)

@@ -1,6 +1,6 @@
-"""AOTAutograd for one of Dynamo's graphs, as torch's own ``torch._dynamo.backends.common.aot_autograd`` calls it.
+"""Calls AOTAutograd for one of Dynamo's graphs, as ``torch._dynamo.backends.common.aot_autograd`` does.
 
-That one imports half of Inductor for the file that it logs into with ``TORCH_COMPILE_DEBUG=1``, half a second.
+torch's version imports half of Inductor for the log file of ``TORCH_COMPILE_DEBUG=1``, which takes half a second.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd,
 
 
 def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
-    """What runs ``module``; ``compilers``: by the names of ``aot_module_simplified``'s parameters, the backward's
-    :func:`untraced`."""
+    """``module`` compiled to a callable; ``compilers``: keyword arguments of ``aot_module_simplified``, the backward's
+    wrapped by :func:`untraced`."""
     if os.environ.get("TORCH_COMPILE_DEBUG") == "1":
         return aot_autograd(**compilers)(module, inputs)
     if any(isinstance(x, (list, tuple, dict)) for x in inputs):
@@ -34,7 +34,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
             run = equal_layers.compiled(
                 module, compilers["decompositions"], lambda: aot_module_simplified(module, inputs, **compilers)
             )
-    except RestartAnalysis:  # Dynamo begins again
+    except RestartAnalysis:  # Dynamo restarts the analysis
         raise
     except Exception:
         counts["not_ok"] += 1
@@ -44,16 +44,16 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
 
 
 def logged() -> bool:
-    """Whether somebody reads torch's logs: ``TORCH_LOGS``, ``TORCH_TRACE``."""
-    return private.logged(lazy=not os.environ.get("TORCH_TRACE"))  # its handler goes once it finds that there is none
+    """Whether torch's logs are enabled: ``TORCH_LOGS``, ``TORCH_TRACE``."""
+    return private.logged(lazy=not os.environ.get("TORCH_TRACE"))  # a lazy handler may find no log, and go
 
 
 def untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward's ``compiler`` that Dynamo does not look into, nor into what it gives: both run within autograd."""
+    """Wraps a backward's ``compiler`` so that Dynamo traces neither it nor its result: both run within autograd."""
 
     def compile_backward(*args: Any, **kwargs: Any) -> Any:
         found = disable(compiler, reason="do not trace backward compiler function")(*args, **kwargs)
         return disable(found, reason="do not trace generated backwards pass")
 
-    compile_backward._is_wrapped_bw_compiler = True  # type: ignore[attr-defined]  # read by torch's own
+    compile_backward._is_wrapped_bw_compiler = True  # type: ignore[attr-defined]  # read by torch
     return compile_backward

@@ -1,14 +1,13 @@
-"""Attention's kernel is eager's: decided on Dynamo's graph, before AOTAutograd takes ``scaled_dot_product_attention``
-apart.
+"""Selects eager's attention kernel: rewrites masks in Dynamo's graph before AOTAutograd decomposes
+``scaled_dot_product_attention``.
 
-While a graph is traced, a mask is a tensor like any other: one that hides nothing is not seen to, and one that is
-broadcast along its rows has strides that no fused kernel takes. Either leaves torch with its plain formulas, a product,
-a softmax in float32 and another product. One that hides what comes later is not seen to be causal, and no flash kernel
-takes it. And among the kernels that do take a call, tracing prefers others than eager.
+During tracing torch sees a mask as just a tensor. It does not notice a mask that hides nothing, a broadcast mask has
+strides that no fused kernel accepts (torch then falls back to a matmul, a float32 softmax and another matmul), and a
+causal mask is not recognized, so no flash kernel takes it. Tracing also ranks kernels differently from eager.
 
-So masks are looked at as functions of query and key (:mod:`mlirfuse.frontend.torch.mask_forms`): what is causal is said
-so, and a window goes to the flash kernel that has windows. What that cannot prove is computed here, where it is small
-and follows from constants; else the mask stays.
+So masks are analysed as functions of query and key index (:mod:`mlirfuse.frontend.torch.mask_forms`): a causal mask
+becomes ``is_causal``, and a window goes to the flash kernel with windows. Masks that this cannot prove are evaluated
+here if they are small and constant; else the mask stays.
 """
 
 from __future__ import annotations
@@ -33,25 +32,24 @@ from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass,
 
 aten = torch.ops.aten
 
-_LARGEST = 1 << 26  # elements of a mask that is computed while compiling, to see what it hides
+_LARGEST = 1 << 26  # elements of a mask that is evaluated at compile time
 
 
 def prepare(module: GraphModule) -> None:
-    """Says in the attentions of Dynamo's graph what their masks hide, where the graph alone tells: nothing, what is
-    behind each position, what is before a window. Gives other masks rows in memory. Graphs that are called, such as
-    those of checkpoints, are seen to as well."""
+    """Replaces attention masks in Dynamo's graph where their form is provable: no mask, causal, or a window.
+    Materializes rows of other masks. Covers called subgraphs, such as those of checkpoints."""
     attentions = torch.nn.functional.scaled_dot_product_attention
     if any(n.target is attentions for m in module.modules() if isinstance(m, GraphModule) for n in m.graph.nodes):
         _Prepared(module, Expressions(module)).run()
 
 
 class _Prepared:
-    """A graph, and what is known of its tensors."""
+    """A graph, and the known forms of its tensors."""
 
     def __init__(self, module: GraphModule, expressions: Expressions):
         self.module, self.expressions = module, expressions
         self.forms: dict[Any, Form | None] = {}
-        self.without: set[Node] = set()  # masks that an attention reads no more
+        self.without: set[Node] = set()  # masks that some attention no longer reads
 
     def run(self) -> None:
         changed = False
@@ -66,7 +64,7 @@ class _Prepared:
             self.module.recompile()
 
     def attention(self, node: Node) -> bool:
-        """Whether it was changed."""
+        """Rewrites one attention; whether it changed."""
         mask = _argument(node, "attn_mask", 3)
         value = mask.meta.get("example_value") if isinstance(mask, Node) else None
         query, key = (_example(_argument(node, name, k)) for k, name in enumerate(("query", "key")))
@@ -76,7 +74,7 @@ class _Prepared:
             form = self.form(mask, value, query.shape[-2], key.shape[-2])
         except Written:
             form = None
-            explain(node, "the mask stays a tensor: it is written in place; without that it would be looked at")
+            explain(node, "the mask stays a tensor: it is written in place, which prevents its analysis")
         if form is not None and self.said(node, mask, form):
             self.without.add(mask)
             return True
@@ -89,7 +87,7 @@ class _Prepared:
         return False
 
     def form(self, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
-        """None where nothing is known. Raises :class:`Written`."""
+        """The mask's form; None where unknown. Raises :class:`Written`."""
         known = mask, str(queries), str(keys)
         if known not in self.forms:
             try:
@@ -102,7 +100,7 @@ class _Prepared:
         return self.forms[known]
 
     def said(self, node: Node, mask: Node, form: Form) -> bool:
-        """Whether the attention needs the mask no more, as it is said otherwise what that hides."""
+        """Replaces the mask by an equivalent argument; whether the attention no longer needs it."""
         if form.shows_all:
             _set(node, None, bool(_argument(node, "is_causal", 5)))
             explain(node, "the mask hides nothing: no mask")
@@ -118,7 +116,7 @@ class _Prepared:
 
 
 def _remedy(form: Form) -> str:
-    """What would have to change for a faster kernel."""
+    """What to change for a faster kernel, for ``explain``."""
     if form.others:
         return f"a mask that is causal alone, without {' and '.join(form.others)}, takes a kernel without one"
     return (
@@ -143,7 +141,7 @@ def _set(node: Node, mask: Node | None, causal: bool) -> None:
 
 
 def _erase(module: GraphModule, node: Node) -> None:
-    """Takes out what only ``node`` needed, of functions that are known to be pure."""
+    """Erases the pure calls that only ``node`` used."""
     left = [node]
     while left:
         n = left.pop()
@@ -156,8 +154,8 @@ def _erase(module: GraphModule, node: Node) -> None:
 
 
 def _takes_windows(node: Node) -> bool:
-    """Whether torch's flash kernel takes the attention's operands; it has windows and aligns the last query with the
-    last key."""
+    """Whether torch's flash kernel with windows takes the attention's operands; it aligns the last query with the last
+    key."""
     operands = [_example(_argument(node, name, k)) for k, name in enumerate(("query", "key", "value"))]
     if (
         any(x is None or x.dim() != 4 or is_traceable_wrapper_subclass(x) for x in operands)
@@ -178,12 +176,12 @@ def _takes_windows(node: Node) -> bool:
 
 
 def _is_recent(device: torch.device) -> bool:
-    """Whether the flash kernel runs there: from Ampere on."""
+    """Whether the flash kernel supports the device: Ampere or later."""
     return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _windowed(module: GraphModule, node: Node, form: Form) -> None:
-    """The attention as a call of the flash kernel, with a window and the last query at the last key."""
+    """Replaces the attention by the flash kernel with a window, with the last query at the last key."""
     graph = module.graph
     operands = [_argument(node, name, k) for k, name in enumerate(("query", "key", "value"))]
     queries, keys = (int(_example(x).shape[2]) for x in operands[:2])  # type: ignore[union-attr]
@@ -204,12 +202,11 @@ def _windowed(module: GraphModule, node: Node, form: Form) -> None:
     graph.erase_node(node)
 
 
-# ---- masks that are computed while compiling
+# ---- masks evaluated at compile time
 
 
 def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
-    """The form of a mask of booleans that follows from constants alone, by its values; None where it does not, or shows
-    neither everything nor what is behind each position."""
+    """The form of a constant boolean mask, by its values; None where it is not constant, or neither full nor causal."""
     sizes = all(isinstance(n, int) for n in (*value.shape, queries, keys))
     if value.dtype != torch.bool or value.dim() < 2 or not sizes or value.numel() > _LARGEST:
         return None
@@ -231,7 +228,7 @@ def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any
                     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                     call = getattr(args[0], node.target) if node.op == "call_method" else node.target
                     values[node] = call(*(args[1:] if node.op == "call_method" else args), **kwargs)
-    except Exception:  # what cannot be computed here stays as it is
+    except Exception:  # a mask that cannot be evaluated here stays
         return None
     return _form_of_values(values[mask])
 
@@ -249,9 +246,9 @@ def _form_of_values(shown: Any) -> Form | None:
 
 @contextlib.contextmanager
 def eagers_kernels() -> Iterator[None]:
-    """Inside, attention is traced to the kernels that eager takes, of those that the user has left on: cuDNN's first
-    where eager prefers them, else flash kernels. cuDNN's come before the others in any case: with a mask they take a
-    third of the time."""
+    """A context in which attention is traced to the kernels that eager selects among the enabled ones: cuDNN first
+    where eager prefers it, else flash. cuDNN always precedes the remaining kernels: with a mask they take three times
+    as long."""
     enabled = {
         SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled(),
         SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled(),
@@ -269,8 +266,8 @@ def eagers_kernels() -> Iterator[None]:
 
 
 def _prefers_cudnn() -> bool:
-    """Whether eager asks cuDNN before flash kernels (``check_prefer_cudnn_attention`` in torch's ``sdp_utils.cpp``): on
-    Hopper and Blackwell from cuDNN 9.15 on, unless the user says otherwise."""
+    """Whether eager ranks cuDNN before flash kernels (``check_prefer_cudnn_attention`` in torch's ``sdp_utils.cpp``):
+    on Hopper and Blackwell from cuDNN 9.15 on, unless the user's settings differ."""
     deprioritized = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") == "1"
     recent = (torch.backends.cudnn.version() or 0) >= 91500
     return recent and not deprioritized and torch.cuda.get_device_capability() in ((9, 0), (10, 0))

@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="mlirfuse")``: found by the entry point group ``torch_dynamo_backends``."""
+"""``torch.compile(model, backend="mlirfuse")``, registered by the entry point group ``torch_dynamo_backends``."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
 
 Observer = Callable[[str, Lowered, HostProgram], None]
-observers: list[Observer] = []  # told of each graph that was compiled: its kind, and what runs it
+observers: list[Observer] = []  # called for each compiled graph, with "forward", "backward" or "inference"
 
 
 def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
-    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything. Raises ValueError for a
-    mode, an option or an option's value that there is not."""
+    "max-autotune" enable CUDA graphs; on the CPU no mode has an effect. Raises ValueError for an unknown mode or
+    option, or an option's invalid value."""
     given, mode = Options.of(options), checked(mode)
     private.warn_of_untested()
     try:
         return _run_of(module, inputs, mode, given)
-    except private.TorchDynamoException:  # Dynamo begins again, or stops
+    except private.TorchDynamoException:  # Dynamo restarts the analysis, or stops
         raise
     except Exception as error:
         if not (given.fallback and config.fallback):
@@ -68,10 +68,10 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
 
 
 def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, options: Options) -> Any:
-    """What runs ``module``, compiled."""
+    """``module`` compiled, as a callable."""
     progress.follow()
     recompiles.watch()
-    gc_disabled.while_dynamo_traces()  # a reset forgets it
+    gc_disabled.while_dynamo_traces()  # torch._dynamo.reset undoes it
     recorder = _recorder(mode, options, len(inputs))
     attention.prepare(module)
     losses.prepare(module, options.chunked_loss)
@@ -84,7 +84,7 @@ gc_disabled.while_dynamo_traces()
 
 
 def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None:
-    """What records the graphs of one of Dynamo's with ``count`` inputs, where a mode or the options ask for it."""
+    """The CUDA graph recorder for a Dynamo graph with ``count`` inputs, where a mode or the options ask for one."""
     by_mode = mode in ("reduce-overhead", "max-autotune")
     if not torch.cuda.is_available() or not (by_mode if options.cuda_graphs is None else options.cuda_graphs):
         return None
@@ -92,12 +92,12 @@ def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None
 
 
 def _warm(options: Options, recorder: Recorder | None) -> contextlib.AbstractContextManager[bool]:
-    """:func:`warm.start` where nobody waits for graphs to be compiled: those who observe that, or record them."""
+    """:func:`warm.start`, unless an observer or a recorder needs each graph compiled."""
     return contextlib.nullcontext(False) if observers or recorder is not None else warm.start(options)
 
 
 def compilers(**options: Any) -> dict[str, Any]:
-    """Our compilers, decompositions and partitioner by the names of ``aot_function``'s parameters:
+    """The back end's compilers, decompositions and partitioner as keyword arguments of ``aot_function``:
     ``aot_function(f, **compilers())``. ``options``: those of :class:`Options`; ``cuda_graphs`` has no effect here."""
     found = _compilers(Options.of(options))
     if options.get("fallback", True) and config.fallback:
@@ -106,7 +106,7 @@ def compilers(**options: Any) -> dict[str, Any]:
 
 
 def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
-    """``keep``: what is compiled may go into AOTAutograd's cache."""
+    """``keep``: AOTAutograd's cache may store the compiled graphs."""
 
     def compiler(which: str) -> Callable[..., Any]:
         compiled: Callable[..., Any] = _keepable if keep else functools.partial(compile_graph, recorder=recorder)
@@ -125,17 +125,17 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
 
 
 def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
-    """functorch's function of this name, with our compilers: a function or a module compiled through AOTAutograd,
-    without Dynamo, for the shapes of its first call. ``options``: those of :class:`Options`."""
+    """functorch's function of this name: compiles a function or a module through AOTAutograd, without Dynamo, for the
+    shapes of its first call. ``options``: those of :class:`Options`."""
     make = private.aot_module if isinstance(fn, torch.nn.Module) else private.aot_function
     return make(fn, **compilers(**options))
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
-    """One of AOTAutograd's graphs as a function of its boxed convention."""
+    """An AOTAutograd graph compiled to a function with the boxed calling convention."""
     equal_layers.put_back(module)
-    seen = None if recorder is None else recorder.look_at(module, inputs, which, _visible(which))
+    seen = None if recorder is None else recorder.examine(module, inputs, which, _visible(which))
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
     if recorder is None or seen is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":
@@ -145,16 +145,16 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,
               recorded: bool = False) -> warm.Compiled:  # fmt: skip
-    """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
+    """``recorded``: as a CUDA graph; each replay rereads its inputs."""
     equal_layers.put_back(module)
     failed = failure_reports.Failures(module, which, options)
     try:
         donated = _donated(module) if which == "backward" else []
-        if which == "inference":  # others are cut from a joint graph, which was looked at
+        if which == "inference":  # others come from a joint graph, which was checked
             channels_last.decide(module, options.channels_last)
             pools.by_offsets(module.graph)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
-        for observer in observers:  # which may watch the steps of the functions that are made next
+        for observer in observers:  # before the function is built, whose steps they may observe
             observer(which, lowered, host)
         run = where_transformed(boxed(lowered, host), lambda: module, which)
     except Exception as error:
@@ -166,17 +166,17 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
 
 
 def _keepable(*args: Any, **kwargs: Any) -> warm.Compiled:
-    """:func:`_compiled` for AOTAutograd's cache. An entry's guards are those of integers alone: what was specialized to
-    the value of a float belongs to this trace."""
+    """:func:`_compiled` for AOTAutograd's cache. A cache entry guards integers only, so a graph that specializes to the
+    value of a float is valid for this trace alone."""
     found = _compiled(*args, **kwargs)
     if private.specialized_floats():
-        found.lowered = None  # is not kept
+        found.lowered = None  # not cached
     return found
 
 
 def _donated(module: GraphModule) -> list[int]:
-    """The indices of the inputs of a backward that are donated. AOTAutograd's own list of them is emptied: with entries
-    in it a second backward (``retain_graph=True``) is refused, and :func:`boxed` sees to that."""
+    """The indices of a backward's donated inputs. Empties AOTAutograd's own list, with which torch refuses a second
+    backward (``retain_graph=True``); :func:`boxed` handles that case."""
     private.empty_donated_indices()
     inputs = module.graph.find_nodes(op="placeholder")
     return [k for k, node in enumerate(inputs) if node.meta.get(extract.DONATED)]
@@ -185,8 +185,8 @@ def _donated(module: GraphModule) -> list[int]:
 @gc_control.gc_disabled(aged=True)
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
-    """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
-    ``rounds``, ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
+    """The graph after all passes, and its host program; ``failed`` collects kernels that do not compile. ``rounds``,
+    ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
     if which == "inference":
         random.share_seeds(module.graph)
     real_dtypes.correct(module)
@@ -204,15 +204,15 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
         inputs = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
         events.report(events.GraphSegmented(lowered.graph, sizes.hinted(lowered.symbols, inputs)))
     host = host_program(lowered, failed)
-    untold = set(host.symbols) - set(lowered.symbols)
-    if untold:  # Dynamo gives each symbol as an input; AOTAutograd alone does not
-        raise UnsupportedError(f"no input of the graph tells the size {min(untold)}")
+    undeclared = set(host.symbols) - set(lowered.symbols)
+    if undeclared:  # Dynamo gives each symbol as an input; AOTAutograd alone does not
+        raise UnsupportedError(f"no input of the graph declares the size {min(undeclared)}")
     events.report(events.Advanced(f"the {which} graph", len(host.launches)))
     return lowered, host
 
 
 def _advance(which: str, graph: Graph) -> Callable[[Any, Any, float], None]:
-    """Reports each pass that has run."""
+    """A callback that reports each pass after it ran."""
 
     def after(step: Any, _: Any, seconds: float) -> None:
         events.report(events.GraphPassRan(graph, step))
@@ -222,7 +222,8 @@ def _advance(which: str, graph: Graph) -> Callable[[Any, Any, float], None]:
 
 
 def _visible(which: str) -> int | None:
-    """How many outputs of a forward graph are not saved for the backward: the first, tokens of effects before them."""
+    """The number of a forward graph's outputs that are not saved for the backward (they come first, after effect
+    tokens); None for other graphs."""
     metadata = private.forward_metadata()
     if which != "forward" or metadata is None:
         return None

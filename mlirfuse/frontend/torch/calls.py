@@ -1,4 +1,4 @@
-"""Calls of torch's own ops: their arguments, however nested, spelled as one Python function of tensors and sizes."""
+"""Extern calls: serializes a call of a torch op with nested arguments as a Python function of tensors and sizes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mlirfuse.ir.sizes import Size
 
 @dataclass(frozen=True)
 class Literal:
-    """A value that a call takes as it is: a module of a higher-order op."""
+    """A value that a call takes unchanged: the module of a higher-order op."""
 
     value: Any
 
 
 def serialized(source: str, names: Mapping[str, Any] | None = None) -> Callable[..., list]:
-    """The function that ``source`` spells with these ``names``, which it has as its attribute ``serialized``, so that
-    it can be written down."""
+    """The function with this ``source``, evaluated with these ``names``; keeps them as its attribute ``serialized``, so
+    that it can be cached on disk."""
     names = dict(names or {})
     function = eval(_code(source), dict(names))
     function.serialized = source, names
@@ -35,38 +35,38 @@ def serialized(source: str, names: Mapping[str, Any] | None = None) -> Callable[
 
 @functools.lru_cache(maxsize=4096)
 def _code(source: str) -> CodeType:
-    """Layers that are equal have the same sources."""
+    """Compiles source text; cached, as equal layers have equal sources."""
     return compile(source, "<string>", "eval")
 
 
 def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:
-    """The view of ``x`` of this shape and these strides, whose first element lies ``start`` elements behind that of
-    ``x``; or of a copy of ``x``, where that does not have the strides ``held`` which the view is stated for."""
-    return [_reinterpret(_lying(x, held), shape, strides, start)]
+    """The view of ``x`` with this shape and strides, starting ``start`` elements after ``x``; of a copy of ``x``, if
+    its strides are not ``held``, for which the view was computed."""
+    return [_reinterpret(_with_strides(x, held), shape, strides, start)]
 
 
 def base_window(
     x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int
 ) -> list:
-    """:func:`window` as autograd knows views, for what a graph gives back: all views of one tensor have one ``_base``,
-    by which AOTAutograd finds inputs of the next graph that share memory."""
-    x = _lying(x, held)
+    """:func:`window` as an autograd view, for a graph's outputs: all views of one tensor share one ``_base``, by which
+    AOTAutograd detects inputs of the next graph that share memory."""
+    x = _with_strides(x, held)
     return [x.as_strided(shape, strides, x.storage_offset() + start)]
 
 
-def _lying(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
-    """``x``, or a copy of the strides ``held`` where it has others."""
+def _with_strides(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
+    """``x``, or a copy with the strides ``held`` if its strides differ."""
     if x.stride() != held and any(n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), held)):
         return x.new_empty_strided(x.shape, held).copy_(x)
     return x
 
 
-_reinterpret = reinterpret_tensor  # as_strided, by a quarter of the way through torch
+_reinterpret = reinterpret_tensor  # as_strided, with a quarter of its overhead
 
 
 class Serializer:
-    """Collects the ``operands`` and ``sizes`` of one call. ``created(node)``: what a node is outside of groups: a
-    value, a list of them, a size, a :class:`Literal`."""
+    """Collects the ``operands`` and ``sizes`` of one call. ``created(node)``: a node's representation outside of
+    groups: a value, a list of them, a size, a :class:`Literal`."""
 
     def __init__(self, created: Callable[[Node], Any]):
         self.created = created
@@ -77,8 +77,8 @@ class Serializer:
     def function(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], several: bool
     ) -> Callable[..., list]:
-        """A function of the operands, and behind them the sizes, that calls ``target`` and gives the list of its
-        results; ``several``: it gives more than one, in a list or tuple of its own."""
+        """A function of the operands followed by the sizes, which calls ``target`` and returns the list of its results;
+        ``several``: it returns a list or tuple itself."""
         given = [self.serialize(x) for x in args]
         given += [f"{name}={self.serialize(x)}" for name, x in kwargs.items()]
         call = f"target({', '.join(given)})"
@@ -87,7 +87,7 @@ class Serializer:
         return serialized(source, {"target": target, **self.constants})
 
     def serialize(self, x: Any) -> str:
-        """An argument as source text."""
+        """An argument's source text."""
         if isinstance(x, Node):
             x = self.created(x)
         if isinstance(x, Literal):

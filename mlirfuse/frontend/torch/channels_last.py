@@ -1,8 +1,8 @@
-"""Convolutions in channels-last for a whole graph.
+"""Converts a graph's convolutions to channels-last memory format.
 
-A convolution whose input and weight lie channels-last gives a result that does; elementwise ops, norms and pools keep
-that, and so does the gradient. So only what comes from outside is turned, in the graph, where a kernel that computes it
-anyway writes it so: the images, and each weight once a step. What the graph gives lies as it was traced.
+A convolution whose input and weight are channels-last gives a channels-last result; elementwise ops, norms, pools and
+gradients preserve the format. So only external tensors are converted, in the graph, where a kernel writes them anyway:
+images, and each weight once per step. The graph's outputs keep their traced strides.
 
 ::
 
@@ -27,27 +27,28 @@ from mlirfuse.frontend.torch.torch_private import OpOverload, pytree
 aten = torch.ops.aten
 log = logging.getLogger("mlirfuse")
 
-_CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}  # and how many operands are turned
+_CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}  # number of operands
 _BY_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
 # Inductor's rule for training: beyond these, channels-last was slower than it helped.
-_NODES = 300  # of the graph, for each convolution
-_CHANNELS = 64  # both of a convolution with few
+_NODES = 300  # of the graph per convolution
+_CHANNELS = 64  # a convolution with at most this many input and output channels is small
 
 
 def decide(module: GraphModule, wanted: bool | None) -> None:
-    """:func:`turn`, where it is ``wanted``, or pays and nothing is said. A graph where that fails stays as it was."""
+    """Converts the graph (:func:`convert`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph
+    stays unchanged."""
     if wanted or (wanted is None and pays(module)):
         before = copy.deepcopy(module.graph)
         try:
-            turn(module)
+            convert(module)
         except Exception as error:
             module.graph = before
-            log.warning("convolutions stay as they lie: %s: %s", type(error).__name__, error)
+            log.warning("convolutions keep their memory format: %s: %s", type(error).__name__, error)
 
 
 def pays(module: GraphModule) -> bool:
-    """Whether all convolutions of a graph are of the kind that takes less time channels-last: on a GPU, by tensor
-    cores, of known sizes, with channels enough, and no fewer results than half of what is summed."""
+    """Whether all convolutions of a graph run faster channels-last: on a GPU, on tensor cores, with known sizes, enough
+    channels, and at least half as many outputs as summed elements."""
     found = [node for node in module.graph.nodes if node.target is aten.convolution.default]
     if not found or len(module.graph.nodes) >= _NODES * len(found):
         return False
@@ -69,10 +70,10 @@ def _known(*tensors: torch.Tensor) -> bool:
     return all(isinstance(n, int) for t in tensors for n in t.shape)
 
 
-def turn(module: GraphModule) -> None:
-    """Has the convolutions over images of ``module``, a graph of AOTAutograd's, run channels-last, in place, where
-    their sizes are known. The graph's results have the strides that they had."""
-    turner = _Turner(module)
+def convert(module: GraphModule) -> None:
+    """Converts the 2-d and 3-d convolutions of ``module``, an AOTAutograd graph, to channels-last in place, where their
+    sizes are known. The graph's outputs keep their strides."""
+    turner = _Converter(module)
     for node in list(module.graph.nodes):
         turner.visit(node)
     if turner.changed:
@@ -80,16 +81,16 @@ def turn(module: GraphModule) -> None:
         module.recompile()
 
 
-class _Turner:
+class _Converter:
     def __init__(self, module: GraphModule):
         self.graph = module.graph
-        self.traced: dict[Node, torch.Tensor] = {}  # how the nodes lay that lie otherwise now
+        self.traced: dict[Node, torch.Tensor] = {}  # the traced fake tensors of nodes whose layout changed
         self.turned: dict[Node, Node] = {}
         self.back: dict[Node, Node] = {}
         self.changed = False
 
     def visit(self, node: Node) -> None:
-        """Brings a node up to date whose operands may lie otherwise."""
+        """Updates a node whose operands' layouts may have changed."""
         if node.op == "output":
             node.args = pytree.tree_map(self.restored, node.args, is_leaf=lambda x: isinstance(x, Node))
             return
@@ -104,7 +105,7 @@ class _Turner:
             return
         try:
             created = nodes.computed(node)
-        except (RuntimeError, ValueError):  # a view that this order of memory does not have
+        except (RuntimeError, ValueError):  # a view that is impossible in this memory format
             self.replace(node, node.all_input_nodes, self.restored)
             return
         before = node.meta["val"]
@@ -114,18 +115,18 @@ class _Turner:
 
     @staticmethod
     def takes(node: Node) -> bool:
-        """Whether a convolution is over images of known sizes."""
+        """Whether a convolution has images of known sizes."""
         operands = [n.meta["val"] for n in node.args[: _CONVOLUTIONS[node.target]]]
         return all(x.dim() == 4 for x in operands) and _known(*operands)
 
     @staticmethod
     def replace(node: Node, operands: Iterable[Any], by: Callable[[Node, Node], Node]) -> None:
-        """Gives ``node`` other operands."""
+        """Replaces operands of ``node``."""
         for operand in dict.fromkeys(operands):
             node.replace_input_with(operand, by(operand, node))
 
     def channels_last(self, node: Node, user: Node) -> Node:
-        """``node``, or a copy that lies channels-last."""
+        """``node``, or a channels-last copy."""
         if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
             return node
         if node not in self.turned:
@@ -133,15 +134,15 @@ class _Turner:
         return self.turned[node]
 
     def restored(self, node: Any, user: Node | None = None) -> Any:
-        """``node``, or what has its values and lies as it was traced."""
+        """``node``, or a copy with its traced layout."""
         if not isinstance(node, Node) or node not in self.traced:
             return node
         if node not in self.back:
             traced = self.traced[node]
-            if _lie_alike(node.meta["val"], traced):
+            if _same_strides(node.meta["val"], traced):
                 given = list(traced.shape), list(traced.stride())
                 self.back[node] = self.after(node, node, aten.as_strided.default, node, *given)
-            elif _is_view(node):  # of what lies as it was traced
+            elif _is_view(node):  # recompute the view from a base with its traced layout
                 base, *others = node.args
                 self.back[node] = self.after(node, node, node.target, self.restored(base), *others, **node.kwargs)
             else:
@@ -153,7 +154,7 @@ class _Turner:
         return self.back[node]
 
     def after(self, place: Node, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A call behind ``place`` and behind its operands, which stands in the user's program where ``like`` does."""
+        """A call inserted after ``place`` and its operands, with the source location of ``like``."""
         order = {n: k for k, n in enumerate(self.graph.nodes)}
         last = max([place, *(a for a in pytree.tree_leaves(args) if isinstance(a, Node))], key=order.__getitem__)
         while last.op == "placeholder" and last.next.op == "placeholder":
@@ -165,7 +166,7 @@ class _Turner:
 
 
 def _follows(node: Node) -> bool:
-    """Whether what an op computes does not depend on how its operands lie, nor whether it takes them so."""
+    """Whether an op accepts operands of any layout, with the same results."""
     if node.target in _BY_MEMORY:
         return False
     if any("val" not in n.meta for n in node.all_input_nodes):
@@ -175,8 +176,8 @@ def _follows(node: Node) -> bool:
     return node.target.namespace in ("aten", "prims", "mlirfuse") and not node.target._schema.is_mutable
 
 
-def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether strides differ at most where an extent is 1."""
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether strides are equal, except for extents of 1."""
     return all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
 
 

@@ -1,11 +1,11 @@
-"""Cross entropy of a linear layer without its logits: a loop over chunks of rows.
+"""Cross entropy of a linear layer without materializing all logits: a loop over chunks of rows.
 
-Logits of 8192 rows and 128256 words are 2 GiB in bfloat16, and their gradient as much. Here one chunk of them is in
-memory at a time, in the forward and in the backward.
+Logits of 8192 rows × 128256 words take 2 GiB in bfloat16, and their gradient as much. Here only one chunk is in memory
+at a time, in forward and backward.
 
-``linear_loss`` gives a scalar, whose gradient is a factor: the forward computes the gradients of 1, chunk by chunk, and
-the backward multiplies them. ``linear_rows`` gives the parts of any loss for each row, and computes the logits once
-more in the backward. Weight gradients are summed in float32 at least.
+``linear_loss`` returns a scalar: its forward computes the gradients for an upstream gradient of 1, chunk by chunk, and
+the backward scales them. ``linear_rows`` returns the per-row terms of any loss, and recomputes the logits in the
+backward. Weight gradients accumulate in float32 at least.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 
 import torch
 
-ROWS = 2048  # of a chunk: from some 1200 on a product on an H100 waits no more for the sum that it is added to
-LEAST = 1 << 16  # elements of a chunk from which on kernels are compiled for it
+ROWS = 2048  # of a chunk; from about 1200 on, the product hides the read of its accumulator on an H100
+LEAST = 1 << 16  # elements of the smallest chunk for which kernels are compiled
 
 
 def chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """First and last + 1 of each chunk of rows."""
+    """(start, end) of each chunk of rows."""
     count = max(1, -(-rows // ROWS))
     size = -(-rows // count) if rows else 1
     return ((at, min(at + size, rows)) for at in range(0, rows, size))
 
 
-# ---- what is done to logits before the loss: ``float32;div 30.0;tanh;mul 30.0``
+# ---- transforms of logits before the loss: ``float32;div 30.0;tanh;mul 30.0``
 
 
 def steps_of(how: str) -> list[tuple[str, float]]:
-    """The steps, each with its number."""
+    """The transforms as (name, number)."""
     return [(name, float(number or 0)) for name, _, number in (s.partition(" ") for s in how.split(";") if s)]
 
 
 def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """``x`` in float32 at least after the steps, and the results of each ``tanh``."""
+    """``x`` in float32 at least after the transforms, and the result of each ``tanh``."""
     y, kept = x.to(_wide(x.dtype)), []
     for name, number in steps_of(how):
         if name == "tanh":
@@ -47,8 +47,8 @@ def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor
     return y, kept
 
 
-def _through(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
-    """The gradient before the steps of ``d`` behind them."""
+def _transforms_backward(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient with respect to the transforms' input, from ``d`` with respect to their output."""
     left = list(kept)
     for name, number in reversed(steps_of(how)):
         if name == "tanh":
@@ -67,7 +67,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> torch.Tensor:
-    """For each row logarithm of the sum of exponentials, the target's logit, the sum of all: 3 × rows."""
+    """For each row the logsumexp, the target's logit and the sum of logits: 3 × rows."""
     y, _ = _applied(logits, how)
     picked, _ = _applied(logits.gather(1, target[:, None])[:, 0], how)
     return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
@@ -75,12 +75,12 @@ def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> torch.Tens
 
 def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, how: str
                  ) -> torch.Tensor:  # fmt: skip
-    """The gradient of logits; ``factors``: those of :func:`_rows_of`'s results, 3 × rows."""
+    """The gradient of logits; ``factors``: the gradients of :func:`_rows_of`'s results, 3 × rows."""
     y, kept = _applied(logits, how)
     words = torch.arange(y.shape[1], device=y.device)
     here = words[None, :] == target[:, None]
     d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
-    return _through(d, how, kept).to(logits.dtype)
+    return _transforms_backward(d, how, kept).to(logits.dtype)
 
 
 def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, how: str
@@ -95,7 +95,7 @@ def _compiled(function: Any) -> Any:
 
 
 def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
-    """``function`` by kernels of ours: by torch's own, one at a time, a chunk is in memory many times in float32."""
+    """``function`` compiled by this back end: run op by op, it would hold several float32 copies of a chunk."""
     return (_compiled(function) if logits.numel() >= LEAST else function)(logits, *args)
 
 
@@ -104,7 +104,7 @@ def _logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
 
 
 class _Sums:
-    """Gradients of x, weight and bias, as chunks come; ``needs``: which of them."""
+    """Accumulates gradients of x, weight and bias over chunks; ``needs``: which of them."""
 
     def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]):
         wide = _wide(weight.dtype)
@@ -114,7 +114,7 @@ class _Sums:
         self.bias = torch.zeros(weight.shape[0], dtype=wide, device=x.device) if bias_is_needed else None
 
     def add(self, a: int, b: int, d: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-        """The gradient ``d`` of the logits of rows ``a`` to ``b``, whose inputs are ``x``."""
+        """Adds the gradient ``d`` of the logits of rows ``a`` to ``b``, whose inputs are ``x``."""
         if self.x is not None:
             self.x[a:b] = d @ weight
         if self.weight is not None:
@@ -123,14 +123,14 @@ class _Sums:
             self.bias += d.sum(0, dtype=self.bias.dtype)
 
     def results(self, like: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
-        """The three, in the types of their tensors; of none of them an empty one."""
+        """The three gradients in their tensors' dtypes; an empty tensor where not needed."""
         none = like.new_empty(0)
         given = zip((self.x, self.weight, self.bias), (like, weight, bias))
         return [none.clone() if g is None or t is None else g.to(t.dtype) for g, t in given]
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``total += a @ b``, summed in the type of ``total``."""
+    """``total += a @ b``, accumulated in the dtype of ``total``."""
     if a.dtype is total.dtype:
         total.addmm_(a, b)
     elif a.device.type == "cuda":
@@ -146,8 +146,8 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor,
                 factors: torch.Tensor, smoothing: float, how: str, dtype: torch.dtype, needs: list[bool]
                 ) -> list[torch.Tensor]:  # fmt: skip
-    """Σ factors[n] · (cross entropy of row n), and its gradients by x (rows × features), weight (words × features) and
-    bias. The product is computed in ``dtype``; ``how``: the steps from logits to what the loss reads."""
+    """Σ factors[n] · (cross entropy of row n), and its gradients with respect to x (rows × features), weight (words ×
+    features) and bias. The product is computed in ``dtype``; ``how``: the transforms of logits before the loss."""
     w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
     words, sums = weight.shape[0], _Sums(x, weight, bias, needs)
     loss = torch.zeros((), dtype=_wide(dtype), device=x.device)
@@ -197,8 +197,7 @@ linear_loss.register_autograd(_times_gradients, setup_context=_keep_gradients)
 @torch.library.custom_op("mlirfuse::linear_rows", mutates_args=())
 def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, how: str,
                 dtype: torch.dtype, needs: list[bool]) -> torch.Tensor:  # fmt: skip
-    """For each row of logits, 3 × rows: the logarithm of the sum of exponentials, the target's logit, the sum of
-    all."""
+    """For each row of logits the logsumexp, the target's logit and the sum of logits: 3 × rows."""
     w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
     found = torch.empty((3, x.shape[0]), dtype=_wide(dtype), device=x.device)
     for first, end in chunks(x.shape[0]):

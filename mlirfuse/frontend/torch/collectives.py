@@ -1,5 +1,4 @@
-"""Collectives in traced graphs: which calls they are, how many ranks take part, what goes over the wire, and what runs
-meanwhile."""
+"""Collectives in traced graphs: their roles, numbers of ranks, bytes sent, and the work that overlaps them."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _VIEWS = (aten.view.default, aten._unsafe_view.default)
 
 
 def role(node: Node) -> str | None:
-    """ "start" of a call that other ranks take part in, "wait" of one that waits for it, None of all others."""
+    """The node's role: "start" of a collective, "wait" for one, or None."""
     target = node.target
     if not isinstance(target, OpOverload):
         return None
@@ -40,8 +39,8 @@ def role(node: Node) -> str | None:
 
 
 def in_place(node: Node) -> bool:
-    """Whether a node is an all-reduce that may write into its operand, a product that nobody else reads. Else it copies
-    the operand first."""
+    """Whether an all-reduce may run in place on its operand, a product with no other reader. Otherwise it copies the
+    operand first."""
     source = node.args[0] if node.args else None
     if str(node.target) != "_c10d_functional.all_reduce.default" or not isinstance(source, Node):
         return False
@@ -57,7 +56,7 @@ def in_place(node: Node) -> bool:
 
 
 def ranks(node: Node) -> int | None:
-    """How many ranks take part in a collective; None where it does not say so."""
+    """The number of ranks of a collective; None where it does not say."""
     names = [argument.name for argument in node.target._schema.arguments]
     given: dict[str, Any] = dict(zip(names, node.args)) | node.kwargs
     if isinstance(given.get("group_size"), int):
@@ -70,8 +69,8 @@ def ranks(node: Node) -> int | None:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of a host program. ``sent``: the bytes that a rank sends, or an expression over the graph's sizes.
-    ``kernels`` and ``calls`` (torch's ops, and how often) run between its start and its wait."""
+    """A collective of a host program. ``sent``: bytes sent per rank, a number or an expression over the graph's sizes.
+    ``kernels`` and ``calls`` (extern ops and their counts) run between its start and its wait."""
 
     op: Op
     name: str
@@ -82,14 +81,14 @@ class Collective:
 
     @property
     def meanwhile(self) -> str:
-        """What runs under it, in words."""
+        """A description of the overlapping work."""
         parts = [f"{self.kernels} kernels"] if self.kernels else []
         parts += [f"{count} × {name}" if count > 1 else name for name, count in self.calls.items()]
         return ", ".join(parts) or "nothing"
 
 
 def of_program(sequence: st.Sequence) -> Iterator[Collective]:
-    """The collectives of a host program, in the order in which they start."""
+    """The collectives of a host program, in order of their starts."""
     steps = list(sequence.walk())
     for place, step in enumerate(steps):
         if not isinstance(step, st.Start):
@@ -102,7 +101,7 @@ def of_program(sequence: st.Sequence) -> Iterator[Collective]:
                 kernels += len({op.segment for op in later.ops if op.segment and op.segment.scheduler != "no-op"})
             elif type(later) is st.Call and not _is_view(later.op):
                 calls[_name(later.op)] += 1
-        else:  # nobody waits: it has ended when its call has
+        else:  # no wait: it ends with its call
             kernels, calls = 0, Counter()
         sent = bytes_sent(step.op)
         serialized = sent if isinstance(sent, int) else str(sent)
@@ -110,7 +109,7 @@ def of_program(sequence: st.Sequence) -> Iterator[Collective]:
 
 
 def bytes_sent(op: Op) -> Size:
-    """The bytes that each rank sends for a collective, in a ring where all take part."""
+    """The bytes that each rank sends in a ring implementation of the collective."""
     given, created = _bytes(op.operands), _bytes(op.results)
     ranks, name = op.attrs["ranks"] or 1, _name(op)
     if name.startswith("all_reduce"):

@@ -1,4 +1,4 @@
-"""Graphs on a GPU recorded as CUDA graphs by torch's own ``cudagraph_trees``: ``mode="reduce-overhead"``,
+"""Records graphs as CUDA graphs through torch's ``cudagraph_trees``: ``mode="reduce-overhead"``,
 ``options={"cuda_graphs": True}``."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TYPES = {  # by DLPack's code and bits
     (5, 128): torch.complex128,
     (6, 8): torch.bool,
 }
-_WAITING = {  # ops that look at values on the host, of which torch does not tell
+_WAITING = {  # ops that read values on the host, which torch's check misses
     torch.ops.aten.fake_quantize_per_channel_affine_cachemask.default,
 }
 _lock = threads.lock()
-_running = 0  # calls that make results in torch's own storages
+_running = 0  # active calls that allocate results in torch's storages
 
 
 def _empty(beside: torch.Tensor, dtype: tuple[int, int], shape: tuple[int, ...]) -> torch.Tensor:
@@ -40,8 +40,8 @@ def _empty(beside: torch.Tensor, dtype: tuple[int, int], shape: tuple[int, ...])
 
 
 def in_own_storages(run: Boxed) -> Boxed:
-    """``run`` with results in storages that torch itself allocated: ``cudagraph_trees`` frees those of a recorded
-    graph, and cannot free what came through DLPack. Only what is recorded runs so; a replay does not call it."""
+    """``run`` with results in storages that torch allocated: ``cudagraph_trees`` frees a recorded graph's results, and
+    cannot free DLPack storages. Only recording runs this; a replay does not call it."""
 
     def owned(args: list[Any]) -> list[Any]:
         global _running
@@ -61,16 +61,16 @@ def in_own_storages(run: Boxed) -> Boxed:
 
 
 def _own(results: Sequence[Any], visible: int | None) -> list[Any]:
-    """``results``, of which the ``visible`` are objects that nobody else has. ``cudagraph_trees`` gives the same ones
-    in each replay: what autograd notes on them, and all that is saved with it, would live until the next one."""
+    """``results`` with new tensor objects for the ``visible`` ones. ``cudagraph_trees`` returns the same objects in
+    each replay: autograd state attached to them, and all saved tensors, would live until the next one."""
     own = [value.detach() if isinstance(value, torch.Tensor) else value for value in results[:visible]]
     return own if visible is None else [*own, *results[visible:]]
 
 
-class Seen(NamedTuple):
-    """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
-    each call, and of those that it writes, ``mutated``; how many outputs are ``visible``, those of a forward that are
-    not saved; its ``saved_tensor``, if it saves anything."""
+class GraphFacts(NamedTuple):
+    """Facts about a graph. ``skip``: why it is not recorded; ``fixed``: indices of inputs at the same address in each
+    call; ``mutated``: indices of inputs it writes; ``visible``: the number of outputs that are not saved, for a
+    forward; ``saved_tensor``: the tracked saved tensor, if any."""
 
     skip: str | None
     fixed: Sequence[int]
@@ -80,46 +80,46 @@ class Seen(NamedTuple):
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
-    """The places of parameters, buffers and tensors that were saved for the backward: a replay reads and writes them
-    where they are, and torch records again where one has moved. ``count``: of Dynamo's inputs."""
+    """The indices of parameters, buffers and saved tensors: a replay uses them at their addresses, and torch records
+    again if one has moved. ``count``: the number of Dynamo's inputs."""
     if which == "backward":
         return range(private.count_tangents(module))
     metadata = private.forward_metadata()
     if metadata is None:
         return range(private.num_fw_fixed_arguments(count, len(inputs)))
-    tokens = len(metadata.tokens)  # of effects: inputs before those that are counted
+    tokens = len(metadata.tokens)  # effect tokens, inputs before the counted ones
     return [tokens + place for place in metadata.static_input_indices]
 
 
 def _skip(module: GraphModule) -> str | None:
-    """Why a graph has an op that waits for the GPU, where torch does not know of it."""
+    """The reason where a graph has an op that synchronizes with the GPU, and torch's check misses it."""
     waiting = (node for node in module.graph.nodes if node.target in _WAITING)
     return next((f"{node.target} reads values on the host" for node in waiting), None)
 
 
 class Recorder:
-    """For the graphs of one of Dynamo's: what the forward does the backward follows. ``count``: of Dynamo's inputs.
-    ``every_size``: a graph whose sizes change is recorded for each of them, else it runs as it is."""
+    """Records the graphs of one Dynamo graph; the backward follows the forward's decision. ``count``: Dynamo's inputs.
+    ``every_size``: record a graph with dynamic sizes once per size, instead of not at all."""
 
     def __init__(self, count: int, every_size: bool = True):
         self.count, self.every_size = count, every_size
         self.on = True
         self.manager: Any = None
-        self.plain: list[private.TensorWeakRef] = []  # what forwards saved that ran as they are
+        self.unrecorded: list[private.TensorWeakRef] = []  # tensors saved by forwards that ran unrecorded
 
-    def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
-        """What has to be known of a graph before it is lowered, which changes it. ``visible``: how many outputs of a
-        forward are not saved."""
+    def examine(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> GraphFacts:
+        """Collects the facts about a graph, before lowering modifies it. ``visible``: the number of a forward's outputs
+        that are not saved."""
         fixed = _fixed(module, inputs, which, self.count)
-        skip = private.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
+        skip = private.check_for_skip(module, len(inputs)) or _skip(module)  # mutated inputs are checked at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         saved_tensor = None if visible is None else live_saved_tensors.saved_tensor(module, fixed, visible)
-        return Seen(skip or None, fixed, private.find_input_mutations(module.graph), visible, saved_tensor)
+        return GraphFacts(skip or None, fixed, private.find_input_mutations(module.graph), visible, saved_tensor)
 
-    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
-        """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
-        CPU or has an op that no CUDA graph holds."""
+    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: GraphFacts) -> Boxed:
+        """``run`` wrapped to record and replay; ``run`` itself, with a log line, for a graph that uses the CPU or has
+        an op that CUDA graphs do not support."""
         backward, skip = which == "backward", seen.skip
         if skip or not self.on:
             if skip:
@@ -133,7 +133,7 @@ class Recorder:
         owned = in_own_storages(run)
         found = private.cudagraphify_impl(
             owned,
-            [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
+            [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph per value of an int
             seen.fixed,
             device_index=device,
             is_backward=backward,
@@ -148,14 +148,14 @@ class Recorder:
         return self._forward(found, run, device, which, seen)
 
     def _manager(self, device: int) -> Any:
-        """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
-        before anything is recorded, and where all of it was thrown away."""
+        """The ``cudagraph_trees`` manager of the first calling thread, with which recording and replay continue. None
+        before anything is recorded, and after it was discarded."""
         if self.manager is None or self.manager.graph is None:
             self.manager = private.get_manager(device, create_if_none_exists=False)
         return self.manager
 
-    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: Seen) -> Boxed:
-        """``recorded``, or ``run`` while what others saved is to be held."""
+    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, seen: GraphFacts) -> Boxed:
+        """``recorded``, or ``run`` while other forwards' saved tensors must survive."""
         visible, saved_tensor = seen.visible, seen.saved_tensor
 
         def forward(args: list[Any]) -> list[Any]:
@@ -169,7 +169,7 @@ class Recorder:
                 return results
             saved = live_saved_tensors.followed(results, saved_tensor)
             if held:
-                self.plain = [*live_saved_tensors.alive(self.plain), saved]
+                self.unrecorded = [*live_saved_tensors.alive(self.unrecorded), saved]
             else:
                 live_saved_tensors.live_saved_tensors(manager).saved.append(saved)
             return results
@@ -178,18 +178,18 @@ class Recorder:
         return forward
 
     def _backward(self, recorded: Boxed | None, run: Boxed, device: int) -> Boxed:
-        """``recorded``, if it is; or ``run``, for a backward whose forward ran as it is, or that may run again
-        (``retain_graph=True``): a replay may write over what is saved for it."""
+        """``recorded`` if it is one; ``run`` for a backward whose forward ran unrecorded, or that may run again
+        (``retain_graph=True``): a replay may overwrite its saved tensors."""
 
         def backward(args: list[Any]) -> list[Any]:
             again, manager = private.keeps_graph(), self._manager(device)
-            plain, others = live_saved_tensors.split(self.plain, args) if self.plain else ([], [])
-            if plain:
-                self.plain = [*others, *plain] if again else others
+            unrecorded, others = live_saved_tensors.split(self.unrecorded, args) if self.unrecorded else ([], [])
+            if unrecorded:
+                self.unrecorded = [*others, *unrecorded] if again else others
                 return run(args)
             chosen = run if recorded is None or again or transformed("backward") else recorded
             if chosen is recorded and manager is not None and manager.can_start_new_generation():
-                chosen = run  # recorded, it would begin a generation, in whose memory its own inputs lie
+                chosen = run  # recorded, it would start a generation and reuse the memory of its own inputs
             if manager is not None:
                 live_saved_tensors.live_saved_tensors(manager).read(manager, args, again, chosen is recorded)
             return chosen(args)

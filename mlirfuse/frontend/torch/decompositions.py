@@ -1,12 +1,11 @@
-"""Which ATen ops are taken apart while AOTAutograd traces, chosen op by op.
+"""The table of ATen ops that are decomposed while AOTAutograd traces, chosen op by op.
 
-torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives
-that the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is
-better than a chain of index arithmetic: attention, pools of means, padding by reflection, scatters, embedding's
-gradient.
+It extends torch's core list: norms, softmax, losses and their gradients become primitives that the schedulers fuse and
+the partitioner can cut anywhere. Ops with a better kernel in torch than a chain of index arithmetic stay composite:
+attention, average pools, reflection padding, scatters, embedding's gradient.
 
-On a GPU a convolution's bias is added by what follows, and its gradient summed by what comes before: torch has a kernel
-for each, that reads all of the convolution's result again. On a CPU the library's convolution adds it on the way.
+On a GPU a convolution's bias is added by the following kernel, and its gradient summed by the preceding one: torch has
+separate kernels for both, which read the whole result again. On a CPU the library's convolution adds the bias itself.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _KEPT = {
     "aten.im2col",
     "aten.index_add",
     "aten.index_copy",
-    "aten.index_fill",  # torch's own takes no negative positions
+    "aten.index_fill",  # torch's own takes no negative indices
     "aten.isfinite",
     "aten.isneginf",
     "aten.isposinf",
@@ -95,7 +94,7 @@ _KEPT = {
     "aten.rsub",
     "aten.select_scatter",
     "aten.slice_scatter",
-    "aten.soft_margin_loss_backward",  # 1 less than a sigmoid cancels
+    "aten.soft_margin_loss_backward",  # 1 - sigmoid(x) cancels
     "aten.squeeze",
     "aten.sum",
     "aten.transpose",
@@ -127,20 +126,21 @@ def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Ten
 
 
 def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What is assigned to a slice, which is put into its tensor next: no kernel makes results with gaps in memory."""
+    """The source of a slice assignment; it is inserted into its tensor next, as no kernel gives results with gaps in
+    memory."""
     if layouts.memory_order(x) is not None or source.device != x.device or _owns_memory(x):
         return NotImplemented
     return source.to(x.dtype).expand(x.shape).clone(memory_format=torch.contiguous_format)
 
 
 def _owns_memory(x: torch.Tensor) -> bool:
-    """Whether ``x`` is all of its memory, gaps in it included: the user sees its strides."""
+    """Whether ``x`` covers all of its storage, gaps included: the user sees its strides."""
     span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))
     return statically_known_true(x.untyped_storage().nbytes() == span * x.element_size())
 
 
 def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:
-    """By ``logaddexp`` with 0, which is one polynomial of an exponential: torch's own has a whole logarithm."""
+    """By ``logaddexp`` with 0, a polynomial of one exponential; torch's own needs a full logarithm."""
     if not x.dtype.is_floating_point:
         return NotImplemented
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -156,8 +156,8 @@ _CONVOLUTIONS = {
 
 
 class Table(Mapping[Any, Callable[..., Any]]):
-    """Overload to decomposition. It is made when somebody looks: who finds his graphs in a cache does not. ``random``:
-    with random numbers that are ours, else with torch's own, those of eager."""
+    """A mapping from overload to decomposition, built on first use, as cached graphs need none. ``random``: use this
+    back end's random numbers, else eager's."""
 
     def __init__(self, random: bool = True):
         self._random = random
@@ -195,11 +195,11 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **value_checks.RANDOM,
     }
     created = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
-    return {**created, **{op: eager_strides.as_eager(op, None) for op in _whole() if op not in created}}
+    return {**created, **{op: eager_strides.as_eager(op, None) for op in _composite() if op not in created}}
 
 
-def _whole() -> Iterator[Any]:
-    """The overloads of ATen's that stay whole and have rules, views left out."""
+def _composite() -> Iterator[Any]:
+    """ATen's overloads that are not decomposed and have rules, without views."""
     for name in RULES:
         if name.startswith("aten.") and name not in VIEWS:
             _, packet, overload = name.split(".")

@@ -1,4 +1,4 @@
-"""What became of one of AOTAutograd's graphs, for people: its kernels, what ran outside, what is kept."""
+"""Descriptions of AOTAutograd's compiled graphs: kernels, extern ops, saved tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlirfuse.runtime.host_program import HostProgram
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """A segment that launches something. ``read`` and ``written``: bytes, or an expression over the graph's sizes."""
+    """A segment that launches kernels. ``read`` and ``written``: bytes, or an expression over the graph's sizes."""
 
     scheduler: str
     ops: list[str]
@@ -34,28 +34,28 @@ class KernelDescription:
 
 @dataclass
 class GraphExplanation(Shown):
-    """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
-    tensors that a forward graph keeps for the backward, with their bytes. ``again``: what a backward graph computes
-    that the forward has computed, as (op, bytes of the result, why, the user's line) and how often. ``collectives``: in
-    the order in which they start."""
+    """One graph: forward, backward or inference. ``outside``: counts of extern ops by (op, reason, the user's line).
+    ``saved``: the tensors that a forward graph saves for the backward, with their bytes. ``again``: counts of what a
+    backward graph recomputes, by (op, bytes of the result, reason, the user's line). ``collectives``: in order of their
+    starts."""
 
     which: str
     kernels: list[KernelDescription]
     outside: dict[tuple[str, str, str], int]
     saved: list[tuple[str, int | str]]
-    programs: int  # of kernels that differ: equal layers have one
+    programs: int  # distinct kernel programs: equal layers share one
     source: str  # the host program
     host: HostProgram = field(repr=False)
     collectives: list[Collective] = field(default_factory=list)
     again: dict[tuple[str, int | str, str, str], int] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """One line: kernels, their programs, calls of torch's own ops."""
+        """One line: numbers of kernels, of their programs, and of extern ops."""
         calls = sum(self.outside.values())
         return f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {calls} calls"
 
     def tables(self) -> list[Table]:
-        """The kernels, what runs as torch's own, collectives, what is saved, and what is computed again."""
+        """Tables of kernels, extern ops, collectives, saved tensors and recomputed ops."""
         rows: list[tuple] = [(k.scheduler, k.read, k.written, counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
         out = [Table(("scheduler", "bytes read", "bytes written", "ops", "lines"), rows)]
         if self.outside:
@@ -79,13 +79,12 @@ class GraphExplanation(Shown):
         return "\n".join([self.summary(), "\n".join(map(str, self.tables()))]).rstrip("\n")
 
     def to_html(self) -> str:
-        """A page that draws the graph, its kernels as boxes, for the sizes of the last call. It needs nothing from
-        elsewhere."""
+        """A self-contained page that draws the graph, with kernels as boxes, for the sizes of the last call."""
         return page(_drawn(self))
 
 
 def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
-    """One graph, ``which`` it is, as it was compiled."""
+    """The description of one compiled graph; ``which``: "forward", "backward" or "inference"."""
     kernels = list(kernels_of(walk(host.graph.body)).values())
     outside = Counter((op, why, listing.place(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
@@ -97,7 +96,7 @@ def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanati
 
 
 def kernels_of(ops: Iterable[Op]) -> dict[Segment, KernelDescription]:
-    """The segments of ``ops`` that launch something."""
+    """The segments of ``ops`` that launch kernels."""
     return {segment: _kernel(segment, of) for segment, of in _members(ops).items() if segment.scheduler != "no-op"}
 
 
@@ -110,7 +109,7 @@ def _members(ops: Iterable[Op]) -> dict[Segment, list[Op]]:
 
 
 def _drawn(reported: GraphExplanation) -> inspected.Explanation:
-    """What :mod:`mlirfuse.inspect` draws."""
+    """The graph as :mod:`mlirfuse.inspect` draws it."""
     graph, env = reported.host.graph, reported.host.last_sizes
     names = Names(graph, env)
 

@@ -1,7 +1,7 @@
-"""A graph by torch's own ops, one at a time: where it does not compile, and in calls that torch transforms.
+"""Runs a graph op by op with torch's own ops: where it does not compile, and in calls under functorch transforms.
 
-Kernels read memory. A batch of gradients (``is_grads_batched``, ``jacobian(vectorize=True)``) comes as tensors that
-have none, and the tangents of forward mode are no part of it: such calls run here.
+Kernels read memory. Batched gradients (``is_grads_batched``, ``jacobian(vectorize=True)``) are tensors without memory,
+and forward mode's tangents are not part of the graph: such calls run here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlirfuse.frontend.torch.torch_private import LazyGraphModule, vmap_enter, v
 
 
 def _in_vmap() -> bool:
-    """Whether gradients come in batches: torch tells the depth only as it changes."""
+    """Whether gradients are batched (inside vmap): torch exposes only the transform stack."""
     vmap_enter()
     return vmap_exit() > 0
 
@@ -31,7 +31,7 @@ _TRANSFORMED: dict[str, Callable[[], bool]] = {
 
 
 def op_by_op(module: GraphModule) -> Boxed:
-    """``module`` as a function of AOTAutograd's boxed convention."""
+    """``module`` as a function of AOTAutograd's boxed calling convention."""
     interpreter = Interpreter(module)
 
     def run(args: list[Any]) -> list[Any]:
@@ -42,14 +42,14 @@ def op_by_op(module: GraphModule) -> Boxed:
 
 
 def transformed(which: str) -> bool:
-    """Whether torch transforms this call of a forward, backward or inference graph."""
+    """Whether a transform is active for this call of a forward, backward or inference graph."""
     return which in _TRANSFORMED and _TRANSFORMED[which]()
 
 
 def where_transformed(run: Boxed, module: Callable[[], GraphModule | None], which: str) -> Boxed:
-    """``run``, and :func:`op_by_op` of what ``module`` gives in a call that torch transforms. Raises
+    """``run``, or in a transformed call :func:`op_by_op` of the graph that ``module`` returns. Raises
     :class:`UnsupportedError` in such a call where that is None."""
-    if which not in _TRANSFORMED:  # torch refuses tangents for what trains
+    if which not in _TRANSFORMED:  # torch rejects tangents in training
         return run
     known: list[Boxed] = []
 
@@ -71,11 +71,11 @@ def where_transformed(run: Boxed, module: Callable[[], GraphModule | None], whic
 
 
 def packed(module: GraphModule | None, which: str) -> bytes | None:
-    """``module`` for :func:`where_transformed` in another process, without what was known of its values; None where it
-    is not asked for there, or a part cannot go there."""
+    """``module`` pickled for :func:`where_transformed` in another process; None where it is not needed there, or cannot
+    be pickled."""
     if module is None or which not in _TRANSFORMED:
         return None
-    plain = LazyGraphModule(module, module.graph)  # whose code is written once, as it is pickled
+    plain = LazyGraphModule(module, module.graph)  # generates its code once, when pickled
     plain.meta.clear()
     try:
         return pickle.dumps(plain)
@@ -84,5 +84,5 @@ def packed(module: GraphModule | None, which: str) -> bytes | None:
 
 
 def unpacked(body: bytes | None) -> GraphModule | None:
-    """What :func:`packed` made the bytes of."""
+    """The inverse of :func:`packed`."""
     return None if body is None else pickle.loads(body)

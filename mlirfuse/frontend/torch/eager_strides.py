@@ -1,8 +1,8 @@
-"""Eager's strides and element types, where torch's decompositions or fake tensors give others.
+"""Matches eager's strides and dtypes, where torch's decompositions or fake tensors differ.
 
-Where an operand is not row-major, or floats are of several types, the op itself is asked, with tensors in memory that
-lie as the operands do. If its result lies otherwise than what was traced, ``mlirfuse::restrided`` puts it there; the
-kernel that makes the result writes it so.
+Where an operand is not row-major, or floats are of several dtypes, the op itself runs on small real tensors with the
+operands' layouts. If its result's layout differs from the traced one, ``mlirfuse::restrided`` converts it; the kernel
+that computes the result writes that layout directly.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mlirfuse.frontend.torch import layouts
 from mlirfuse.frontend.torch.sizes import OpaqueSize, concrete, hint
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
-_FEW = 1 << 14  # elements of an operand's memory up to which an op is asked with the sizes of the call
-_GROUPS = 6  # what small extents are multiples of
-_here = threading.local()  # .asking: the op whose result is being traced
-_asked: dict[Any, Any] = {}
+_FEW = 1 << 14  # the most elements of an operand's memory for a trial run with the call's own sizes
+_GROUPS = 6  # small extents are multiples of this
+_here = threading.local()  # .tracing: the op whose result is being traced
+_trials: dict[Any, Any] = {}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("restrided(Tensor x, SymInt[] strides) -> Tensor")
@@ -44,26 +44,26 @@ RESTRIDED = torch.ops.mlirfuse.restrided.default
 
 
 def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
-    """``decomposition`` of ``op``, None for an op that stays whole, with results that lie as eager's."""
+    """``decomposition`` of ``op``, or None for an op that is not decomposed, giving results with eager's layout."""
 
     @functools.wraps(decomposition or op)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_here, "asking", None) is op:  # of an op that stays whole
+        if getattr(_here, "tracing", None) is op:  # an op that is not decomposed
             return NotImplemented
         tensors = _tensors((args, kwargs))
         mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
-        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _is_asked(op, tensors)
+        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _needs_trial(op, tensors)
         if not unusual:
             return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
         if decomposition is not None:
             found = decomposition(*args, **kwargs)
         else:
-            before, _here.asking = getattr(_here, "asking", None), op
+            before, _here.tracing = getattr(_here, "tracing", None), op
             try:
                 found = op(*args, **kwargs)
             finally:
-                _here.asking = before
-        return found if found is NotImplemented else _lying(op, args, kwargs, found)
+                _here.tracing = before
+        return found if found is NotImplemented else _with_eager_layout(op, args, kwargs, found)
 
     return decomposed
 
@@ -79,7 +79,7 @@ def _tensors(given: Any) -> list[torch.Tensor]:
 
 
 def _is_row_major(x: torch.Tensor) -> bool:
-    """By strides of every extent, those of 1 too, which eager's results repeat."""
+    """Compares the strides of all extents, those of 1 included, as eager's results repeat them."""
     expected: Any = 1
     for n, stride in zip(reversed(x.shape), reversed(x.stride())) if x.layout is torch.strided else ():
         if _expression(stride) != _expression(expected):
@@ -89,7 +89,7 @@ def _is_row_major(x: torch.Tensor) -> bool:
 
 
 def _expression(n: Any) -> Any:
-    """``n`` to be compared without a guard."""
+    """``n`` as an expression that can be compared without a guard."""
     return n.node.expr if isinstance(n, torch.SymInt) else n
 
 
@@ -102,17 +102,17 @@ def _is_functional(op: Any) -> bool:
     return fresh and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
 
-def _is_asked(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
+def _needs_trial(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
     return _is_functional(op) and all(x.device.type == "cpu" and x.layout is torch.strided for x in tensors)
 
 
-def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> Any:
-    """``found``, what was traced for a call, as eager's result lies."""
+def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> Any:
+    """``found``, a call's traced result, converted to the layout of eager's result."""
     results = list(found) if isinstance(found, (list, tuple)) else [found]
     if not all(x is None or isinstance(x, torch.Tensor) for x in results):
         return found
     try:
-        wanted = _asked_results(op, args, kwargs)
+        wanted = _trial_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
         created = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
@@ -120,12 +120,11 @@ def _lying(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) 
         return found
     if not isinstance(found, (list, tuple)):
         return created[0]
-    return created if isinstance(found, list) else tuple(created)  # of torch's named ones too
+    return created if isinstance(found, list) else tuple(created)  # also for torch's named tuples
 
 
 def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """``x`` of the type that eager gave, with strides like those: the same for the same shape, else in the same
-    order."""
+    """``x`` in eager's dtype, with the given strides for the same shape, else with strides in the same order."""
     x = x if x.dtype is dtype else x.to(dtype)
     if len(shape) != x.dim() or 0 in shape:
         return x
@@ -150,23 +149,23 @@ def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: t
     return RESTRIDED(x, given)
 
 
-def _asked_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Type, shape and strides of each result, in memory, of a call with tensors that lie as the fake ones; None where
-    the op cannot be asked."""
+def _trial_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Dtype, shape and strides of each result of a trial run with the fake tensors' layouts; None where the op cannot
+    run."""
     few = all(_span(x) <= _FEW for x in _tensors((args, kwargs)))
     try:
         given = _real((args, kwargs), None if few else {})
     except OpaqueSize:
         return None
     key = op, repr(_described(given))
-    if key not in _asked:
-        if len(_asked) > 1 << 14:
-            _asked.clear()
-        _asked[key] = _ask(op, *given)
-    return _asked[key]
+    if key not in _trials:
+        if len(_trials) > 1 << 14:
+            _trials.clear()
+        _trials[key] = _run_trial(op, *given)
+    return _trials[key]
 
 
-def _ask(op: Any, args: Any, kwargs: Any) -> Any:
+def _run_trial(op: Any, args: Any, kwargs: Any) -> Any:
     try:
         with disable_current_modes(), torch.no_grad():
             created = op(*_filled(args), **_filled(kwargs))
@@ -180,15 +179,15 @@ def _span(x: torch.Tensor) -> int:
     return 1 + sum((hint(n) - 1) * hint(s) for n, s in zip(x.shape, x.stride()))
 
 
-class _Lies:
-    """A tensor to be made: type, shape, strides."""
+class _Layout:
+    """A tensor to create: dtype, shape, strides."""
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]):
         self.facts = dtype, shape, strides
 
 
 def _described(given: Any) -> Any:
-    if isinstance(given, _Lies):
+    if isinstance(given, _Layout):
         return given.facts
     if isinstance(given, (list, tuple)):
         return [_described(x) for x in given]
@@ -198,7 +197,7 @@ def _described(given: Any) -> Any:
 
 
 def _filled(given: Any) -> Any:
-    if isinstance(given, _Lies):
+    if isinstance(given, _Layout):
         dtype, shape, strides = given.facts
         span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
         memory = torch.full((span,), 0.5 if dtype.is_floating_point else 1, dtype=dtype)
@@ -211,19 +210,19 @@ def _filled(given: Any) -> Any:
 
 
 def _real(given: Any, scale: dict[int, int] | None) -> Any:
-    """Arguments with :class:`_Lies` for fake tensors; ``scale``: extents and the small ones for them, None for the
-    call's own. Raises :class:`OpaqueSize`."""
+    """The arguments with :class:`_Layout` for fake tensors; ``scale``: maps extents to small ones, None for the call's
+    own. Raises :class:`OpaqueSize`."""
 
-    def lies(x: torch.Tensor) -> _Lies:
+    def lies(x: torch.Tensor) -> _Layout:
         shape, strides = (tuple(map(hint, of)) for of in (x.shape, x.stride()))
-        return _Lies(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
+        return _Layout(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
 
     return concrete(given, lies)
 
 
 def _scaled(shape: tuple[int, ...], strides: tuple[int, ...], scale: dict[int, int]) -> Any:
-    """Small extents, equal ones for equal ones and those that groups divide for large ones, and strides of the same
-    order, with gaps where there were some."""
+    """Small extents (equal for equal ones, multiples of the group size for large ones), and strides in the same order,
+    with gaps where the original has some."""
     small = tuple(n if n <= _GROUPS else scale.setdefault(n, _GROUPS * (len(scale) + 2)) for n in shape)
     running, true = 1, 1
     out = [0] * len(shape)

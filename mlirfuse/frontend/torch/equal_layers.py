@@ -1,14 +1,14 @@
-"""Layers that are equal are traced once.
+"""Traces equal layers once.
 
-AOTAutograd takes half a millisecond for each op of a model, most of a first step, and a model's layers are mostly the
-same ops on tensors of the same shapes. In Dynamo's graph each of them becomes one call, the layer is traced by itself,
-and its ops come back before anything else looks at the joint graph::
+AOTAutograd spends half a millisecond per op, most of a first step, and a model's layers are mostly the same ops on
+tensors of the same shapes. In Dynamo's graph each such layer becomes one call, the layer is traced by itself, and its
+ops are put back before anything else reads the joint graph::
 
     h1 = layer 0's ops (x, w0, b0)                    (h1,) = mlirfuse::layer("5f3a…", 0, [x, w0, b0])
     h2 = layer 1's ops (h1, w1, b1)           ->      (h2,) = mlirfuse::layer("5f3a…", 1, [h1, w1, b1])
 
-A layer is what a module in a list of modules computes (``nn_module_stack`` names it). What only the whole graph can say
-stays as it is: sizes that are symbols, results that are views of what is given, writes into what is given.
+A layer is what a module in a list of modules computes (``nn_module_stack`` names it). A layer is excluded if it depends
+on the whole graph: symbolic sizes, results that are views of its inputs, writes into its inputs.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from mlirfuse.frontend.torch.torch_private import (
     tracing,
 )
 
-_FEWEST = 10  # ops of a layer: with less there is little to save
+_FEWEST = 10  # minimum ops of a layer; smaller ones save little
 _NUMBERED = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
-# What changes how the ops after it are traced, beside autocast and whether there are gradients.
+# Calls that change how later ops are traced, besides autocast and grad mode.
 _STATES = re.compile(r"(_enter|_exit|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
 _IN_PLACE = {"batch_norm", "instance_norm", "setitem"}
 
@@ -64,8 +64,8 @@ class Refused(Exception):
 
 
 class Traced(NamedTuple):
-    """A layer's graph of ATen's ops. ``tangents``: the gradients of those ``results`` that have one; ``gradients``:
-    those of the ``given``, None where there is none."""
+    """A layer's graph of ATen ops. ``tangents``: the gradients of the ``results`` that have one; ``gradients``: those
+    of ``given``, None where there is none."""
 
     module: GraphModule
     given: list[Node]
@@ -75,22 +75,22 @@ class Traced(NamedTuple):
 
     @property
     def computed_gradients(self) -> list[Node]:
-        """Those that are there."""
+        """The gradients that exist."""
         return [g for g in self.gradients if g is not None]
 
 
 class Layer:
-    """Ops of Dynamo's graph that stand in it more than once. ``given``, ``results``: fake tensors."""
+    """Ops that occur more than once in Dynamo's graph. ``given``, ``results``: fake tensors."""
 
     def __init__(self, name: str, body: GraphModule, given: list[torch.Tensor], results: list[torch.Tensor],
                  decompositions: Mapping[Any, Any]):  # fmt: skip
         self.name, self.differentiable = name, [x.requires_grad for x in results]
         self._body, self._given, self._decompositions = body, given, decompositions
         self._known: dict[bool, Traced] = {}
-        self.refused = False  # found out where no error can be raised: autograd would warn of it
+        self.refused = False  # set where raising would make autograd warn
 
     def traced(self, training: bool) -> Traced:
-        """With its backward, or without. Raises :class:`Refused`."""
+        """The traced layer, with its backward if ``training``. Raises :class:`Refused`."""
         if training not in self._known:
             self._known[training] = self._traced(training)
         return self._known[training]
@@ -115,7 +115,7 @@ class Layer:
         return Traced(module, placeholders[: len(given)], tangents, results, found[len(results) :])
 
     def _by_aot_autograd(self, given: list[torch.Tensor]) -> GraphModule:
-        """The joint graph, or the one without gradients: an error stops AOTAutograd there."""
+        """The joint graph, or the inference graph; an exception stops AOTAutograd once it is traced."""
 
         def stop(module: GraphModule, *_: Any, **__: Any) -> Any:
             raise _Reached(module)
@@ -135,14 +135,14 @@ class _Reached(Exception):
         self.module = module
 
 
-_local = threading.local()  # ``layers``: by name, those of the graph that this thread compiles
+_local = threading.local()  # ``layers``: name -> layer, of the graph that this thread compiles
 
 
 def _layer(name: str) -> Layer:
     return _local.layers[name]
 
 
-# ---- the calls, while AOTAutograd traces
+# ---- layer calls during AOTAutograd's tracing
 
 
 class _Call(torch.autograd.Function):
@@ -169,8 +169,8 @@ class _Call(torch.autograd.Function):
 
 
 def _as_traced(tangent: torch.Tensor | None, traced: torch.Tensor) -> torch.Tensor | None:
-    """``tangent`` with the strides that the layer's backward was traced with; None where it cannot have them, and for a
-    result that is not differentiated here, though it could be."""
+    """``tangent`` with the strides of the layer's traced backward; None where that is impossible, and for a result that
+    is not differentiated here."""
     if tangent is None or tangent.stride() == traced.stride():
         return tangent
     order = sorted(range(traced.dim()), key=traced.stride, reverse=True)
@@ -180,7 +180,7 @@ def _as_traced(tangent: torch.Tensor | None, traced: torch.Tensor) -> torch.Tens
 
 def _differentiable(name: str, call: int, training: bool, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    _layer(name).traced(differentiable)  # here, where autograd can be
+    _layer(name).traced(differentiable)  # traces here, outside of autograd's restrictions
     if differentiable:
         return list(_Call.apply(name, call, *given))
     with AutoDispatchBelowAutograd():
@@ -209,12 +209,12 @@ def _fake_backward(name: str, call: int, tangents: Sequence[torch.Tensor]) -> li
 
 
 def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
-    """What ``compile_`` gives, which compiles ``module`` by AOTAutograd and has :func:`put_back` called on each graph
-    that comes out. Meanwhile equal layers of ``module``, if it is a graph of Dynamo's itself, are calls."""
-    if not isinstance(module, GraphModule):  # around one whose inputs are in lists
+    """The result of ``compile_``, which compiles ``module`` by AOTAutograd and calls :func:`put_back` on each resulting
+    graph. Meanwhile equal layers of ``module``, if it is one of Dynamo's graphs, are calls."""
+    if not isinstance(module, GraphModule):  # a wrapper around a graph whose inputs are in lists
         return compile_()
     whole, refused = module.graph, set[str]()
-    outside = getattr(_local, "layers", {})  # of a graph whose compilation led to this one's
+    outside = getattr(_local, "layers", {})  # the layers of an outer compilation
     while True:
         _local.layers = {}
         try:
@@ -234,7 +234,7 @@ def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile
 
 
 def _refused(error: BaseException | None) -> str | None:
-    """The layer that ``error`` is about, if it is about one; on its way others may add to its text."""
+    """The layer's name where ``error`` is about one; wrappers may have extended its text."""
     while error is not None and not isinstance(error, Refused):
         error = error.__cause__ or error.__context__
     return None if error is None else error.name
@@ -249,10 +249,10 @@ class _Found(NamedTuple):
 
 
 def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused: set[str]) -> Graph | None:
-    """The module's graph with calls for its equal layers; None where there are none."""
+    """The module's graph with calls in place of equal layers; None where there are none."""
     nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
     usual = _in_the_usual_state(nodes)
-    found: dict[Node, tuple[str, _Found]] = {}  # by the last node
+    found: dict[Node, tuple[str, _Found]] = {}  # by a layer's last node
     for equal in _equal_layers(nodes, usual, 0):
         first = equal[0]
         body = _body(first)
@@ -284,7 +284,7 @@ def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
 
 
 def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
-    """Those at which autocast and gradients are as they are where the graph begins."""
+    """The nodes where autocast and grad mode are as at the graph's start."""
     usual, before, gradients = set[Node](), torch.is_grad_enabled(), torch.is_grad_enabled()
     entered: list[Any] = []
     for node in nodes:
@@ -303,7 +303,7 @@ def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
 
 
 def _equal_layers(nodes: list[Node], usual: set[Node], depth: int) -> Iterator[list[_Found]]:
-    """Those among ``nodes``, which stand in a row, by the list of modules ``depth`` lists within others."""
+    """Groups of equal layers among consecutive ``nodes``; ``depth``: the nesting level of module lists."""
     runs = [list(run) for _, run in itertools.groupby(nodes, lambda n: _numbered(n, depth))]
     runs = [run for run in runs if _numbered(run[0], depth) is not None]
     by_key = defaultdict(list)
@@ -318,7 +318,7 @@ def _equal_layers(nodes: list[Node], usual: set[Node], depth: int) -> Iterator[l
 
 
 def _numbered(node: Node, depth: int) -> str | None:
-    """The module of a list that ``node`` is computed in."""
+    """The path of the list element module that computes ``node``."""
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if _NUMBERED.search(path)]
     return paths[depth] if depth < len(paths) else None
 
@@ -340,7 +340,7 @@ def _as_layer(nodes: list[Node]) -> _Found | None:
 
 
 def _tensor(node: Node) -> bool:
-    """Whether ``node`` gives a plain tensor of known sizes."""
+    """Whether ``node`` is a plain tensor of known sizes."""
     value = node.meta.get("example_value")
     return (
         isinstance(value, torch.Tensor)
@@ -352,7 +352,7 @@ def _tensor(node: Node) -> bool:
 
 
 def _safe(node: Node) -> bool:
-    """Whether its name says what it does, as it does in torch's cache of graphs."""
+    """Whether the call's name identifies its function, as torch's graph cache requires."""
     if node.op not in ("call_function", "call_method") or isinstance(node.target, HigherOrderOperator):
         return False
     if check_node_safe is None:
@@ -365,7 +365,7 @@ def _safe(node: Node) -> bool:
 
 
 def _writes_given(node: Node, inside: set[Node]) -> bool:
-    """Whether its name says that it writes into what the layer is given. Other writes show as the layer is traced."""
+    """Whether the call's name says that it writes into the layer's inputs. Other writes are found by tracing."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
     return in_place and any(n not in inside for n in node.all_input_nodes)
@@ -383,7 +383,7 @@ def _key(layer: _Found) -> Any:
 
 
 def _described(given: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-    """What a trace depends on in what the layer is given, with which of them are in the same memory."""
+    """The properties of a layer's inputs that its trace depends on, including which share memory."""
     memories = [layouts.storage(x) for x in given]
     return [
         (x.dtype, x.device, tuple(x.shape), x.stride(), x.storage_offset(), x.requires_grad, memories.index(memory))
@@ -402,11 +402,11 @@ def _body(layer: _Found) -> GraphModule:
     return GraphModule(torch.nn.Module(), graph)
 
 
-# ---- the graphs that come out
+# ---- AOTAutograd's graphs
 
 
 def put_back(module: GraphModule) -> None:
-    """The layers' ops in place of the calls. Raises :class:`Refused`."""
+    """Replaces the calls by the layers' ops. Raises :class:`Refused`."""
     calls = [n for n in module.graph.nodes if n.target in (LAYER, BACKWARD)]
     for layer in getattr(_local, "layers", {}).values():
         if layer.refused:
@@ -420,7 +420,7 @@ def put_back(module: GraphModule) -> None:
 
 
 def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
-    """The ops in place of the call ``node``; ``known``: those of a call's forward, for its backward."""
+    """Replaces the call ``node`` by its ops; ``known``: the forward copies by call number, for backwards."""
     layer, call = _layer(node.args[0]), node.args[1]
     if node.target is LAYER:
         traced = layer.traced(node.args[2])
@@ -438,7 +438,7 @@ def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
 
 
 class _Copy:
-    """A layer's ops for one of its calls. ``nodes``: by the layer's, those of the graph that it is put back into."""
+    """A copy of a layer's ops for one of its calls. ``nodes``: the layer's nodes to their copies."""
 
     def __init__(self, module: GraphModule, traced: Traced, given: Sequence[Node]):
         self.nodes = dict(zip(traced.given, given, strict=True))
@@ -448,7 +448,7 @@ class _Copy:
         }
 
     def add(self, results: Sequence[Node]) -> None:
-        """Puts what ``results`` need and is not there yet where the graph inserts."""
+        """Inserts the missing nodes that ``results`` need."""
         needed, left = set[Node](), list(results)
         while left:
             node = left.pop()
@@ -468,7 +468,7 @@ class _Copy:
                 self.nodes[node] = created
 
     def _in_memory_of_its_own(self, fake: FakeTensor) -> FakeTensor:
-        """Another fake tensor like it: who looks for tensors in the same memory sees each layer's apart."""
+        """A fake tensor like it in a storage of its own: alias analysis must keep the layers apart."""
         if fake.layout is not torch.strided:
             return fake
         memory = self._memory.get(layouts.storage(fake))

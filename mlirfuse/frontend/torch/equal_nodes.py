@@ -1,7 +1,7 @@
-"""Equal nodes of a joint graph become one, before it is cut: what the backward computes as the forward did is then seen
-to be the same value.
+"""Common subexpression elimination on a joint graph before it is partitioned, so that what the backward recomputes is
+recognized as the forward's value.
 
-torch's ``fx_graph_cse`` does the same, and imports Inductor's lowering for it, most of a second.
+torch's ``fx_graph_cse`` does the same, but imports Inductor's lowering, most of a second.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _MAKES_NEW = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, a
 
 
 def merge(graph: Graph) -> Graph:
-    """``graph``, in which of equal nodes the first is left. Not merged are random numbers, memory without values, ops
-    that write and what stands on two sides of one, sizes that only a value tells, and what shares memory with a
-    result: two results are two tensors."""
+    """``graph`` with duplicates of equal nodes removed. Keeps random ops, uninitialized memory, writing ops and nodes
+    on different sides of one, unbacked sizes, and aliases of outputs: two outputs are two tensors."""
     results = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     known: dict[Hashable, Node] = {}
     writes = 0
@@ -39,7 +38,7 @@ def merge(graph: Graph) -> Graph:
         elif _deterministic(node) and results.isdisjoint(_storages(node)):
             try:
                 first = known.setdefault((node.target, writes, _serialized(node.args), _serialized(node.kwargs)), node)
-            except TypeError:  # an argument that has no hash
+            except TypeError:  # an unhashable argument
                 continue
             if first is not node:
                 node.replace_all_uses_with(first)
@@ -48,7 +47,7 @@ def merge(graph: Graph) -> Graph:
 
 
 def _deterministic(node: Node) -> bool:
-    """Whether equal nodes have equal results, as far as that is known."""
+    """Whether equal nodes have equal results, as far as known."""
     target = node.target
     if isinstance(target, OpOverload):
         if torch.Tag.nondeterministic_seeded in target.tags or target.overloadpacket in _MAKES_NEW:
@@ -61,16 +60,16 @@ def _deterministic(node: Node) -> bool:
 
 
 def _storages(node: Node) -> Iterator[StorageWeakRef]:
-    """The memory of the tensors that it makes."""
+    """The storages of a node's results."""
     value = node.meta.get("val")
     for one in value if isinstance(value, (tuple, list)) else [value]:
-        with contextlib.suppress(NotImplementedError):  # a sparse one has none
+        with contextlib.suppress(NotImplementedError):  # sparse tensors have none
             if isinstance(one, torch.Tensor):
                 yield StorageWeakRef(one.untyped_storage())
 
 
 def _serialized(argument: Any) -> Hashable:
-    """``argument`` as what is equal where it is of the same types and values: 1 is no 1.0, and 0.0 no -0.0."""
+    """``argument`` as a key that respects types and signs: 1 differs from 1.0, and 0.0 from -0.0."""
     if isinstance(argument, (tuple, list)):
         return type(argument), tuple([_serialized(a) for a in argument])
     if isinstance(argument, dict):

@@ -1,4 +1,4 @@
-"""What runs a lowered graph: its target, and a function of AOTAutograd's boxed convention around the host program."""
+"""Execution of a lowered graph: its target, and a boxed function around the host program."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mlirfuse.schedule.targets import Target
 
 
 def target_of(device: torch.device) -> Target:
-    """What kernels for tensors on ``device`` are written for. Raises :class:`UnsupportedError`."""
+    """The compilation target of tensors on ``device``. Raises :class:`UnsupportedError`."""
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"there are no kernels for tensors on {device}")
     return targets.gpu(device.index or 0) if device.type == "cuda" else targets.cpu()
 
 
 def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
-    """What runs ``lowered`` after all passes; ``failed`` is told of kernels that do not compile."""
-    with disable_current_modes():  # AOTAutograd's fake tensors among them
+    """The host program of ``lowered`` after all passes; ``failed`` collects kernels that do not compile."""
+    with disable_current_modes():  # including AOTAutograd's fake tensor mode
         beside = torch.empty(0, device=lowered.device)
     return HostProgram(lowered.graph, target_of(lowered.device), failed, beside)
 
@@ -35,8 +35,8 @@ Boxed = Callable[[list[Any]], list[Any]]
 
 
 def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
-    """A function of the list of inputs, which it empties, that gives the list of outputs. Inputs that were donated are
-    given away, but where autograd keeps its graph.
+    """A boxed function: takes the list of inputs, empties it, and returns the list of outputs. Donates the donated
+    inputs, unless autograd retains its graph.
 
     AOTAutograd reads ``_boxed_call`` off the function itself.
     """
@@ -54,7 +54,7 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
                 raise _of_torch(error) from None
             return results if finish is None else finish(results, env)
     else:
-        only = host.function({})  # at once: its kernels are compiled while Python goes on
+        only = host.function({})  # now, so that its kernels compile in the background
 
         def run(args: list[Any]) -> list[Any]:
             args += constants
@@ -69,7 +69,8 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
 
 
 def _of_torch(error: IndexError) -> IndexError:
-    """``error`` as what those who expect torch's error of any op catch; torch's own errors as they are."""
+    """``error`` as the type that torch raises for a bad index, for handlers that expect it; torch's own errors
+    unchanged."""
     return IndexOutOfRangeError(*error.args) if type(error) is IndexError else error
 
 
@@ -90,7 +91,7 @@ def _keeping(run: Boxed, donated: list[int]) -> Boxed:
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
-    """A function of the inputs that reads the symbols' values."""
+    """A function that reads the symbols' values from the inputs."""
     read = [f"{name!r}: {source}" for name, source in lowered.symbols.items()]
     return sz.function(f"{{{', '.join(read)}}}", (), parameters=("args",))
 
@@ -101,7 +102,7 @@ def _returned_symbols(lowered: Lowered) -> set[str]:
 
 
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
-    """A function of the graph's results and the sizes that gives the outputs; None where they are the results."""
+    """A function from the graph's results and sizes to the outputs; None where they are the results."""
     outputs = lowered.outputs
     if outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None

@@ -1,5 +1,5 @@
-"""What becomes of a model, for people: the kernels of each graph with the user's lines and their bytes, what runs as
-torch's own and why, which collectives go over the wire and what runs meanwhile, what is saved for the backward."""
+"""``mlirfuse.torch.explain``: the kernels of each graph of a model with source lines and bytes, the extern ops and why
+they do not fuse, collectives and the work that overlaps them, and tensors saved for the backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlirfuse.inspect.shown import Shown, frame, page
 
 @dataclass
 class Explanation(Shown):
-    """The graphs of a model, in the order in which they were compiled. ``str()`` is the tables; :meth:`save` draws."""
+    """A model's graphs in compilation order. ``str()`` gives tables; :meth:`save` adds drawings."""
 
     graphs: list[GraphExplanation] = field(default_factory=list)
 
@@ -27,22 +27,22 @@ class Explanation(Shown):
         return "\n\n".join(map(str, self.graphs))
 
     def to_html(self) -> str:
-        """One page with the tables and the drawing of each graph."""
+        """An HTML page with each graph's tables and drawing."""
         return page("explanation", map(section, self.graphs))
 
 
 def section(graph: GraphExplanation) -> str:
-    """A graph's part of a page: its tables, and its drawing below them."""
+    """One graph's HTML: its tables, then its drawing."""
     tables = "".join(table.to_html() for table in graph.tables())
     return f"<h1>{escape(graph.summary())}</h1>{tables}{frame(graph.to_html())}"
 
 
 def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Explanation:
-    """Compiles ``model``, a module or a function, for these arguments and tells what became of it. ``options``: as
+    """Compiles ``model``, a module or a function, for these arguments and explains the compiled graphs. ``options``: as
     those of ``torch.compile``.
 
-    Runs it once, with its gradients where the outputs have some; buffers and gradients of a module stay as they were.
-    Raises what compiling raises: nothing falls back.
+    Runs the model once, backward included where an output requires gradients; restores the module's buffers and
+    gradients. Raises compilation errors instead of falling back.
     """
     found = Explanation()
     with compiled(model, options, lambda *graph: found.graphs.append(described(*graph))) as run:
@@ -52,8 +52,8 @@ def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
 
 @contextlib.contextmanager
 def compiled(model: Any, options: dict[str, Any] | None, observer: backend.Observer) -> Iterator[Any]:
-    """``model`` as a compiled function that raises what compiling raises; ``observer`` is told of its graphs. At the
-    end its buffers are as they were."""
+    """``model`` compiled with fallback off; ``observer`` is called for each graph. Restores the model's buffers at the
+    end."""
     torch._dynamo.reset()
     backend.observers.append(observer)
     try:
@@ -65,7 +65,8 @@ def compiled(model: Any, options: dict[str, Any] | None, observer: backend.Obser
 
 
 def step(run: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A call of ``run``, and gradients of ``model``'s parameters and of the inputs where the outputs have some."""
+    """Calls ``run``, and computes gradients of ``model``'s parameters and of the inputs where an output requires
+    them."""
     out = run(*args, **kwargs)
     smooth = [y for y in pytree.tree_leaves(out) if isinstance(y, torch.Tensor) and y.requires_grad]
     inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]

@@ -1,8 +1,8 @@
-"""Forward and backward as modules of their own, of a joint graph and the values that are saved.
+"""Extracts forward and backward modules from a joint graph, given the saved values.
 
-The forward returns its results, then what is saved: tensors, those whose versions autograd does not check, and sizes.
-The backward takes the sizes, the tensors, and the tangents. It recomputes each value where it is first read, so that
-the memory of several checkpointed regions is not held at once.
+The forward returns its results, then the saved values: tensors, those whose versions autograd does not check, and
+sizes. The backward takes the sizes, the tensors, and the tangents. It recomputes each value just before its first use,
+so that only one checkpointed region's memory is live at a time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from mlirfuse.frontend.torch.torch_private import (
     saved_for_backward,
 )
 
-DONATED = "mlirfuse_donated"  # in the ``meta`` of an input of the backward: nobody else has that tensor
+DONATED = "mlirfuse_donated"  # ``meta`` key of a backward's input: its buffer is donated
 
 
 class Part(LazyGraphModule):
-    """A module whose code is written where somebody runs or reads it. AOTAutograd has it printed for its logs and for
-    its cache, where nobody asked for that: ``silent`` modules print nothing then."""
+    """A module that generates its code on first use. AOTAutograd prints it for its logs and its cache even if nobody
+    reads them: ``silent`` modules print nothing then."""
 
     silent = False
 
     def print_readable(self, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
-        """As a ``GraphModule``'s."""
+        """As ``GraphModule.print_readable``."""
         return "" if self.silent and not print_output else super().print_readable(print_output, *args, **kwargs)
 
 
 def modules(module: GraphModule, joint: Joint, saved: Sequence[Node], silent: bool) -> tuple[Part, Part, int]:
-    """Forward and backward, and how many sizes the forward saves. ``saved``: the cut; of it is kept what the backward
-    reads. Raises :class:`joint.Refused`."""
+    """Forward, backward, and the number of sizes that the forward saves. ``saved``: the cut, of which only what the
+    backward reads is kept. Raises :class:`joint.Refused`."""
     order = {node: k for k, node in enumerate(joint.graph.nodes)}
     given = {*saved, *joint.tangents, *joint.seeds[1], *joint.states}
     wanted = [n for n in joint.backward_results if isinstance(n, Node)]
@@ -74,7 +74,7 @@ def _runs_anyway(node: Node) -> bool:
 
 
 def _needed(wanted: Iterable[Node], given: set[Node]) -> set[Node]:
-    """What has to be there or computed for ``wanted``, where ``given`` is."""
+    """The nodes needed for ``wanted``, given the values ``given``."""
     needed, left = set[Node](), list(wanted)
     while left:
         node = left.pop()
@@ -86,7 +86,7 @@ def _needed(wanted: Iterable[Node], given: set[Node]) -> set[Node]:
 
 
 def _check(joint: Joint, needed: set[Node], given: set[Node]) -> None:
-    """Raises :class:`Refused` where the backward would have to do what only the forward may."""
+    """Raises :class:`Refused` where the backward would have to run something that belongs to the forward."""
     for node in needed - given:
         if node.op == "placeholder":
             raise Refused(f"the backward needs the input {node}, which is not saved")
@@ -95,7 +95,7 @@ def _check(joint: Joint, needed: set[Node], given: set[Node]) -> None:
 
 
 def _with_symbols(joint: Joint, sizes: list[Node], values: Sequence[Node]) -> list[Node]:
-    """``sizes``, and each symbol of the shapes of ``values``, from which the backward's sizes follow; symbols first."""
+    """``sizes`` and the symbols in the shapes of ``values``, from which the backward's sizes derive; symbols first."""
     binding = find_symbol_binding_fx_nodes(joint.graph)
     symbols = {node: symbol for symbol, node in binding.items()}
     bound = [n for n in sizes if n in symbols]
@@ -110,7 +110,7 @@ def _with_symbols(joint: Joint, sizes: list[Node], values: Sequence[Node]) -> li
 
 
 def _forward(joint: Joint, order: dict[Node, int], saved: list[Node], unchecked: int, sizes: int) -> Graph:
-    """``unchecked``, ``sizes``: where among ``saved`` those begin that autograd does not check, and sizes."""
+    """The forward's graph; ``unchecked``, ``sizes``: where in ``saved`` the unchecked tensors and the sizes start."""
     outputs = [*joint.forward_results, *saved]
     inputs = joint.forward_inputs
     needed = _needed([*joint.required_forward, *(n for n in outputs if isinstance(n, Node))], set(inputs))
@@ -124,8 +124,8 @@ def _forward(joint: Joint, order: dict[Node, int], saved: list[Node], unchecked:
 
 def _graph(joint: Joint, order: dict[Node, int], inputs: Sequence[Node], first: Sequence[Node],
            outputs: Sequence[Any], needed: set[Node]) -> Graph:  # fmt: skip
-    """A graph of ``inputs`` that has the nodes ``first`` in their order and gives ``outputs``, what they need each time
-    just before. Parts of a result are taken at once: the rest of it may go."""
+    """A graph with these inputs, the nodes ``first`` in their order, and ``outputs``, each preceded by what it needs.
+    Takes all parts of a multi-result op at once, so that the rest can be freed."""
     graph, new = Graph(), dict[Node, Node]()
     for node in inputs:
         new[node] = graph.placeholder(node.name)
@@ -154,7 +154,7 @@ def _is_part(node: Node) -> bool:
 
 
 def _missing(node: Node, there: dict[Node, Node]) -> set[Node]:
-    """``node`` and what it is computed of, as far as that is not ``there``."""
+    """``node`` and its dependencies that are not in ``there``."""
     found, left = set[Node](), [node]
     while left:
         one = left.pop()
@@ -165,8 +165,8 @@ def _missing(node: Node, there: dict[Node, Node]) -> set[Node]:
 
 
 def _mark_donated(forward: Part, backward: Part, results: int) -> None:
-    """Marks the saved tensors that live in memory of their own: not in that of an input, a result of the forward or of
-    the backward. The backward may write over them, where it does not run again."""
+    """Marks saved tensors that share no memory with inputs or results of the forward or backward. The backward may
+    overwrite them, unless it runs again."""
     outputs = forward.graph.output_node().args[0]
     others = [*forward.graph.find_nodes(op="placeholder"), *outputs[:results], *backward.graph.output_node().args[0]]
     taken = {layouts.storage(n.meta.get("val")) for n in others if isinstance(n, Node)}

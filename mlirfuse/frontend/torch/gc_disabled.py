@@ -1,8 +1,8 @@
-"""Python's cyclic garbage collector is off while Dynamo traces, too (see :mod:`mlirfuse.core.gc_control`): it would
-look through all that was imported and built, up to three times, a tenth of GPT-2's first step.
+"""Disables Python's cyclic garbage collector also while Dynamo traces (see :mod:`mlirfuse.core.gc_control`): it would
+traverse everything imported and built up to three times, a tenth of GPT-2's first step.
 
-Dynamo's callbacks do not say for which back end it traces. So this holds for every compilation of Dynamo's from the
-first one of this back end until Dynamo is reset, and for the first of all, as the back end is loaded for it."""
+Dynamo's callbacks do not say for which back end it traces. So this applies to all of Dynamo's compilations from this
+back end's first one until Dynamo is reset, and also to the first one, during which the back end is loaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from mlirfuse.core import gc_control
 from mlirfuse.frontend.torch.torch_private import callbacks
 
-_begun: list[Any] = []  # the regions that have not ended
+_begun: list[Any] = []  # active regions
 
 
 def while_dynamo_traces() -> None:
-    """From now on, until Dynamo is reset."""
+    """Registers the callbacks, until Dynamo is reset."""
     if callbacks is not None and _begin not in callbacks.start_callbacks:
         callbacks.register_start_callback(_begin)
         callbacks.register_end_callback(_end)

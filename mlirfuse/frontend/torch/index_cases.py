@@ -1,4 +1,4 @@
-"""Integers, booleans and floats that conditions choose, as sympy's expressions."""
+"""Piecewise sympy expressions: integers, booleans and floats selected by conditions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import sympy
 import torch
 
-_MOST_CASES = 16  # of a value that conditions choose
+_MOST_CASES = 16  # of a piecewise value
 
 
 class Unknown(Exception):
-    """No rule gives the tensor as an expression."""
+    """No rule expresses the tensor."""
 
 
 def number(x: Any) -> tuple[Any, torch.dtype]:
@@ -27,15 +27,15 @@ def number(x: Any) -> tuple[Any, torch.dtype]:
         return ((sympy.oo if x > 0 else -sympy.oo) if math.isinf(x) else exact), torch.float32
     if isinstance(x, sympy.Expr):
         return x, torch.int64
-    raise Unknown(f"{x} is no number")
+    raise Unknown(f"{x} is not a number")
 
 
 class Choice(sympy.Expr):
-    """The first of several values whose condition holds, as ``value, condition, value, condition, …``; the last
-    condition is true."""
+    """The first value whose condition holds, as ``value, condition, value, condition, …``; the last condition is
+    true."""
 
     def __new__(cls, *args: Any) -> Any:
-        """One value alone where no condition decides."""
+        """The value itself where no condition decides."""
         kept: list[tuple[Any, Any]] = []
         for value, condition in zip(args[::2], args[1::2]):
             if condition != sympy.false:
@@ -50,7 +50,7 @@ class Choice(sympy.Expr):
 
 
 def cases(body: Any) -> list[tuple[Any, Any]]:
-    """(value, condition) of ``body``: the first whose condition holds; the last one's always does."""
+    """The (value, condition) pairs of ``body``; the first condition that holds selects, the last always holds."""
     if isinstance(body, Choice):
         return list(zip(body.args[::2], body.args[1::2]))
     if is_condition(body):
@@ -63,14 +63,14 @@ def is_condition(body: Any) -> bool:
 
 
 def chosen(pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """The first value whose condition holds."""
+    """A piecewise value: the first value whose condition holds."""
     if len(pairs) > _MOST_CASES:
         raise Unknown("too many cases")
     return Choice(*itertools.chain.from_iterable(pairs))
 
 
 def each(function: Callable[..., Any], *bodies: Any) -> Any:
-    """``function`` of values that conditions choose."""
+    """``function`` applied to piecewise values."""
     pairs = []
     for combination in itertools.product(*map(cases, bodies)):
         condition = sympy.And(*(c for _, c in combination))
@@ -80,7 +80,7 @@ def each(function: Callable[..., Any], *bodies: Any) -> Any:
 
 
 def disjunction(pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Where the chosen value, a boolean, is true."""
+    """The condition under which the selected boolean is true."""
     out: list[Any] = []
     before: list[Any] = []
     for value, condition in pairs:
@@ -90,7 +90,7 @@ def disjunction(pairs: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def compare(kind: str, a: Any, b: Any) -> Any:
-    """A comparison of integers, or of numbers."""
+    """A comparison of integers, or of constants."""
 
     def leaf(x: Any, y: Any) -> Any:
         numbers = x.is_number and y.is_number
@@ -111,7 +111,7 @@ def compare(kind: str, a: Any, b: Any) -> Any:
 
 
 def cast(body: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    """Raises :class:`Unknown` for what rounds."""
+    """A cast. Raises :class:`Unknown` for one that rounds."""
     if source is target or (source is not torch.bool and target is torch.int64 and not source.is_floating_point):
         return body
     if target is torch.bool:
@@ -124,7 +124,7 @@ def cast(body: Any, source: torch.dtype, target: torch.dtype) -> Any:
     if not source.is_floating_point and target in (torch.int32, torch.int16, torch.int8, torch.uint8):
         if all(value.is_number and torch.iinfo(target).min <= value <= torch.iinfo(target).max for value, _ in pairs):
             return body
-        if target is torch.int32:  # positions; no tensor has so many that they wrap
+        if target is torch.int32:  # indices; no tensor is large enough for them to wrap
             return body
     raise Unknown(f"{source} as {target}")
 

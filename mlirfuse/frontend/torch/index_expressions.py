@@ -1,8 +1,8 @@
-"""Tensors of Dynamo's graph as expressions of their indices: what masks are made of.
+"""Tensors of Dynamo's graph as expressions of their indices, to analyse masks.
 
-``arange(n)[:, None] >= arange(n)`` has at ``d0, d1`` the value ``d0 - d1 >= 0``. Integers and booleans are sympy's;
-floats are constants chosen by conditions. A tensor that no rule takes is a function of its indices with a name of its
-own, of which equal indices give equal values. No rule reads the value of a symbolic size, so none adds a guard.
+``arange(n)[:, None] >= arange(n)`` has at ``d0, d1`` the value ``d0 - d1 >= 0``. Integers and booleans are sympy
+expressions; floats are constants selected by conditions. A tensor without a rule is an uninterpreted function of its
+indices, named after its node. No rule reads the value of a symbolic size, so none adds a guard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
 
 class Written(Exception):
-    """The tensor's memory is written in the graph: one name has several values."""
+    """The graph writes to the tensor's memory: one name has several values."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ def dim(k: int) -> sympy.Symbol:
 
 @functools.cache
 def _level(k: int) -> sympy.Symbol:
-    """The index along the dimension that vmap's level ``k`` hides."""
+    """The index along the dimension that vmap level ``k`` hides."""
     return sympy.Symbol(f"level{k}", integer=True, nonnegative=True)
 
 
 def size_of(n: Any) -> sympy.Expr:
-    """A size as sympy's. Raises :class:`Unknown`."""
-    if isinstance(n, torch.SymInt) and hasattr(n.node, "expr"):  # not one of a nested tensor
+    """A size as a sympy expression. Raises :class:`Unknown`."""
+    if isinstance(n, torch.SymInt) and hasattr(n.node, "expr"):  # excludes nested tensors' sizes
         return n.node.expr
     if isinstance(n, int):
         return sympy.Integer(n)
-    raise Unknown(f"{n} is no size")
+    raise Unknown(f"{n} is not a size")
 
 
 def same(a: sympy.Expr, b: sympy.Expr) -> bool:
@@ -72,14 +72,14 @@ def same(a: sympy.Expr, b: sympy.Expr) -> bool:
 
 
 class Expressions:
-    """The tensors of ``module``; ``given``: those of its placeholders where it is called by another graph."""
+    """The expressions of the tensors of ``module``; ``given``: those of its placeholders, for a called subgraph."""
 
     def __init__(self, module: GraphModule, given: dict[Node, Indexed] | None = None):
         self.module, self.known = module, dict(given or {})
         self.written = purity.written_storages(module)
 
     def of(self, node: Node) -> Indexed:
-        """Raises :class:`Written`, and :class:`Unknown` for what is no tensor."""
+        """The expression of a tensor. Raises :class:`Written`, and :class:`Unknown` for non-tensors."""
         found = self.known.get(node)
         if found is not None:
             return found
@@ -88,7 +88,7 @@ class Expressions:
         return self.known[node]
 
     def called(self, node: Node) -> Expressions | None:
-        """Those of the graph that ``node`` calls, where it calls one, once."""
+        """The expressions of the subgraph that ``node`` calls once, if it does."""
         inner = purity.subgraph(node, self.module)
         if inner is None:
             return None
@@ -103,7 +103,7 @@ class Expressions:
         return Expressions(module, given)
 
     def _not_known_before(self, node: Node) -> list[Node]:
-        """``node`` and the tensors that it is computed from, operands first."""
+        """``node`` and the not yet expressed tensors it depends on, operands first."""
         order: list[Node] = []
         seen: set[Node] = set()
         left = [(node, False)]
@@ -120,7 +120,7 @@ class Expressions:
     def _computed(self, node: Node) -> Indexed:
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor):
-            raise Unknown(f"{node.name} is no tensor")
+            raise Unknown(f"{node.name} is not a tensor")
         if layouts.storage(value) in self.written:
             raise Written(f"{node.name} is written in the graph")
         shape = tuple(map(size_of, value.shape))
@@ -129,13 +129,13 @@ class Expressions:
             if rule is None:
                 raise Unknown(node.name)
             body = rule(_Call(self, node, shape, value.dtype))
-        except (Unknown, TypeError, ValueError, LookupError):  # the latter: arguments that the rule does not expect
+        except (Unknown, TypeError, ValueError, LookupError):  # the latter: unexpected arguments
             body = self._function(node, shape, value.dtype)
         ones = {dim(k): sympy.Integer(0) for k, n in enumerate(shape) if n == 1}
         return Indexed(shape, body.xreplace(ones), value.dtype)
 
     def _function(self, node: Node, shape: Sequence[sympy.Expr], dtype: torch.dtype) -> Any:
-        """The value as a function that is known by the name of its node alone."""
+        """An uninterpreted function named after the node."""
         bodies = [self.known[n].body for n in node.all_input_nodes if n in self.known]
         hidden = {s for body in bodies for s in body.free_symbols if s.name.startswith("level")}
         args = [*map(dim, range(len(shape))), *sorted(hidden, key=str)]
@@ -151,7 +151,7 @@ def _is_tensor(node: Node) -> bool:
 
 @dataclass
 class _Call:
-    """A call that a rule looks at: its arguments, and the shape and type of its result."""
+    """A call for a rule: its arguments, and the shape and dtype of its result."""
 
     expressions: Expressions
     node: Node
@@ -159,7 +159,8 @@ class _Call:
     dtype: torch.dtype
 
     def arg(self, place: int, name: str = "", default: Any = None) -> Any:
-        """An argument: a tensor as :class:`Indexed`, a size as sympy's, others as they are. Raises :class:`Unknown`."""
+        """An argument: a tensor as :class:`Indexed`, a size as a sympy expression, others unchanged. Raises
+        :class:`Unknown`."""
         args, kwargs = self.node.args, self.node.kwargs
         return self.value(args[place] if place < len(args) else kwargs.get(name, default))
 
@@ -176,11 +177,11 @@ class _Call:
     def tensor(self, place: int = 0, name: str = "input") -> Indexed:
         found = self.arg(place, name)
         if not isinstance(found, Indexed):
-            raise Unknown(f"{self.node.name}: no tensor")
+            raise Unknown(f"{self.node.name}: not a tensor")
         return found
 
     def body(self, x: Any, dtype: torch.dtype | None = None) -> Any:
-        """A tensor or a number at the indices of the result; ``dtype``: turned into that."""
+        """A tensor's or number's value at the result's indices; ``dtype``: cast to that."""
         if isinstance(x, Indexed):
             at, kind = _aligned(x, self.shape), x.dtype
         else:
@@ -189,19 +190,19 @@ class _Call:
 
     @property
     def name(self) -> str:
-        """What the rules call the function."""
+        """The function's name in the rules."""
         return _name(self.node)
 
     def axis(self, value: Any, rank: int) -> int:
         if not isinstance(value, int):
-            raise Unknown("an axis that is no number")
+            raise Unknown("an axis that is not a number")
         return value % rank if rank else 0
 
 
 def _aligned(x: Indexed, shape: Sequence[sympy.Expr]) -> Any:
     """The value of ``x`` broadcast to ``shape``."""
-    ahead = len(shape) - len(x.shape)
-    return x.body.xreplace({dim(k): sympy.Integer(0) if n == 1 else dim(k + ahead) for k, n in enumerate(x.shape)})
+    leading = len(shape) - len(x.shape)
+    return x.body.xreplace({dim(k): sympy.Integer(0) if n == 1 else dim(k + leading) for k, n in enumerate(x.shape)})
 
 
 def _at(x: Indexed, indices: Sequence[Any]) -> Any:
@@ -241,7 +242,7 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
             raise Unknown("floats")
         found = function(*values)
         if found is sympy.nan or found.has(sympy.zoo):
-            raise Unknown("no number")
+            raise Unknown("not a number")
         return sympy.expand(found) if not found.is_number else found
 
     def rule(call: _Call, *args: Any) -> Any:
@@ -281,7 +282,7 @@ def _arange(call: _Call) -> Any:
     start, step = (given[0] if len(given) > 1 else call.arg(9, "start", 0)), (given[2] if len(given) > 2 else 1)
     step = call.arg(9, "step", step)
     if not all(isinstance(x, (int, sympy.Expr)) for x in (start, step)):
-        raise Unknown("no integers")
+        raise Unknown("not integers")
     return sympy.expand(start + step * dim(0))
 
 
@@ -292,7 +293,7 @@ def _unsqueezed(call: _Call) -> Any:
 
 
 def _reshaped(call: _Call) -> Any:
-    """Where dimensions of one element come and go, and no others."""
+    """Reshapes that only add or remove dimensions of extent 1."""
     x = call.tensor()
     if x.dtype is not call.dtype:
         raise Unknown("other bits")
@@ -321,16 +322,16 @@ def _permuted(call: _Call) -> Any:
 
 
 def _selected(call: _Call) -> Any:
-    """``x[…]`` with None, slices, numbers, ``...`` and tensors of integers."""
+    """``x[…]`` with None, slices, numbers, ``...`` and integer tensors."""
     x, index = call.tensor(0, "self"), call.node.args[1]
     index = list(index) if isinstance(index, (tuple, list)) else [index]
     dense = sum(1 for i in index if i is not None and i is not Ellipsis)
     fill = [slice(None)] * (len(x.shape) - dense)
     at = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
     index = [*index[:at], *fill, *index[at + 1 :]]
-    plan: list[Any] = []  # for each dimension of x a function of its place in the result, or a tensor
+    plan: list[Any] = []  # per dimension of x a function of its index in the result, or a tensor
     source = 0
-    created: list[Any] = []  # the dimensions left once numbers and slices are taken: what x's index is there
+    created: list[Any] = []  # per dimension left after numbers and slices: x's index as a function
     for i in index:
         if i is None:
             created.append(None)
@@ -352,7 +353,7 @@ def _selected(call: _Call) -> Any:
 
 
 def _indices(call: _Call, rank: int, numbers: list[Any], created: list[Any]) -> list[Any]:
-    """What each dimension of the operand is indexed by."""
+    """The index of each dimension of the operand."""
     out: list[Any] = [None] * rank
     for source, value in numbers:
         out[source] = value
@@ -375,7 +376,7 @@ def _indices(call: _Call, rank: int, numbers: list[Any], created: list[Any]) -> 
         within = {dim(j): 0 if n == 1 else dim(first + width - len(value.shape) + j) for j, n in enumerate(value.shape)}
         body = value.body.xreplace({a: sympy.sympify(b) for a, b in within.items()})
         if not _is_nonnegative(body):
-            raise Unknown("an index that may count from the end")
+            raise Unknown("a possibly negative index")
         out[source] = body
     return out
 
@@ -393,7 +394,7 @@ def _wrapped(index: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
 
 
 def _window(call: _Call, index: slice, n: sympy.Expr) -> tuple[Any, Any]:
-    """Start and step; how many there are the result's shape tells."""
+    """Start and step of a slice; the result's shape has the count."""
     start, step = call.value(index.start), call.value(index.step)
     step = 1 if step is None else step
     start = sympy.sympify(0 if start is None else start)
@@ -407,7 +408,7 @@ def _window(call: _Call, index: slice, n: sympy.Expr) -> tuple[Any, Any]:
 
 
 def _cat_of_two(first: Callable[[], Any], second: Callable[[Any], Any], axis: int, length: sympy.Expr) -> Any:
-    """``first()`` before ``length`` along ``axis``, ``second(index)`` behind."""
+    """``first()`` for the first ``length`` indices along ``axis``, ``second(index)`` after."""
     k = dim(axis)
     if length == 1:
         return chosen([(v, sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first().xreplace({k: sympy.Integer(0)}))]
@@ -430,20 +431,20 @@ def _concatenated(call: _Call) -> Any:
 def _difference(call: _Call) -> Any:
     x, before = call.tensor(), call.arg(3, "prepend")
     axis = call.axis(call.arg(2, "dim", -1), len(x.shape))
-    if call.arg(1, "n", 1) != 1 or call.arg(4, "append") is not None or not _is_whole(x):
+    if call.arg(1, "n", 1) != 1 or call.arg(4, "append") is not None or not _is_integer(x):
         raise Unknown("a difference")
     k = dim(axis)
     here = x.body
     if before is None:
         return each(operator.sub, here.xreplace({k: k + 1}), here)
-    if not isinstance(before, Indexed) or before.shape[axis] != 1 or not _is_whole(before):
-        raise Unknown("what is prepended")
+    if not isinstance(before, Indexed) or before.shape[axis] != 1 or not _is_integer(before):
+        raise Unknown("a prepended value")
     first = each(operator.sub, here.xreplace({k: sympy.Integer(0)}), before.body.xreplace({k: sympy.Integer(0)}))
     rest = each(lambda a, b: sympy.expand(a - b), here, here.xreplace({k: k - 1}))
     return chosen([(sympy.expand(v), sympy.And(sympy.Eq(k, 0), c)) for v, c in cases(first)] + cases(rest))
 
 
-def _is_whole(x: Indexed) -> bool:
+def _is_integer(x: Indexed) -> bool:
     return x.dtype in (torch.int64, torch.int32) and not is_condition(x.body)
 
 
@@ -485,7 +486,7 @@ def _choice(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _vmapped(call: _Call) -> Any:
-    """A dimension becomes a hidden one."""
+    """Hides a dimension, for vmap."""
     x, axis, level = call.tensor(), call.arg(1), call.arg(2)
     axis = call.axis(axis, len(x.shape))
     rest = [dim(k if k < axis else k - 1) for k in range(len(x.shape))]
@@ -494,7 +495,7 @@ def _vmapped(call: _Call) -> Any:
 
 
 def _unvmapped(call: _Call) -> Any:
-    """A hidden dimension becomes one of the result."""
+    """Makes a vmap-hidden dimension one of the result."""
     x, level, axis = call.tensor(), call.arg(1), call.axis(call.arg(3), len(call.shape))
     moved = {dim(k): dim(k if k < axis else k + 1) for k in range(len(x.shape))}
     return x.body.xreplace({**moved, _level(level): dim(axis)})
@@ -552,7 +553,7 @@ _RULES: dict[str, Callable[[_Call], Any]] = {
 
 
 def _name(node: Node) -> str:
-    """What ``node`` calls, one name for a method, an operator, torch's function and ATen's op."""
+    """The called function, with one name for a method, an operator, a torch function and an ATen op."""
     if node.op == "call_method":
         name = str(node.target)
         return name[2:-2] if name.startswith("__") and name.endswith("__") else name
@@ -570,5 +571,5 @@ def _rule(node: Node) -> Callable[[_Call], Any] | None:
 
 
 def has_rule(node: Node) -> bool:
-    """Whether the call is one of a pure function that is known here."""
+    """Whether the call is of a pure function with a rule."""
     return _rule(node) is not None

@@ -1,10 +1,10 @@
-"""Inputs that a graph writes at its end: statistics of norms, parameters that an optimizer steps.
+"""Inputs that a graph mutates at its end: norms' statistics, parameters that an optimizer steps.
 
-AOTAutograd ends a graph with a ``copy_`` for each of them. Those that write all of an input are results that alias it
-(:attr:`mlirfuse.ir.graph.Graph.aliases`): kernels write there as they compute, where nobody reads it later, and what is
-left is copied by one call for each type.
+AOTAutograd ends a graph with a ``copy_`` for each of them. Those that overwrite a whole input become results that alias
+it (:attr:`mlirfuse.ir.graph.Graph.aliases`): kernels write into it directly where nothing reads it later, and the rest
+is copied by one call per dtype.
 
-Where such an input is what an op puts a few elements into, a cache of keys and values, torch's op writes them there:
+Where an op inserts a few elements into such an input, e.g. a cache of keys and values, torch's in-place op writes them:
 neither a kernel nor a copy touches the rest.
 
     %new = index_copy(%cache, 2, %position, %key)             %new = index_copy_(%cache, 2, %position, %key)
@@ -26,7 +26,7 @@ from mlirfuse.frontend.torch.torch_private import pytree
 
 aten = torch.ops.aten
 
-_LARGE = 4  # times as large as what is put into it: what is smaller, kernels write whole with all else that they do
+_LARGE = 4  # minimum ratio of input to inserted elements; a smaller input is rewritten by kernels
 
 
 def _put_slice(x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
@@ -39,7 +39,7 @@ def _put_select(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> 
     return x
 
 
-_IN_PLACE: dict[Any, tuple[int, Callable[..., torch.Tensor]]] = {  # which argument is put there, and by what
+_IN_PLACE: dict[Any, tuple[int, Callable[..., torch.Tensor]]] = {  # op -> (inserted argument, in-place op)
     aten.index_copy.default: (3, aten.index_copy_.default),
     aten.index_put.default: (2, aten.index_put_.default),
     aten.scatter.src: (3, aten.scatter_.src),
@@ -49,7 +49,7 @@ _IN_PLACE: dict[Any, tuple[int, Callable[..., torch.Tensor]]] = {  # which argum
 
 
 def at_end(module: GraphModule) -> set[Node]:
-    """The copies at the end of ``module``, a graph of AOTAutograd's, that :func:`_alone` holds for."""
+    """The copies at the end of ``module``, an AOTAutograd graph, that satisfy :func:`_alone`."""
     found: set[Node] = set()
     written: set[Node] = set()
     for node in reversed(module.graph.nodes):
@@ -64,8 +64,9 @@ def at_end(module: GraphModule) -> set[Node]:
 
 
 def in_place(copies: set[Node]) -> dict[Node, Callable[..., torch.Tensor]]:
-    """Of what ``copies``, those of :func:`at_end`, write: the ops that put a few elements into that input, which nobody
-    else reads, and the functions that do it where the input lies. What a graph gives back lies in memory of its own."""
+    """The ops that insert a few elements into an input with no other reader, of those that ``copies`` (from
+    :func:`at_end`) write, and functions that do so in place. Excludes what aliases a result: results have memory of
+    their own."""
     found = {}
     for copy in copies:
         to, created = copy.args
@@ -78,9 +79,9 @@ def in_place(copies: set[Node]) -> dict[Node, Callable[..., torch.Tensor]]:
 
 
 def _puts_few(created: Node, place: int) -> bool:
-    """Whether an op, of whose arguments one, at ``place``, is put into the first, writes little of that."""
+    """Whether the op inserts its argument ``place`` into a small part of its first argument."""
     if len(created.args) <= place or (len(created.args) > 3 and created.target is aten.index_put.default):
-        return False  # what is accumulated has kernels
+        return False  # accumulation has kernels
     into, put = created.args[0].meta["val"], created.args[place].meta["val"]
     counts = put.numel(), into.numel()
     if not all(isinstance(n, int) for n in counts) or into.stride() != created.meta["val"].stride():
@@ -89,15 +90,15 @@ def _puts_few(created: Node, place: int) -> bool:
 
 
 def _is_given_back(created: Node) -> bool:
-    """Whether a result of the graph lies, or may lie, in the memory of ``created``."""
+    """Whether a result of the graph may share memory with ``created``."""
     memory = layouts.storage(created.meta["val"])
     given = [x for x in pytree.tree_leaves(created.graph.output_node().args) if isinstance(x, Node)]
     return memory is None or any(layouts.storage(x.meta.get("val")) == memory for x in given)
 
 
 def _alone(node: Node) -> bool:
-    """Whether a copy writes all of an input with what lies elsewhere, of its shape, type and device, and nobody reads
-    its result."""
+    """Whether a copy overwrites a whole input with an equal-shaped tensor of the same dtype and device in other memory,
+    and its result is unused."""
     if node.users or len(node.args) != 2 or node.kwargs:
         return False
     to, source = node.args
@@ -108,7 +109,7 @@ def _alone(node: Node) -> bool:
 
 
 def _root(node: Node) -> Node | None:
-    """The input that ``node`` may lie in."""
+    """The input whose memory ``node`` may share."""
     while node.op == "call_function" and str(node.target) in VIEWS and isinstance(node.args[0], Node):
         node = node.args[0]
     return node if node.op in ("placeholder", "get_attr") else None

@@ -1,5 +1,4 @@
-"""The joint graph of AOTAutograd: which of its nodes belong to the forward and which to the backward, and what must be
-saved or recomputed whatever it costs."""
+"""Roles of the nodes of AOTAutograd's joint graph: forward or backward, and must be saved or must be recomputed."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ _RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class Refused(Exception):
-    """A joint graph that only torch's own partitioner cuts."""
+    """The joint graph needs torch's own partitioner."""
 
 
 class Joint(NamedTuple):
-    """The nodes of a joint graph. ``primals``, ``tangents``, ``seeds``: its inputs by what AOTAutograd names them,
-    ``seeds`` of the forward and of the backward. ``of_tangents``: what depends on a tangent, or is computed in the
-    backward alone. ``required_forward``: what the forward has to compute. ``static``: inputs that live on without the
-    graph, parameters and buffers. ``overwritten``: inputs that hold other values once the forward has returned."""
+    """The nodes of a joint graph. ``primals``, ``tangents``, ``seeds``: its inputs by AOTAutograd's names, ``seeds`` of
+    forward and backward. ``of_tangents``: nodes that depend on a tangent, or are computed only in the backward.
+    ``required_forward``: nodes that the forward must compute. ``static``: inputs that outlive the graph, parameters and
+    buffers. ``overwritten``: inputs with other values once the forward has returned."""
 
     graph: Graph
     primals: list[Node]
@@ -41,13 +40,13 @@ class Joint(NamedTuple):
 
     @property
     def forward_inputs(self) -> list[Node]:
-        """In the order of the forward's parameters."""
+        """The forward's inputs, in the order of its parameters."""
         return self.primals + self.seeds[0]
 
 
 def read(module: GraphModule, count: int, static: Iterable[int] = ()) -> Joint:
-    """The roles of the nodes of ``module``. ``count``: of the results, those of the forward, which come first.
-    ``static``: the indices of the primals that live on. Raises :class:`Refused`."""
+    """The roles of the nodes of ``module``. ``count``: the number of forward results, which come first. ``static``: the
+    indices of primals that outlive the graph. Raises :class:`Refused`."""
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
     named = lambda *parts: [n for n in placeholders if any(p in str(n.target) for p in parts)]  # noqa: E731
@@ -82,7 +81,7 @@ def read(module: GraphModule, count: int, static: Iterable[int] = ()) -> Joint:
 
 
 def _closure(nodes: Iterable[Node], step: Any) -> set[Node]:
-    """``nodes`` and what ``step`` leads to from them."""
+    """The transitive closure of ``nodes`` under ``step``."""
     found, left = set[Node](), list(nodes)
     while left:
         node = left.pop()
@@ -92,12 +91,12 @@ def _closure(nodes: Iterable[Node], step: Any) -> set[Node]:
     return found
 
 
-# ---- inputs that are written
+# ---- mutated inputs
 
 
 def overwritten(graph: Graph, count: int) -> set[Node]:
-    """The inputs whose values are others when the backward runs: those that the graph copies to, those that AOTAutograd
-    copies to after the forward (of whose ``count`` results each such new value is one), and inputs in their memory."""
+    """The inputs with other values when the backward runs: those that the graph copies to, those that AOTAutograd
+    copies to after the forward (each new value is one of its ``count`` results), and inputs that share their memory."""
     inputs = graph.find_nodes(op="placeholder")
     found = written_inputs(graph)
     mutated = [getattr(result, "mutated_input", None) for result in descriptions(graph)[:count]]
@@ -108,7 +107,7 @@ def overwritten(graph: Graph, count: int) -> set[Node]:
 
 
 def descriptions(graph: Graph) -> list[Any]:
-    """What AOTAutograd says of each result; nothing where it says nothing."""
+    """AOTAutograd's descriptions of the results; empty where it has none."""
     return pytree.arg_tree_leaves(*(graph.output_node().meta.get("desc") or ()))
 
 
@@ -118,21 +117,21 @@ def written_inputs(graph: Graph) -> set[Node]:
     return {node.args[0] for node in copies if node.args[0].op == "placeholder"}
 
 
-# ---- what a node asks for
+# ---- recomputation tags
 
 
 def must_recompute(node: Node) -> bool:
-    """Whether a checkpoint wants ``node`` computed again in the backward."""
+    """Whether a checkpoint requires recomputing ``node`` in the backward."""
     return node.meta.get("recompute") in _RECOMPUTE
 
 
 def must_save(node: Node) -> bool:
-    """Whether ``node`` is never computed again."""
+    """Whether ``node`` must never be recomputed."""
     return node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE
 
 
 def is_random(node: Node) -> bool:
-    """Whether two calls of ``node`` with the same arguments give other numbers, as torch's generator goes on."""
+    """Whether ``node`` draws from torch's generator, so that a second call gives other numbers."""
     if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
     names = [argument.name for argument in node.target._schema.arguments]
@@ -152,18 +151,18 @@ def _tag(node: Node) -> str | None:
 
 
 def must_be_in_backward(node: Node) -> bool:
-    """Whether AOTAutograd says so of ``node``: a write, or another effect, of the backward's."""
+    """Whether AOTAutograd marks ``node`` as an effect of the backward, such as a write."""
     if _tag(node) == "is_backward":
         return node.op == "call_function" and node.is_impure()
     return _tag(node) == "must_be_in_backward"
 
 
-# ---- decisions before any cost is counted
+# ---- decisions that do not depend on costs
 
 
 def mark(module: GraphModule) -> None:
-    """Marks on the nodes of ``module`` what must be saved: results of collectives, in checkpoints too, and of ops with
-    effects, the ends of checkpointed regions, and what both passes write into the same input."""
+    """Marks the nodes of ``module`` that must be saved: results of collectives, also in checkpoints, and of ops with
+    effects, ends of checkpointed regions, and values that both passes write into the same input."""
     for node in module.graph.nodes:
         if collectives.role(node) is not None:
             for leaf in _leaves(node):
@@ -179,7 +178,7 @@ def mark(module: GraphModule) -> None:
 
 
 def _leaves(node: Node) -> Iterator[Node]:
-    """The values of an op that may have several."""
+    """The values of an op that may have several results."""
     parts = [user for user in node.users if user.target is operator.getitem]
     for part in parts:
         yield from _leaves(part)
@@ -188,24 +187,24 @@ def _leaves(node: Node) -> Iterator[Node]:
 
 
 def has_effects(node: Node) -> bool:
-    """Whether ``node`` is an op within a chain of tokens."""
+    """Whether ``node`` is an op in a chain of effect tokens."""
     return isinstance(node.target, HigherOrderOperator) and node.target.name() == "with_effects"
 
 
 def _ends_checkpoint(node: Node) -> bool:
-    """Whether the next checkpointed region reads ``node``: else the backward would go on into its own region."""
+    """Whether the next checkpointed region reads ``node``: otherwise the backward would extend into its own region."""
     region = node.meta.get("ac_graph_id")
     regions = [user.meta.get("ac_graph_id") for user in node.users if must_recompute(user)]
     return region is not None and any(other is not None and other > region for other in regions)
 
 
 def _meets_its_hook(node: Node) -> bool:
-    """Whether a region's result has a hook for its gradient, as FSDP2's: that gathers what computing it again needs."""
+    """Whether a region's result has a gradient hook, such as FSDP2's, which gathers what recomputation needs."""
     return bool(node.meta.get("has_backward_hook")) and not any(map(must_recompute, node.users))
 
 
 def _mark_sources_of_both(graph: Graph) -> None:
-    """An input that forward and backward write: what the forward writes must not be made again of the new value."""
+    """For an input that forward and backward write: the forward's writes must not be recomputed from the new value."""
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     again = {node.args[0] for node in copies if _tag(node) == "must_be_in_backward"}
     for node in copies:

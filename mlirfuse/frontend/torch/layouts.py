@@ -1,7 +1,7 @@
-"""Strides: how a tensor of eager's lies in memory, and how a kernel's row-major result becomes a view that lies so.
+"""Strides: eager tensors' memory layouts, and permuted views that give a kernel's row-major result such a layout.
 
-AOTAutograd does not notice wrong strides, the user gets them. So what leaves the kernels has the strides of the traced
-fake tensor: a kernel writes the dimensions in their order in memory, and the tensor is a permuted view of that.
+AOTAutograd does not check strides; wrong ones reach the user. So kernels' results get the traced fake tensors' strides:
+a kernel writes the dimensions in memory order, and the tensor is a permuted view of that.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mlirfuse.ir.sizes import Size
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of a tensor from the outermost in memory to the innermost, where it fills its memory without gaps
-    and repeats nothing; None where it does not. Dimensions of extent 1 stay at the place of their number."""
+    """The dimensions from outermost to innermost in memory, for a tensor without gaps or overlap; None for others.
+    Dimensions of extent 1 keep their positions."""
     extents, strides = shape(tensor.shape), shape(tensor.stride())
     if is_dense(extents, strides):
         return tuple(range(len(extents)))
@@ -34,7 +34,7 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def is_dense(extents, strides) -> bool:
-    """Whether these are row-major strides without gaps; those of extents of 1 may be anything."""
+    """Whether these are contiguous row-major strides; those of extents of 1 may have any value."""
     running: Size = 1
     for n, s in zip(reversed(extents), reversed(strides)):
         if n == 1:
@@ -46,7 +46,7 @@ def is_dense(extents, strides) -> bool:
 
 
 def fills(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor of this shape, in integers, fills its memory without gaps and repeats nothing."""
+    """Whether a tensor of this shape and strides, in integers, has no gaps and no overlap."""
     real = sorted((s, n) for n, s in zip(shape, strides) if n != 1)
     running = 1
     for s, n in real:
@@ -57,7 +57,7 @@ def fills(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation that undoes ``order``."""
+    """The inverse permutation."""
     out = [0] * len(order)
     for k, d in enumerate(order):
         out[d] = k
@@ -74,7 +74,7 @@ def natural_strides(extents, order: tuple[int, ...]) -> tuple[Size, ...]:
 
 
 def storage(tensor: object) -> int | None:
-    """What tensors in the same memory have in common; None for what has no memory of its own, as sparse tensors."""
+    """An identifier of a tensor's storage; None for a tensor without one, such as a sparse tensor."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return None
     try:
@@ -84,7 +84,7 @@ def storage(tensor: object) -> int | None:
 
 
 def alone_in_memory(tensors: Sequence[object]) -> set[int]:
-    """The places of tensors that fill a storage which none of the others is in."""
+    """The indices of tensors that fill a storage which none of the others shares."""
     storages = [storage(tensor) for tensor in tensors]
     found = set()
     for k, tensor in enumerate(tensors):

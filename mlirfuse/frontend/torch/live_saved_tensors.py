@@ -1,9 +1,9 @@
-"""What recorded forwards saved and their backwards are still to read: no replay must write over it.
+"""Tracks the tensors that recorded forwards saved and whose backwards have not run: a replay must not overwrite them.
 
-Recorded graphs share memory, which torch's ``cudagraph_trees`` gives anew when a *generation* begins: with the first
-forward after a backward. Another model's steps between a forward and its backward, or a backward that runs again, so
-find what was saved written over. One tensor of what each forward saves is therefore made an object of its own, which
-only autograd holds: while it lives, that backward is still to come.
+Recorded graphs share memory, which torch's ``cudagraph_trees`` reuses from the start of each *generation*: the first
+forward after a backward. So another model's step between a forward and its backward, or a backward that runs again,
+would find saved tensors overwritten. One saved tensor of each forward is therefore a separate object that only autograd
+holds: while it is alive, that backward is still to come.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ log = logging.getLogger("mlirfuse")
 
 
 class SavedTensor(NamedTuple):
-    """The ``place`` of an output that is saved for the backward, in other memory in each call; ``result``: that of the
-    result that it is, too."""
+    """The ``place`` among the outputs of a saved tensor with new memory in each call; ``result``: its index among the
+    results, if it is one."""
 
     place: int
     result: int | None
 
 
 def saved_tensor(module: GraphModule, fixed: Sequence[int], visible: int) -> SavedTensor | None:
-    """What is followed of a forward graph: what only it has, if there is such a tensor, by those that the graph was
-    traced with. ``fixed``: the places of inputs in the same memory in each call. ``visible``: how many outputs are
-    results; those behind them are saved."""
+    """The tensor to track for a forward graph: one that nothing else holds, if there is one, judged by the traced fake
+    tensors. ``fixed``: indices of inputs at the same address in each call. ``visible``: the number of outputs that are
+    results; saved ones follow."""
     nodes = list(module.graph.nodes)
     inputs, outputs = [node for node in nodes if node.op == "placeholder"], nodes[-1].args[0]
     still, exposed = _storages(inputs[place] for place in fixed), _storages([*inputs, *outputs[:visible]])
@@ -59,9 +59,8 @@ def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
 
 
 def followed(results: list[Any], which: SavedTensor) -> TensorWeakRef:
-    """Puts an object of its own in the witness's place, whose version is that of what users have. ``cudagraph_trees``,
-    which keeps tensors from replay to replay and takes those that only autograd holds for free, sees by it that what
-    was saved is not."""
+    """Replaces the tracked tensor by a separate object with the version that users see. ``cudagraph_trees``, which
+    keeps tensors between replays and treats those that only autograd holds as free, thereby knows that it is not."""
     saved = results[which.place if which.result is None else which.result].detach()
     results[which.place] = saved
     return TensorWeakRef(saved)
@@ -72,14 +71,14 @@ def alive(refs: Iterable[TensorWeakRef]) -> list[TensorWeakRef]:
 
 
 def split(refs: Iterable[TensorWeakRef], values: Iterable[Any]) -> tuple[list[TensorWeakRef], list[TensorWeakRef]]:
-    """Those whose tensors are among ``values``, and the others that live."""
+    """The references whose tensors are among ``values``, and the other live ones."""
     places, living = set(map(id, values)), alive(refs)
     return [ref for ref in living if id(ref()) in places], [ref for ref in living if id(ref()) not in places]
 
 
 class LiveSavedTensors:
-    """Of one of ``cudagraph_trees``' managers: what was ``saved``, and of that what was ``kept`` by a backward that ran
-    and may run again (``retain_graph=True``)."""
+    """The state of one ``cudagraph_trees`` manager: tensors ``saved`` for pending backwards, and those ``kept`` by a
+    backward that may run again (``retain_graph=True``)."""
 
     def __init__(self) -> None:
         self.saved: list[TensorWeakRef] = []
@@ -87,12 +86,12 @@ class LiveSavedTensors:
         self.reported = False
 
     def hold(self, manager: Any) -> bool:
-        """Whether the next graph has to run as it is, since it would begin a new generation: while a backward is to
-        come, or within one, which reads what lies in the one before. The user's own mark of a step overrules the
-        first."""
+        """Whether the next graph must run unrecorded, since recording would start a new generation: while a backward is
+        pending, or inside one that reads the previous generation's memory. The user's ``cudagraph_mark_step_begin()``
+        overrides the former."""
         kept = bool(self.kept)
         self.saved, self.kept = alive(self.saved), alive(self.kept)
-        if kept and not self.saved:  # that backward did not run again
+        if kept and not self.saved:  # no backward ran again
             manager.set_to_running_backward()
         if current_graph_task_id() != -1:
             return bool(manager.can_start_new_generation())
@@ -102,14 +101,14 @@ class LiveSavedTensors:
         if held and not self.reported:
             self.reported = True
             log.warning(
-                "recorded graphs run as they are while the backward of a forward before them may still come: "
-                "drop its results, or call torch.compiler.cudagraph_mark_step_begin() where a step begins"
+                "CUDA graphs are not replayed while an earlier forward's backward may still run: "
+                "drop its results, or call torch.compiler.cudagraph_mark_step_begin() at the start of a step"
             )
         return held
 
     def read(self, manager: Any, args: Sequence[Any], again: bool, recorded: bool) -> None:
-        """A backward begins that reads ``args`` and may run ``again``. Behind one that is not ``recorded`` a generation
-        begins."""
+        """Called when a backward that reads ``args`` starts; ``again``: it may run again. One that is not ``recorded``
+        starts a new generation."""
         read, others = split(self.saved, args)
         if again and read:
             self.kept += read

@@ -1,8 +1,8 @@
-"""Finds the cross entropy of a linear layer in Dynamo's graph, and has it computed in chunks of rows.
+"""Rewrites the cross entropy of a linear layer in Dynamo's graph to run in chunks of rows.
 
-Between the two there may be a cast to float32, a scale, a softcap, and views that keep the words apart; beside the loss
-the logarithm of the sum of exponentials of the same logits may be read (a z-loss). Who reads logits otherwise has them
-whole, and ``explain`` says who.
+Between the two there may be a cast to float32, a scale, a softcap, and views that keep the vocabulary dimension;
+besides the loss, the logsumexp of the same logits may be read (a z-loss). With any other reader the full logits are
+stored, and ``explain`` names the reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
 from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions
 
-LEAST_SAVED = 256 << 20  # bytes; with less, logits stay whole where nothing is asked for
+LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
 _LINEAR = {torch.nn.functional.linear, nn_functions.linear}
 _ENTROPY = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
@@ -33,7 +33,7 @@ _SCALES = {
 
 
 def prepare(module: GraphModule, option: str) -> None:
-    """``option``: "auto", "always" or "never"."""
+    """Rewrites the losses of ``module``. ``option``: "auto", "always" or "never"."""
     if option == "never":
         return
     changed = False
@@ -55,19 +55,20 @@ def prepare(module: GraphModule, option: str) -> None:
 
 @dataclass
 class _Chain:
-    """A linear layer, the steps and views behind it, outermost first, and the cross entropy of what they give."""
+    """A linear layer, the steps and views after it, and the cross entropy of their result."""
 
     loss: Node
     linear: Node
     logits: Node  # what the loss reads
     steps: list[str] = field(default_factory=list)
     views: list[Node] = field(default_factory=list)
-    between: list[Node] = field(default_factory=list)  # all from the linear layer to ``logits``
-    moved: bool = False  # words are dimension 1, before the last
+    between: list[Node] = field(default_factory=list)  # all nodes from the linear layer to ``logits``
+    moved: bool = False  # the vocabulary is dimension 1, not the last
 
     @staticmethod
     def of(loss: Node) -> _Chain | None:
-        """None where no linear layer of known form makes the logits, or the loss is another."""
+        """The chain that ends in ``loss``; None where no linear layer of a known form computes the logits, or for other
+        losses."""
         given = _entropy(loss)
         logits, target = given["input"], given["target"]
         if not isinstance(logits, Node) or not isinstance(target, Node):
@@ -92,7 +93,7 @@ class _Chain:
         return found if fits and _value(node).dtype in _FLOATS and _value(node).dim() > 1 else None
 
     def _takes(self, node: Node) -> bool:
-        """Whether ``node`` is a step or a view, which it is noted as."""
+        """Whether ``node`` is a step or a view; records it."""
         source, value = (_value(n) for n in (node.args[0] if node.args else None, node))
         if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
             return False
@@ -137,32 +138,32 @@ class _Chain:
         return True
 
     def why_not(self, option: str) -> str | None:
-        """Why the logits stay whole; None where they need not."""
+        """Why the full logits are stored; None where they need not be."""
         for created, reader in zip(self.between, [self.loss, *self.between]):
             for user in created.users:
                 if user is not reader and not (created is self.logits and self._is_lse(user)):
-                    who = "the graph returns them" if user.op == "output" else f"{_named(user)} reads them too"
-                    return f"the logits stay whole: {who}; without that the loss runs in chunks of rows"
+                    who = "the graph returns them" if user.op == "output" else f"{_named(user)} also reads them"
+                    return f"the full logits are stored: {who}; otherwise the loss would run in chunks of rows"
         if any(is_traceable_wrapper_subclass(_value(n)) for n in (*_given(self.linear), self.loss) if n is not None):
-            return "the logits stay whole: they are sharded over ranks; chunks are of plain tensors"
+            return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
         if any(user < _entropy(self.loss)["target"] for user in self.logits.users):
-            return "the logits stay whole: they are read before there are labels"
+            return "the full logits are stored: they are read before there are labels"
         if option == "always":
             return None
         try:
             saved, rows = self._saved(), math.prod(hint(n) for n in _value(self.linear).shape[:-1])
         except OpaqueSize:
             return (
-                "the logits stay whole: their size is known only at run time; chunked_loss='always' has them in chunks"
+                "the full logits are stored: their size is known only at run time; chunked_loss='always' forces chunks"
             )
         if saved >= LEAST_SAVED and rows >= 2 * chunked_loss.ROWS:
             return None
         return (
-            f"the logits stay whole: chunks would save {max(saved, 0)} bytes; chunked_loss='always' has them in chunks"
+            f"the full logits are stored: chunks would save {max(saved, 0)} bytes; chunked_loss='always' forces chunks"
         )
 
     def _saved(self) -> int:
-        """Bytes of memory that chunks save: logits and their gradient, less what a chunk and sums of gradients take."""
+        """The bytes that chunks save: logits and their gradient, less a chunk and the gradients' accumulators."""
         logits, features = _value(self.linear), hint(_value(self.linear.args[0]).shape[-1])
         *given, words = (hint(n) for n in logits.shape)
         rows, size = math.prod(given), logits.element_size()
@@ -170,7 +171,7 @@ class _Chain:
         return 2 * rows * words * size - min(rows, chunked_loss.ROWS) * words * 2 * size - sums
 
     def _is_lse(self, user: Node) -> bool:
-        """Whether ``user`` is the logarithm of the sum of exponentials of each row."""
+        """Whether ``user`` is the logsumexp of each row."""
         if user.target not in (torch.logsumexp, "logsumexp") or self.moved:
             return False
         axis = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
@@ -229,10 +230,10 @@ def _replace(graph: Graph, chain: _Chain) -> None:
                 factors = call(operator.truediv, (factors, call(torch.clamp, (count, 1))))
             called = call(torch.ops.mlirfuse.linear_loss.default, (*operands, factors, smoothing, how, dtype, needs))
             created = call(operator.getitem, (called, 0))
-            if given["reduction"] == "mean":  # of no row at all: no number, with gradients of zero
+            if given["reduction"] == "mean":  # without rows: NaN, with zero gradients
                 created = call(operator.add, (created, call(operator.truediv, (0.0, count))))
         created = method("to", (created, _value(loss).dtype))
-    again = "; the backward computes them again" if called is not created and called.target is _ROWS else ""
+    again = "; the backward recomputes the logits" if called is not created and called.target is _ROWS else ""
     explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{again}")
     for node in graph.nodes:
         if node not in before and "stack_trace" in loss.meta:
@@ -246,7 +247,7 @@ _ROWS = torch.ops.mlirfuse.linear_rows.default
 
 
 def _given(linear: Node) -> tuple[Any, Any, Any]:
-    """Input, weight and bias."""
+    """The linear layer's input, weight and bias."""
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     return linear.args[0], linear.args[1], bias
 
@@ -256,7 +257,7 @@ def _operands(linear: Node) -> tuple[Any, Any]:
 
 
 def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
-    """The inputs of the linear layer, one row for each of the loss, by the views of the logits."""
+    """The linear layer's inputs, one row per row of the loss, through the views of the logits."""
     features = _value(chain.linear.args[0]).shape[-1]
     if isinstance(features, torch.SymInt):
         features = graph.call_method("size", (chain.linear.args[0], -1))
@@ -271,7 +272,7 @@ def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
 
 def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node, valid: Node,
              smoothing: float) -> Node:  # fmt: skip
-    """The loss from what is known of each row."""
+    """The loss from the per-row terms."""
     given = _entropy(chain.loss)
     words = _value(chain.linear).shape[-1]
     if isinstance(words, torch.SymInt):

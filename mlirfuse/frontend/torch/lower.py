@@ -1,12 +1,12 @@
-"""A graph of AOTAutograd's as one :class:`mlirfuse.ir.graph.Graph`: fusible ops as ops of the table, all others as
-calls of torch's own.
+"""Lowers an AOTAutograd graph to a :class:`mlirfuse.ir.graph.Graph`: fusible ops become ops of the table, all others
+extern calls of torch.
 
-Views are lowered twice. *Inside* they are shape ops, which cost a kernel nothing; *outside* they are torch's views,
-which give a call the strides that it was traced with: one step from what lies in memory, however many the user took.
-What nobody uses of either goes with the dead code. So a group never copies a view for a product that would have read
-the tensor transposed.
+Views are lowered twice. *Inside* a group they are shape ops, which are free in a kernel; *outside* they are torch
+views, which give extern calls the traced strides: a single step from the base tensor, however many the user took. Dead
+code elimination removes the unused version. So a group never copies a view for a matmul that could have read the tensor
+transposed.
 
-What leaves a group has the strides of its fake tensor: :mod:`mlirfuse.frontend.torch.layouts`.
+A group's results have the strides of their fake tensors: :mod:`mlirfuse.frontend.torch.layouts`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
 from mlirfuse.ir.ops import TABLE
 from mlirfuse.ir.sizes import Size
 
-# MLIR's type, which any context reads, of what is no tensor with kernels: a number, None, a tensor of another type.
+# MLIR's type, valid in any context, of values that kernels cannot read: numbers, None, tensors of other dtypes.
 _OBJECT = "none"
-_ALIGN = 16  # bytes; a call looks at the addresses that it is given
+_ALIGN = 16  # bytes; each call checks the addresses of its arguments
 
 
 @dataclass
 class Lowered:
-    """``graph`` and how its arguments and results stand to those of the traced graph.
+    """``graph``, and how its arguments and results map to those of the traced graph.
 
     ``device``: where its kernels run.
-    ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
-    ``symbols``: what gives each symbol, as Python over the list of inputs, ``args``.
-    ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
-    ``outside``: calls of torch's, and why they are: op, reason, the user's line. ``saved``: the tensors that only the
-    backward needs, and their bytes. ``again``: what the backward computes though the forward did: op, bytes of the
-    result, why it is not saved, the user's line.
+    ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
+    ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
+    ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
+    ``outside``: extern calls: op, reason, the user's line. ``saved``: the tensors that only the backward needs, and
+    their bytes. ``again``: what the backward recomputes: op, bytes of the result, why it is not saved, the user's line.
     """
 
     graph: Graph
@@ -68,9 +67,9 @@ class Lowered:
 
 def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
           donated: Iterable[int] = ()) -> Lowered:  # fmt: skip
-    """``visible``: how many of the outputs, the first, are not only saved for the backward; None: all. ``rounds``: a
-    result of a half type is rounded to it inside of kernels too, not where it is stored alone. ``donated``: the places
-    of inputs that nobody reads after the graph."""
+    """Lowers ``module``. ``visible``: the number of leading outputs that are not just saved for the backward; None:
+    all. ``rounds``: round float16 and bfloat16 results to their dtype inside kernels too, not just when stored.
+    ``donated``: the indices of inputs that are dead after the graph."""
     lowered = _Lowering(module, name, visible, rounds).run()
     given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
     alone = layouts.alone_in_memory(given)
@@ -80,7 +79,7 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
 
 @dataclass
 class _Created:
-    """What a node is inside of groups and outside of them."""
+    """A node's representations inside and outside of groups."""
 
     inside: Any
     outside: Any
@@ -99,9 +98,9 @@ class _Lowering:
         self.result.graph.device = self.device.type
         self.writes = input_mutations.at_end(module)
         self.in_place = input_mutations.in_place(self.writes)
-        self.written: list[tuple[Value, Value]] = []  # an argument, and what is written into it
-        self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
-        self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor
+        self.written: list[tuple[Value, Value]] = []  # (argument, its new value)
+        self.late: list[tuple[Value, Any]] = []  # constants of the module, appended as arguments at the end
+        self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # view -> its base and the base's fake tensor
 
     def run(self) -> Lowered:
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
@@ -109,7 +108,7 @@ class _Lowering:
             self.placeholder(place, node)
         for place, node in enumerate(placeholders):
             self._solve(place, node.meta.get("val"))
-        graph = self.result.graph  # what no kernel reads, a tensor without elements, tells sizes too
+        graph = self.result.graph  # tensors that no kernel reads, such as empty ones, define sizes too
         graph.numbers |= set(self.result.symbols) - sz.symbols_of(
             [n for value in graph.args for n in value.shape or ()]
         )
@@ -130,7 +129,7 @@ class _Lowering:
         graph.layouts += [None] * (len(graph.args) - len(graph.layouts))
         return self.result
 
-    # ---- what comes in
+    # ---- inputs
 
     def placeholder(self, place: int, node: Node) -> None:
         fake = node.meta.get("val")
@@ -163,7 +162,7 @@ class _Lowering:
                 self.result.symbols.setdefault(n.node.expr.name, f"args[{place}].shape[{k}]")
 
     def _solve(self, place: int, fake: Any) -> None:
-        """Reads symbols that are no dimension themselves off what is computed of them: n of ``2 * n + 3``."""
+        """Solves for symbols that are no dimension themselves: n from ``2 * n + 3``."""
         for k, n in enumerate(fake.shape if isinstance(fake, torch.Tensor) else ()):
             try:
                 found = sz.affine(sizes.size(n))
@@ -185,7 +184,7 @@ class _Lowering:
         self.created[node] = _Created(value, value)
 
     def _value_for(self, like: Any) -> Value:
-        """A value of the type that kernels can read, or an object."""
+        """A value of a dtype that kernels can read, or an opaque object."""
         if isinstance(like, torch.Tensor):
             try:
                 return Value(self.readable(like), sizes.shape(like.shape))
@@ -244,7 +243,7 @@ class _Lowering:
         self.created[node] = _Created(outside, outside)
 
     def by_rule(self, node: Node, name: str) -> None:
-        """Raises where the rule does not cover the node, with the block as it was."""
+        """Lowers the node by its rule. Raises, with the block restored, where the rule does not cover it."""
         count = len(self.block.ops)
         pooled = dict(self.builder._constants)
         try:
@@ -260,7 +259,7 @@ class _Lowering:
             self.created[node] = _Created([p.inside for p in pairs], [p.outside for p in pairs])
         else:
             created = self._stored(inside, node.meta["val"])
-            if _is_number(inside):  # each group computes it anew; a call is given torch's
+            if _is_number(inside):  # groups recompute it; an extern call gets torch's
                 created.outside = self.call(node)
             self.created[node] = created
 
@@ -272,10 +271,10 @@ class _Lowering:
         operands = {x for x in _leaves((args, kwargs)) if isinstance(x, Value)}
         flat = [x.meta["val"] if isinstance(x, Node) else x for x in _leaves((node.args, node.kwargs))]
         if not operands and args and isinstance(args[0], (bool, int, float)) and _is_tensor(node.target, 0):
-            raise Unsupported("a number in a tensor's place")
+            raise Unsupported("a number where a tensor is expected")
         if refusals.refused(node.target, *map_arg((node.args, node.kwargs), lambda x: x.meta["val"])):
-            raise Unsupported("eager refuses such operands")
-        if name not in VIEWS:  # a fresh result that does not lie without gaps
+            raise Unsupported("eager rejects such operands")
+        if name not in VIEWS:  # a new result with gaps in memory
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
@@ -293,7 +292,7 @@ class _Lowering:
         return results if isinstance(node.meta["val"], (list, tuple)) else results[0]
 
     def _rounded(self, value: Value) -> Value:
-        """``value`` as a tensor in memory would be: a kernel holds half types as float32."""
+        """``value`` rounded as if stored: kernels hold float16 and bfloat16 as float32."""
         op, dtype = value.op, value.dtype
         if dtype.compute is dtype or op is None or op.name == "cast" or op.row.only_moves:
             return value
@@ -302,16 +301,16 @@ class _Lowering:
     def _operand(self, x: Node) -> Any:
         inside = self.created[x].inside
         if isinstance(inside, Value) and inside.dtype is None:
-            raise Unsupported(f"{x.name} is no tensor that kernels read")
+            raise Unsupported(f"{x.name} is not a tensor that kernels can read")
         return inside
 
     def _stored(self, value: Value, fake: torch.Tensor) -> _Created:
-        """A kernel's result, where it leaves the kernel: with eager's strides, those of extents of 1 too."""
+        """A kernel's result outside of the group, with eager's strides, those of extents of 1 included."""
         order = layouts.memory_order(fake)
         assert order is not None
         inside = packed = value
         if order != tuple(range(len(order))):
-            # A copy, as a permuted view alone would be given to its readers as a view of what lies in the other order.
+            # A copy, as readers would otherwise get a view of the value in its original memory order.
             copied = self.builder.op("copy", self.builder.permute(value, order))
             assert isinstance(copied, Value)
             packed, inside = copied, self.builder.permute(copied, layouts.inverse(order))
@@ -329,10 +328,10 @@ class _Lowering:
             outside = value
         return _Created(inside, outside)
 
-    # ---- calls of torch's own
+    # ---- extern calls of torch
 
     def view(self, node: Node) -> Any:
-        """A view as one step from the tensor that the views before it are of: its value, or the list of them."""
+        """A view as one step from its base tensor: its value, or a list of them."""
         try:
             return self._windows(node) or self.call(node)
         except OpaqueSize:
@@ -358,8 +357,8 @@ class _Lowering:
 
     def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]],
                 make: Callable[..., list[Any]]) -> Value:  # fmt: skip
-        """The view ``fake`` of ``root``, by ``make``; ``numbers``: strides of root, shape, strides and first element of
-        the view."""
+        """The view ``fake`` of ``root``, by ``make``; ``numbers``: strides of root, and shape, strides and first
+        element of the view."""
         names = {"window": make}
         attrs: dict[str, Any] = {"shares": (0,)}
         if sz.symbols_of([n for part in numbers for n in part]):
@@ -372,7 +371,7 @@ class _Lowering:
         return self._call_op("aten.as_strided.default", function, [root], [fake], attrs)[0]
 
     def call(self, node: Node) -> Any:
-        """The node as a call. Gives its result, or the list of them."""
+        """Lowers the node to an extern call; its result, or a list of them."""
         serializer = Serializer(lambda x: self.created[x].outside)
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
@@ -390,7 +389,7 @@ class _Lowering:
         return created if several else created[0]
 
     def _shares(self, node: Node, operands: list[Value], fakes: Sequence[Any]) -> tuple[int, ...] | None:
-        """For each result the operand in whose memory it lies, by the storages of the fake tensors."""
+        """For each result the operand whose memory it shares, by the fake tensors' storages."""
         known: dict[Any, int] = {}
         for source in node.all_input_nodes:
             outside = self.created[source].outside
@@ -428,7 +427,7 @@ class _Lowering:
             return None
         return size if sz.symbols_of([size]) <= set(self.result.symbols) else None
 
-    # ---- what goes out
+    # ---- outputs
 
     def output(self, node: Node) -> None:
         (given,) = node.args
@@ -459,14 +458,14 @@ class _Lowering:
 
 
 def _leaves(given: Any) -> list[Any]:
-    """What stands in tuples, lists and dicts; torch's own trees take a third of the time of a whole lowering."""
+    """The leaves of nested tuples, lists and dicts; torch's pytrees would take a third of the lowering's time."""
     if isinstance(given, (tuple, list)):
         return [leaf for part in given for leaf in _leaves(part)]
     return _leaves(list(given.values())) if isinstance(given, dict) else [given]
 
 
 def _bytes(node: Node) -> int | str | None:
-    """Of a tensor, a number or an expression over the graph's sizes; None for anything else."""
+    """The bytes of a tensor, a number or an expression over the graph's sizes; None for anything else."""
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor):
         return None
@@ -478,7 +477,7 @@ def _bytes(node: Node) -> int | str | None:
 
 
 def _is_number(value: Value) -> bool:
-    """Whether a value is one number that no argument decides."""
+    """Whether a value is a scalar that does not depend on arguments."""
     op = value.op
     if op is None or value.shape:
         return False
@@ -489,13 +488,13 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 
 def _is_returned(node: Node) -> bool:
-    """Whether the graph gives a node back, or a part of what it gives."""
+    """Whether the graph returns a node, or a part of its result."""
     users = [*node.users, *(user for part in node.users if part.target is operator.getitem for user in part.users)]
     return any(user.op == "output" for user in users)
 
 
 def _main_device(module: GraphModule) -> torch.device:
-    """Where the graph's kernels run: the first GPU among its tensors' devices, else the CPU."""
+    """The device of the graph's kernels: the first GPU among its tensors' devices, else the CPU."""
     found = None
     for node in module.graph.nodes:
         for fake in _leaves(node.meta.get("val")):
@@ -507,12 +506,12 @@ def _main_device(module: GraphModule) -> torch.device:
 
 
 def _is_tensor(target: Any, place: int) -> bool:
-    """Whether the schema of an op has a tensor as its argument at ``place``."""
+    """Whether the op's schema has a tensor as its argument at ``place``."""
     return isinstance(target, OpOverload) and str(target._schema.arguments[place].type) == "Tensor"
 
 
 def _has_effects(node: Node) -> bool:
-    """Whether a call does more than compute its results."""
+    """Whether a call has side effects."""
     if isinstance(node.target, OpOverload):
         return node.target._schema.is_mutable or node.is_impure()
     return isinstance(node.target, HigherOrderOperator)

@@ -1,5 +1,4 @@
-"""Which positions an attention mask shows, as a function of (batch, head, query, key): what no kernel has to be told as
-a tensor."""
+"""Classifies attention masks as functions of (batch, head, query, key), so that kernels need no mask tensor."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol
 
 @dataclass(frozen=True)
 class Form:
-    """A mask of ``queries`` × ``keys``. Key ``k`` is shown to query ``q`` where ``k <= q + behind`` and ``k >= q -
-    before``, None: no such limit, and where ``others`` hold, which only values tell or no kernel knows."""
+    """A mask of ``queries`` × ``keys``. Key ``k`` is visible to query ``q`` where ``k <= q + behind`` and ``k >= q -
+    before`` (None: no limit), and ``others`` hold, which depend on values or are unknown to kernels."""
 
     queries: sympy.Expr
     keys: sympy.Expr
@@ -35,12 +34,12 @@ class Form:
 
     @property
     def is_causal(self) -> bool:
-        """Whether query ``q`` sees the keys up to ``q``, as ``is_causal=True`` says."""
+        """Whether query ``q`` sees the keys up to ``q``, as with ``is_causal=True``."""
         return self.behind == 0 and self.before is None and not self.others
 
     @property
     def is_band(self) -> bool:
-        """Whether it is causal from the last query and key on, perhaps within a window."""
+        """Whether it is causal with the last query aligned to the last key, optionally within a window."""
         ends_together = self.behind is not None and same(self.behind, self.keys - self.queries)
         return ends_together and not self.others
 
@@ -51,7 +50,7 @@ class Form:
 
 
 def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
-    """The form of a mask of booleans, or of floats that are added; ``queries``, ``keys``: the extents of attention.
+    """The form of a boolean mask, or of an additive float mask; ``queries``, ``keys``: attention's extents.
     Raises :class:`mlirfuse.frontend.torch.index_expressions.Unknown`."""
     rank, q, k = len(mask.shape), size_of(queries), size_of(keys)
     at = {dim(rank - 1): KEY}
@@ -60,7 +59,7 @@ def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
     body = mask.body.xreplace(at)
     shown = body if mask.dtype is torch.bool else _shown(body, mask.dtype)
     if shown is None:
-        return Form(q, k, others=("values that are added",))
+        return Form(q, k, others=("added values",))
     exact = mask.dtype is torch.bool or all(v in (0, -sympy.oo) for v, _ in cases(body))
     found = _conjunction(_parts(shown, q, k), q, k)
     if not exact and not _every_row_sees(found):
@@ -71,7 +70,7 @@ def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
 
 
 def _shown(body: Any, dtype: torch.dtype) -> Any:
-    """Where what is added is 0, if it hides all else."""
+    """Where an additive mask is 0, if it hides everything else."""
     hides = torch.finfo(dtype).min
     pairs = cases(body)
     if not all(value.is_number and (value == 0 or value <= hides) for value, _ in pairs):
@@ -80,7 +79,7 @@ def _shown(body: Any, dtype: torch.dtype) -> Any:
 
 
 def _every_row_sees(form: Form) -> bool:
-    """Whether each query sees its own place, or key 0."""
+    """Whether each query sees its own position, or key 0."""
     if form.others or (form.before is not None and not _never_below(form.before, form.queries, form.keys)):
         return False
     if form.behind is None:
@@ -89,7 +88,7 @@ def _every_row_sees(form: Form) -> bool:
 
 
 def _parts(shown: Any, queries: sympy.Expr, keys: sympy.Expr) -> list[Any]:
-    """What has to hold together, without what always holds."""
+    """The conditions that must all hold, without those that always do."""
 
     def settled(part: Any) -> Any:
         if isinstance(part, (sympy.And, sympy.Or, sympy.Not)):
@@ -108,7 +107,7 @@ def _parts(shown: Any, queries: sympy.Expr, keys: sympy.Expr) -> list[Any]:
 
 
 def _at_least_zero(part: Any) -> sympy.Expr | None:
-    """``e`` of a condition on integers that says ``e >= 0``."""
+    """``e`` for an integer condition equivalent to ``e >= 0``."""
     if isinstance(part, (sympy.Ge, sympy.Gt)):
         return sympy.expand(part.lhs - part.rhs - int(isinstance(part, sympy.Gt)))
     if isinstance(part, (sympy.Le, sympy.Lt)):
@@ -117,7 +116,7 @@ def _at_least_zero(part: Any) -> sympy.Expr | None:
 
 
 def _never_below(e: sympy.Expr, queries: sympy.Expr, keys: sympy.Expr) -> bool:
-    """Whether ``e``, linear in query and key, is at least 0 for all of them and all sizes of at least 1."""
+    """Whether ``e``, linear in query and key, is nonnegative for all of them and all sizes of at least 1."""
     for index, n in ((QUERY, queries), (KEY, keys)):
         slope = e.coeff(index)
         if not slope.is_number or (e - slope * index).has(index):
@@ -155,16 +154,16 @@ def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) ->
 
 
 def _described(part: Any) -> str:
-    """In words what a kernel would have to look at."""
+    """A description of what a kernel would have to read."""
     if part == sympy.false:
         return "everything hidden"
     if isinstance(part, sympy.Eq) and part.atoms(AppliedUndef) and _is_swapped(part):
-        return "documents that values tell"
+        return "documents given by values"
     if isinstance(part, sympy.Or):
         return "a choice of masks"
     if part.atoms(AppliedUndef):
-        return "padding that values tell" if not part.has(QUERY) and part.has(KEY) else "values that come with the call"
-    return "keys that are hidden from all queries" if not part.has(QUERY) else "a pattern of positions"
+        return "padding given by values" if not part.has(QUERY) and part.has(KEY) else "values of the call"
+    return "keys that are hidden from all queries" if not part.has(QUERY) else "a pattern of indices"
 
 
 def _is_swapped(part: sympy.Eq) -> bool:

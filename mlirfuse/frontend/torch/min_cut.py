@@ -1,15 +1,15 @@
-"""Which values of a joint graph the forward keeps for the backward: the cut of least cost, counted in bytes that our
-kernels move and that memory holds.
+"""Selects the values of a joint graph that the forward saves for the backward: a minimum cut, with costs in bytes that
+kernels move and memory holds.
 
-A value that is kept costs its bytes while it is held, as they are read again, and as they are written where the forward
-would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands;
-it costs a write and a read where an op of torch's reads it, or more than one of the backward's kernels: a residual
-connection is not added up again from all layers. What is made of no more bytes than it has costs several kernels
-nothing either: each reads these in its place (fusion-compute-again). So what a norm makes of a convolution's result is
-not kept beside that. What is no elementwise op or view is never computed again.
+Saving a value costs its bytes for being held, for being read, and for being written where the forward would not write
+it anyway. Recomputing a value is free inside a kernel that reads its operands; it costs a write and a read where an
+extern op or several of the backward's kernels read it: a residual connection is not summed again over all layers. If a
+value's inputs have no more bytes than itself, recomputing it is free for several kernels too: each reads the inputs
+instead (fusion-compute-again). So a norm's result is not saved beside the convolution's result it is computed from.
+Only elementwise ops and views are recomputed.
 
-So no mask is kept, its seed is; a value in float32 that is the cast of a half type's is kept as that; statistics of
-norms are kept, of a row's size.
+So a dropout seed is saved rather than its mask; the float16 or bfloat16 source of a float32 cast rather than the cast;
+and norms' statistics, one number per row.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from mlirfuse.frontend.torch.ops import pointwise, random, shapes
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
 
-# What a byte costs, in whole numbers, so that the cut is the same in every process.
-HELD = 1  # until the backward: memory for time
+# What a byte costs, as integers, so that the cut is the same in every process.
+HELD = 1  # held until the backward: trades memory for time
 MOVED = 4  # written or read once
 
-_BESIDE = 16  # one byte of so many more is no more: a norm's statistics beside what they are of
+_BESIDE = 16  # inputs up to 1/16 larger count as no larger: a norm's statistics beside its input
 
 _UNKNOWN = 4096
 
-COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
+COSTS = "mlirfuse_costs"  # ``meta`` key of a node: the costs of recomputing and of saving it
 
 _CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
 _SCATTERS = {"aten.scatter.value"}
 
 
 class Settings(NamedTuple):
-    """torch's own settings of what may be recomputed. ``budget``: the share of the memory beyond that of inputs which
-    saved values may take, from 0 to 1. ``reductions``, ``others``: whether reductions, and what else is no product,
-    convolution or attention, may be recomputed where that costs less."""
+    """torch's settings of recomputation. ``budget``: the fraction (0 to 1) of the memory beyond inputs that saved
+    values may take. ``reductions``, ``others``: whether reductions, and other ops than matmuls, convolutions and
+    attention, may be recomputed where that is cheaper."""
 
     budget: float = 1.0
     reductions: bool = False
@@ -54,8 +54,8 @@ class Settings(NamedTuple):
 
 
 def saved_values(joint: Joint, settings: Settings = Settings()) -> list[Node] | None:  # noqa: B008
-    """The values to keep, in the graph's order; None where something can neither be kept nor computed again, as objects
-    without bytes."""
+    """The values to save, in graph order; None where something, such as an object without bytes, can be neither saved
+    nor recomputed."""
     if settings.budget >= 1:
         costs = _Costs(joint)
         costs.allowed = {n for n in joint.required_forward if _is_allowed(n, settings)}
@@ -88,16 +88,16 @@ def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
             flow.add((node, "out"), (user, "in"), math.inf)
     if "source" not in flow.places or "sink" not in flow.places:
         return []
-    behind = flow.behind("source", "sink")
-    if behind is None:
+    sink_side = flow.sink_side("source", "sink")
+    if sink_side is None:
         return None
     nodes = joint.graph.nodes
-    return [n for n in nodes if (n, "out") in behind and (n, "in") in flow.places and (n, "in") not in behind]
+    return [n for n in nodes if (n, "out") in sink_side and (n, "in") in flow.places and (n, "in") not in sink_side]
 
 
 def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
-    """The values to keep where their bytes, beyond those of inputs, are at most ``budget`` of what they are without
-    recomputing anything costly. Ops are recomputed in the order of their time for a byte, as few as it takes."""
+    """The values to save where their bytes, beyond those of inputs, are at most ``budget`` times the bytes without
+    expensive recomputation. Recomputes as few ops as needed, in the order of time per byte."""
     costs = _MemoryCosts(joint)
     candidates = [n for n in joint.graph.nodes if costs.could_be_again(n)]
     ranks = {n: (_time(n) / max(1, _bytes(n)), k) for k, n in enumerate(candidates)}
@@ -125,26 +125,26 @@ def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
 
 
 def _is_allowed(node: Node, settings: Settings) -> bool:
-    """Whether torch's settings allow to recompute ``node``, which is not free."""
+    """Whether torch's settings allow recomputing ``node``, which is not free."""
     if not (settings.reductions or settings.others) or not _repeats(node) or _is_heavy(node):
         return False
     return settings.others or (settings.reductions and is_fused(node))
 
 
 def _repeats(node: Node) -> bool:
-    """Whether ``node``, computed again, gives the same and does nothing else."""
+    """Whether recomputing ``node`` gives the same result without side effects."""
     if node.op != "call_function" or must_save(node) or is_random(node) or is_mutable(node) or has_effects(node):
         return False
     return not isinstance(node.target, HigherOrderOperator) and not node.is_impure()
 
 
 def _is_heavy(node: Node) -> bool:
-    """Whether ``node`` is a product, a convolution or attention."""
+    """Whether ``node`` is a matmul, a convolution or attention."""
     return getattr(node.target, "overloadpacket", None) in flop_counter.flop_registry
 
 
 def _time(node: Node) -> float:
-    """An estimate of the time of an op that is not free: its operations, or the bytes that it moves."""
+    """An estimated time of an op that is not free, from its operations or the bytes it moves."""
     moved = _bytes(node) + sum(map(_bytes, node.all_input_nodes))
     count = flop_counter.flop_registry.get(getattr(node.target, "overloadpacket", None))
     if count is None:
@@ -152,19 +152,19 @@ def _time(node: Node) -> float:
     try:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         return max(moved, sizes.hint(count(*args, **kwargs, out_val=node.meta["val"])))
-    except Exception:  # an estimate alone
+    except Exception:  # only an estimate
         return moved
 
 
 class _Flow:
-    """A network of whose least cut the side behind it is asked for. By Dinic's algorithm: in a model's graph a few
-    rounds of shortest paths, a thirtieth of the time of the general one of networkx."""
+    """A flow network; computes the sink side of its minimum cut. Uses Dinic's algorithm: on a model's graph a few
+    rounds of shortest paths, 30 times as fast as networkx's general one."""
 
     def __init__(self) -> None:
         self.places: dict[Hashable, int] = {}
-        self.edges: list[list[int]] = []  # of each place; edge ``e ^ 1`` is ``e`` the other way round
+        self.edges: list[list[int]] = []  # per vertex; edge ``e ^ 1`` is the reverse of ``e``
         self.ends: list[int] = []
-        self.room: list[float] = []  # what may still flow
+        self.room: list[float] = []  # residual capacities
 
     def add(self, start: Hashable, end: Hashable, capacity: float) -> None:
         a, b = self._place(start), self._place(end)
@@ -179,9 +179,9 @@ class _Flow:
             self.edges.append([])
         return self.places[node]
 
-    def behind(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
-        """What is behind the least cut from ``source`` to ``sink``, of several the last one; None where none is
-        finite. Uses the capacities up."""
+    def sink_side(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
+        """The sink side of the minimum cut from ``source`` to ``sink`` that is closest to the sink; None where no cut
+        is finite. Consumes the capacities."""
         start, end = self.places[source], self.places[sink]
         while (distance := self._distances(end))[start] >= 0:
             if not self._fill(start, end, distance):
@@ -189,7 +189,7 @@ class _Flow:
         return {node for node, place in self.places.items() if distance[place] >= 0}
 
     def _distances(self, end: int) -> list[int]:
-        """The edges with room from each place to ``end``; -1 where there is no way."""
+        """The number of edges with residual capacity from each vertex to ``end``; -1 where unreachable."""
         distance = [-1] * len(self.edges)
         distance[end] = 0
         found = [end]
@@ -202,9 +202,9 @@ class _Flow:
         return distance
 
     def _fill(self, start: int, end: int, distance: list[int]) -> bool:
-        """Lets flow what fits through shortest ways; False where one has no limit."""
+        """Saturates the shortest paths; False where one is unbounded."""
         ends, room = self.ends, self.room
-        tried = [0] * len(self.edges)  # how many edges of each place lead on no more
+        tried = [0] * len(self.edges)  # number of exhausted edges per vertex
         way: list[int] = []
         place = start
         while True:
@@ -238,10 +238,10 @@ class _Flow:
 class _Costs:
     def __init__(self, joint: Joint):
         self.joint, graph = joint, joint.graph
-        self.allowed: set[Node] = set()  # what may be computed again though it is not free
-        self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
-        self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
-        self.no_more: set[Node] = set()  # what is made of no more bytes than it has
+        self.allowed: set[Node] = set()  # nodes that may be recomputed though it is not free
+        self.level: dict[Node, int] = {}  # number of extern ops on the longest path to a node
+        self.source: dict[Node, int] = {}  # bytes it can be recomputed from within a kernel, at most its own
+        self.no_more: set[Node] = set()  # nodes whose inputs have no more bytes than themselves
         for node in graph.nodes:
             if node.op != "output":
                 inputs = node.all_input_nodes
@@ -254,7 +254,7 @@ class _Costs:
                     self.source[node] = min(own, created_from)
                     if created_from <= own + own // _BESIDE:
                         self.no_more.add(node)
-        self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
+        self.needed: dict[Node, set[int]] = {}  # levels of the backward's kernels that read or recompute it
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
             for user in node.users:
@@ -264,11 +264,11 @@ class _Costs:
                     needed |= self.needed[user]
 
     def called(self, node: Node) -> bool:
-        """Whether an op of torch's reads ``node`` in the backward."""
+        """Whether an extern op reads ``node`` in the backward."""
         return any(u not in self.joint.required_forward and not is_fused(u) for u in _readers(node))
 
     def again(self, node: Node) -> float:
-        """The cost of computing ``node`` in the backward too; infinite for what never is."""
+        """The cost of recomputing ``node`` in the backward; infinite if not allowed."""
         if node.op == "placeholder" or must_save(node):
             return math.inf
         if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
@@ -277,9 +277,9 @@ class _Costs:
             return self.by_itself(node) if node in self.allowed else math.inf
         if _is_view(node):
             return 0
-        if self.called(node):  # by a kernel of its own, which others read
+        if self.called(node):  # by a kernel of its own, whose result others read
             return MOVED * 2 * _bytes(node)
-        # The first of some kernels that need it stores it.
+        # The first of several kernels that need it stores it.
         return MOVED * 2 * self.source[node] if len(self.needed[node]) > 1 and node not in self.no_more else 0
 
     def by_itself(self, node: Node) -> float:
@@ -287,7 +287,7 @@ class _Costs:
         return MOVED * (_bytes(node) + sum(map(_bytes, node.all_input_nodes)))
 
     def kept(self, node: Node) -> float | None:
-        """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""
+        """The cost of saving ``node``; infinite where impossible, and for views, whose base is saved."""
         value = node.meta.get("val")
         if is_sym_node(node):
             return 4 if isinstance(value, torch.SymFloat) else 1
@@ -308,10 +308,10 @@ class _Costs:
 
 
 class _MemoryCosts(_Costs):
-    """Of memory alone: inputs are there in any case, unless they are overwritten."""
+    """Memory costs only: inputs are held anyway, unless they are overwritten."""
 
     def could_be_again(self, node: Node) -> bool:
-        """Whether ``node`` may be computed again, and is not free."""
+        """Whether ``node`` may be recomputed, and is not free."""
         return node in self.joint.required_forward and not is_free(node) and _repeats(node)
 
     def again(self, node: Node) -> float:
@@ -322,13 +322,13 @@ class _MemoryCosts(_Costs):
         return usual if usual is None or math.isinf(usual) or is_sym_node(node) else self.held(node)
 
     def held(self, node: Node) -> int:
-        """The bytes that keeping ``node`` takes."""
+        """The bytes that saving ``node`` takes."""
         there = node.op == "placeholder" and node not in self.joint.overwritten
         return 0 if there else _bytes(node)
 
 
 def is_fused(node: Node) -> bool:
-    """Whether a kernel of ours computes ``node``, or it is a view."""
+    """Whether ``node`` is fusible, or a view."""
     name = str(node.target)
     if node.op != "call_function" or name not in RULES:
         return is_sym_node(node)
@@ -354,7 +354,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _readers(node: Node) -> Iterable[Node]:
-    """What reads ``node``, through views of it too."""
+    """The readers of ``node``, through its views too."""
     for user in node.users:
         if _is_view(user):
             yield from _readers(user)
@@ -363,7 +363,7 @@ def _readers(node: Node) -> Iterable[Node]:
 
 
 def _bytes(node: Node) -> int:
-    """Of a tensor; sizes that only values tell count as :data:`_UNKNOWN`."""
+    """The bytes of a tensor; unbacked sizes count as :data:`_UNKNOWN`."""
     if not _is_tensor(node):
         return 0
     value = node.meta["val"]

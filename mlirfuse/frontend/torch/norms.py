@@ -1,6 +1,6 @@
-"""Batch norms in training, and the gradients of these and of layer norms, taken apart by ATen's ops alone: torch's own
-decompositions do the same arithmetic by way of its references in Python, in more ops and up to three times the time. A
-model has a hundred norms."""
+"""Decompositions of training batch norms, and of the gradients of batch and layer norms, in ATen ops only: torch's own
+do the same arithmetic through its Python references, in more ops and up to three times the time. A model has a hundred
+norms."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _forward(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | 
         _cast(y, x.dtype),
         _cast(mean, kept),
         _cast(rstd, kept),
-        _moved(running_mean, mean, momentum),
-        _moved(running_var, unbiased, momentum),
+        _update_running(running_mean, mean, momentum),
+        _update_running(running_var, unbiased, momentum),
     )
 
 
-def _moved(running: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
+def _update_running(running: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
     return aten.add.Tensor(aten.mul.Tensor(new, momentum), aten.mul.Tensor(running, 1 - momentum))
 
 

@@ -1,8 +1,8 @@
-"""The partition of AOTAutograd's joint graph into forward and backward: what is saved is the cut of
-:mod:`mlirfuse.frontend.torch.min_cut`, random numbers come from one seed a device, and no collective runs twice.
+"""Partitions AOTAutograd's joint graph into forward and backward: saves the cut of
+:mod:`mlirfuse.frontend.torch.min_cut`, draws random numbers from one seed per device, and runs no collective twice.
 
-Nothing of torch's is changed. What only torch's partitioner knows (streams of the user's, offloaded activations,
-objects of C++) is left to it.
+Nothing in torch is patched. Graphs with features that only torch's partitioner handles (user streams, offloaded
+activations, C++ objects) are left to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlirfuse.frontend.torch import joint as joints
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 
-AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is computed there once more
+AGAIN = "mlirfuse_again"  # ``meta`` key of a backward node: why it is recomputed
 _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
 
 
@@ -40,7 +40,7 @@ _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner c
 def partition(
     joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """Forward and backward, as ``partition_fn`` of ``aot_autograd``. ``turned``: the option ``channels_last``."""
+    """Forward and backward, as AOTAutograd's ``partition_fn``. ``turned``: the option ``channels_last``."""
     equal_layers.put_back(joint)
     channels_last.decide(joint, turned)
     pools.by_offsets(joint.graph)
@@ -53,13 +53,13 @@ def partition(
     except joints.Refused:
         joint.recompile()
         forward, backward = private.torchs_partition(joint, inputs, **options)
-    _tell_what_is_computed_again(forward, backward)
+    _explain_recomputation(forward, backward)
     products.pad_both(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 
 def partition_or_torchs(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
-    """:func:`partition`, and torch's own where that raises, with a warning."""
+    """:func:`partition`; falls back to torch's own with a warning where that raises."""
     turned = options.pop("turned", None)
     copy = Graph(joint.graph.owning_module)
     results = copy.graph_copy(joint.graph, known := dict[Node, Node]())
@@ -68,34 +68,34 @@ def partition_or_torchs(joint: GraphModule, inputs: Sequence[Any], **options: An
     try:
         return partition(joint, inputs, turned, **options)
     except Exception as error:
-        warn(f"mlirfuse could not partition a graph, which torch does: {type(error).__name__}: {error}")
+        warn(f"mlirfuse could not partition a graph, and torch's partitioner does: {type(error).__name__}: {error}")
         joint.graph = copy
         return private.torchs_partition(joint, inputs, **options)
 
 
 def _parts(module: GraphModule, count: int, static: Sequence[int] | None) -> tuple[GraphModule, GraphModule]:
-    """The modules of forward, of which ``count`` results are not saved, and backward. Raises ``Refused``."""
+    """The modules of forward, the first ``count`` of whose results are not saved, and backward. Raises ``Refused``."""
     _leave_to_torch(module)
     random_again = any(joints.must_recompute(n) and joints.is_random(n) for n in module.graph.nodes)
     joints.mark(module)
     joint = joints.read(module, count, static or ())
     for node in joint.primals:
-        node.meta["is_static_input"] = node in joint.static  # as torch 2.15 says of them
+        node.meta["is_static_input"] = node in joint.static  # torch 2.15's marker
     saved = min_cut.saved_values(joint, _settings(module))
     if saved is None:
-        raise joints.Refused("something can neither be saved nor computed again")
+        raise joints.Refused("something can be neither saved nor recomputed")
     forward, backward, sizes = extract.modules(module, joint, saved, silent=not aot.logged())
     if random_again:
         forward, backward = private.functionalize_rng_ops(module, forward, backward, sizes)
     if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         forward = private.thread_graphsafe_rng_from_hops(forward, is_backward=False)
         backward = private.thread_graphsafe_rng_from_hops(backward, is_backward=True)
-    _keep_what_inputs_were(forward, joint)
+    _save_overwritten_inputs(forward, joint)
     return forward, backward
 
 
 def _leave_to_torch(module: GraphModule) -> None:
-    """Raises ``Refused`` for what only torch's partitioner knows."""
+    """Raises ``Refused`` for features that only torch's partitioner handles."""
     config = private.functorch_config
     for setting in ("enable_activation_offloading", "_sync_decision_cross_ranks"):
         if getattr(config, setting, False):
@@ -106,8 +106,8 @@ def _leave_to_torch(module: GraphModule) -> None:
 
 
 def _settings(module: GraphModule) -> min_cut.Settings:
-    """What torch's settings, and regions of the program, say of what is recomputed. Raises RuntimeError for regions
-    with several budgets."""
+    """The recomputation settings of torch's config and of annotated regions. Raises RuntimeError for regions with
+    different budgets."""
     config = private.functorch_config
     budget: float = config.activation_memory_budget
     marked = (n.meta["memory_budget"] for n in module.graph.nodes if isinstance(n.meta.get("memory_budget"), float))
@@ -115,19 +115,19 @@ def _settings(module: GraphModule) -> min_cut.Settings:
     regions = {b for b in private.memory_budgets(module) if b is not None}
     if len(regions) > 1:
         raise RuntimeError(
-            f"regions with several activation memory budgets, {sorted(regions)}, are in one graph: a graph break, "
-            "torch._dynamo.graph_break(), separates them"
+            f"regions with several activation memory budgets, {sorted(regions)}, are in one graph: separate them with "
+            "torch._dynamo.graph_break()"
         )
     budget = next(iter(regions), budget)
     if not 0 <= budget <= 1:
-        raise RuntimeError(f"an activation memory budget is from 0 to 1, not {budget}")
+        raise RuntimeError(f"an activation memory budget must be from 0 to 1, not {budget}")
     others = config.aggressive_recomputation or not config.ban_recompute_not_in_allowlist
     return min_cut.Settings(budget, not config.ban_recompute_reductions, others)
 
 
-def _keep_what_inputs_were(forward: GraphModule, joint: joints.Joint) -> None:
-    """Has the forward save copies of what lies in the memory of an input that is overwritten before the backward runs,
-    by the forward itself or by AOTAutograd once it has returned."""
+def _save_overwritten_inputs(forward: GraphModule, joint: joints.Joint) -> None:
+    """Makes the forward save copies of values that share memory with an input that is overwritten before the backward
+    runs, by the forward itself or by AOTAutograd after it."""
     graph, count = forward.graph, len(joint.forward_results)
     memory = {layouts.storage(n.meta.get("val")) for n in joint.overwritten} - {None}
     names = {n.name for n in joint.overwritten}
@@ -151,9 +151,8 @@ def _keep_what_inputs_were(forward: GraphModule, joint: joints.Joint) -> None:
     forward.recompile()
 
 
-def _tell_what_is_computed_again(forward: GraphModule, backward: GraphModule) -> None:
-    """Notes on each op of the backward that the forward has too why it is not kept. Nodes keep the joint graph's
-    names."""
+def _explain_recomputation(forward: GraphModule, backward: GraphModule) -> None:
+    """Records on each backward op that the forward has too why it is recomputed. Nodes keep the joint graph's names."""
     computed = {node.name for node in forward.graph.nodes if node.op == "call_function" and node.all_input_nodes}
     for node in backward.graph.nodes:
         again = node.name in computed and str(node.target) not in VIEWS
@@ -163,7 +162,7 @@ def _tell_what_is_computed_again(forward: GraphModule, backward: GraphModule) ->
 
 def _why_again(node: Node) -> str:
     if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
-        return "a checkpoint asks for it"
+        return "required by a checkpoint"
     if min_cut.COSTS not in node.meta:
         return "torch's own cut"
     again, kept = node.meta[min_cut.COSTS]

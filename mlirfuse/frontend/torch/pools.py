@@ -1,7 +1,7 @@
-"""Pools of maxima as ops of ours, which tell of each maximum its offset: its place in the window, in a byte.
+"""Max pools as ops of this back end that return each maximum's offset, its index in the window, as a byte.
 
-What torch tells, places in the image, is computed of the offsets for users. A backward that is told such places reads
-the bytes themselves, and of the image takes the size alone.
+torch returns flat indices into the image, which are computed from the offsets for users. A backward that gets such
+indices reads the offsets instead, and needs only the image's size.
 
 ::
 
@@ -9,7 +9,7 @@ the bytes themselves, and of the image takes the size alone.
                                                               places = max_pool_indices(offsets, size)
     max_pool2d_with_indices_backward(g, x, …, places)     ->  max_pool_backward(g, offsets, size)
 
-:mod:`mlirfuse.frontend.torch.ops.pools` has their rules; where no kernel is made, torch's own ops run.
+:mod:`mlirfuse.frontend.torch.ops.pools` has their rules; without a kernel, torch's own ops run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mlirfuse.frontend.torch.torch_private import suggest_memory_format
 
 aten = torch.ops.aten
 
-WINDOW = 64  # elements at most: a kernel has some instructions for each, and their number fits into a byte
-# By the dimensions of an image.
+WINDOW = 64  # maximal elements: a kernel has several instructions for each, and an offset fits into a byte
+# By the number of an image's dimensions.
 _FORWARD = {2: aten.max_pool2d_with_indices.default, 3: aten.max_pool3d_with_indices.default}
 _BACKWARD = {2: aten.max_pool2d_with_indices_backward.default, 3: aten.max_pool3d_with_indices_backward.default}
 
@@ -34,14 +34,14 @@ _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _WINDOWS = "int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
 _library.define(f"max_pool(Tensor x, {_WINDOWS}) -> (Tensor, Tensor)")
 _library.define(f"max_pool_indices(Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
-_library.define(f"max_pool_backward(Tensor gradient, Tensor told, SymInt[] size, {_WINDOWS}) -> Tensor")
+_library.define(f"max_pool_backward(Tensor gradient, Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
 _POOL, _INDICES, _POOL_BACKWARD = (
     getattr(torch.ops.mlirfuse, name).default for name in ("max_pool", "max_pool_indices", "max_pool_backward")
 )
 
 
 def by_offsets(graph: Graph) -> None:
-    """Has backwards read offsets where they are told places that are computed of them, of the same windows."""
+    """Makes backwards read offsets instead of indices computed from them, for equal windows."""
     for node in graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
         places = node.args[1]
         if places.target is _INDICES and _windows_of(places) == _windows_of(node):
@@ -51,17 +51,17 @@ def by_offsets(graph: Graph) -> None:
 
 
 def _windows_of(node: Node) -> tuple[Any, ...]:
-    """The size of the image, whose symbols different nodes may tell, and where the windows are."""
+    """The image's size, whose symbols may come from different nodes, and the window parameters."""
     size, *windows = node.args[-6:]
     return torch.fx.map_arg(tuple(size), lambda n: str(n.meta["val"])), windows
 
 
-# ---- what is traced
+# ---- decompositions
 
 
 def _windows(n: int, numbers: Sequence[int | Sequence[int]], ceil_mode: bool) -> tuple[Any, ...] | None:
-    """The arguments that say where windows are, a number for each of ``n`` dimensions; None for those of too many
-    elements, or of sizes that are symbols."""
+    """The window arguments with a number for each of ``n`` dimensions; None for windows with too many elements, or
+    symbolic sizes."""
     lists = [list(x) if isinstance(x, Sequence) else [x] for x in numbers]
     kernel, stride, padding, dilation = [x * (n // len(x)) if x else [] for x in lists]
     known = all(isinstance(x, int) for x in (*kernel, *stride, *padding, *dilation))
@@ -69,7 +69,7 @@ def _windows(n: int, numbers: Sequence[int | Sequence[int]], ceil_mode: bool) ->
 
 
 def _decomposed(n: int) -> dict[Any, Callable[..., Any]]:
-    """The decompositions of torch's ops over images of ``n`` dimensions."""
+    """The decompositions of torch's pools over ``n`` dimensions."""
 
     def forward(x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
                 ceil_mode: bool = False) -> Any:  # fmt: skip
@@ -90,7 +90,7 @@ def _decomposed(n: int) -> dict[Any, Callable[..., Any]]:
 DECOMPOSITIONS = {**_decomposed(2), **_decomposed(3)}
 
 
-# ---- by torch's own ops
+# ---- implementations by torch's own ops
 
 
 def _pool(x: torch.Tensor, kernel: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,21 +116,21 @@ def _places(offsets: torch.Tensor, size: Sequence[int], kernel: Sequence[int], *
 def _firsts(
     like: torch.Tensor, stride: Sequence[int], padding: Sequence[int], *_: Any
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """For each dimension of the image, the last first: its number from the end, and where windows begin along it, in
-    the shape of the pool's results."""
+    """For each dimension of the image, the last first: its number from the end, and the windows' starts, in the shape
+    of the pool's results."""
     for d in range(-1, -1 - len(stride), -1):
         first = torch.arange(like.shape[d], device=like.device) * stride[d] - padding[d]
         yield d, first.view(-1, *[1] * (-1 - d))
 
 
-def _pool_backward(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
-    """torch's op reads no element of the image."""
-    places = reported if reported.dtype is torch.int64 else _places(reported, size, *windows)
-    return _BACKWARD[len(size)](gradient, _like_image(gradient, reported, size), *windows, places)
+def _pool_backward(gradient: torch.Tensor, offsets: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
+    """torch's op does not read the image's elements."""
+    places = offsets if offsets.dtype is torch.int64 else _places(offsets, size, *windows)
+    return _BACKWARD[len(size)](gradient, _like_image(gradient, offsets, size), *windows, places)
 
 
 for _op, _function in ((_POOL, _pool), (_INDICES, _places), (_POOL_BACKWARD, _pool_backward)):
-    for _key in ("CompositeExplicitAutograd", "Autograd"):  # of the second, dual numbers and gradients are torch's
+    for _key in ("CompositeExplicitAutograd", "Autograd"):  # the latter leaves dual numbers and gradients to torch
         _library.impl(_op, _function, _key)
 
 
@@ -146,9 +146,9 @@ def _fake_indices(offsets: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 @torch.library.register_fake("mlirfuse::max_pool_backward", lib=_library)
-def _like_image(gradient: torch.Tensor, reported: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
-    """An image that lies as the pool's results do, and as the gradient of torch's op."""
+def _like_image(gradient: torch.Tensor, offsets: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
+    """An image in the memory format of the pool's results, as the gradient of torch's op."""
     shape = (*gradient.shape[: -len(size)], *size)
     return torch.empty(
-        shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(reported)
+        shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(offsets)
     )

@@ -1,8 +1,8 @@
-"""Products of half types whose extents no 16 bytes divide, padded to ones that they do.
+"""Pads float16 and bfloat16 matmuls whose row sizes are not multiples of 16 bytes.
 
-The kernels for aligned rows take a half to a third of the time of those for any row: a vocabulary of 50257 words is
-the usual case. Zeros are appended to the operands, and the product's rows and columns beyond are cut off again. What
-computes an operand writes the padded form itself where that is a kernel of ours.
+Kernels for aligned rows take a third to a half of the time of those for unaligned ones; a vocabulary of 50257 words is
+the usual case. Zeros are appended to the operands, and the extra rows and columns of the product cut off. A kernel that
+computes an operand writes the padded tensor itself.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 
-BYTES = 16  # rows that begin at multiples of this many bytes take the fast kernels
-# Multiply-adds from which on a padded product takes less time, its operands' copies included. On an H100 the products
+BYTES = 16  # required alignment of rows for the fast kernels
+# The number of multiply-adds from which padding pays, copies of operands included. On an H100 the products
 # of GPT-2's vocabulary (16384×768×50257, bfloat16) take 8.4 to 13.3 ms as they are; 77 MB are copied in 0.06.
 LEAST = 1 << 32
 
 
 def pad(module: GraphModule) -> None:
-    """Pads the products of ``module``, a graph of AOTAutograd's, in place. Results and their strides stay the same."""
+    """Pads the matmuls of ``module``, an AOTAutograd graph, in place. Results and their strides stay the same."""
     padder = _Padder(module)
     for node in list(module.graph.nodes):
         if node.target is aten.mm.default:
@@ -33,8 +33,8 @@ def pad(module: GraphModule) -> None:
 
 
 def pad_both(forward: GraphModule, backward: GraphModule, given: int) -> None:
-    """As :func:`pad`, for what AOTAutograd's joint graph was cut into: an operand that both pad alike is kept padded.
-    ``given``: of the forward's outputs those that are not kept for the backward."""
+    """:func:`pad` for both parts of a joint graph: an operand that both pad alike is saved padded. ``given``: the
+    number of the forward's outputs that are not saved."""
     pad(forward)
     pad(backward)
     output = forward.graph.output_node()
@@ -73,7 +73,7 @@ class _Padder:
         (m, k), n = a.meta["val"].shape, b.meta["val"].shape[1]
         step = BYTES // a.meta["val"].element_size()
         rows, inner, columns = (-extent % step for extent in (m, k, n))
-        if _runs_along_rows(a):  # then m is no row's length
+        if _runs_along_rows(a):  # m is not the length of a row then
             rows = 0
         if not (rows or inner or columns) or m * k * n < LEAST:
             return
@@ -93,8 +93,8 @@ class _Padder:
         self.changed = True
 
     def append(self, node: Node, dimension: int, count: int) -> Node:
-        """``node`` with ``count`` zeros behind ``dimension``; of a transposed tensor what it is the transpose of is
-        padded, so that its rows are aligned."""
+        """``node`` with ``count`` zeros appended along ``dimension``; for a transposed tensor pads its base, so that
+        its rows are aligned."""
         if not count:
             return node
         if node.target in (aten.t.default, aten.permute.default) and node.meta["val"].dim() == 2:
@@ -116,7 +116,7 @@ class _Padder:
 
 
 def _takes(a: Node, b: Node) -> bool:
-    """Whether these are operands of a product of half types on a GPU, with sizes that are known."""
+    """Whether these are operands of a float16 or bfloat16 matmul on a GPU, with known sizes."""
     left, right = a.meta.get("val"), b.meta.get("val")
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or left.device.type != "cuda":
         return False

@@ -1,4 +1,4 @@
-"""Where the time of a model's step goes, for people: each kernel, each op of torch's, and what is between them."""
+"""Profiles a model's step: each kernel, each extern op, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.runtime.host_program import HostProgram
 
 _ROUNDS = 5
-_AHEAD = 100  # steps of a host program that are queued while the device is held: a queue holds some thousand things
+_AHEAD = 100  # steps of a host program queued while the device is stalled: a queue holds a few thousand entries
 _COLORS = {"kernel": "#5b8bc9", "library": "#d0913a", "copy": "#c0392b", "view": "#9aa5b1", "host": "#8d6bbf"}
 
 
 @dataclass
 class Row:
-    """A part of a step. ``kind``: "kernel" of ours; "library", an op of torch's; "copy" between layouts, or into an
-    argument; "view"; "host", numbers and checks; "gap", in which nothing of these runs. ``graph``: the place of its
-    graph in :attr:`Profile.graphs`; None: outside of graphs.
+    """A part of a step. ``kind``: "kernel" of this back end; "library", an extern op; "copy" between layouts, or into
+    an argument; "view"; "host", numbers and checks; "gap", in which none of these runs. ``graph``: the index in
+    :attr:`Profile.graphs`; None: outside of graphs.
 
-    ``ms`` is the device's time, on the CPU the host's; ``host_ms`` what the host needs to queue or run it; ``start``:
-    when it begins, since the step's begin. ``read`` and ``written``: bytes, of an op of torch's those of its operands
-    and results.
+    ``ms``: device time, on the CPU the host's; ``host_ms``: the host's time to queue or run it; ``start``: ms since the
+    start of the step. ``read`` and ``written``: bytes, for an extern op those of its operands and results.
     """
 
     graph: int | None
@@ -56,8 +55,8 @@ class Row:
 
 @dataclass
 class Profile(Tables):
-    """A step of a model: the fastest of some. ``ms``: of the whole step on the device, of which :attr:`rows` are the
-    parts, in the order in which they ran. ``str()`` is a table; :meth:`save` draws."""
+    """The fastest of several steps of a model. ``ms``: the whole step on the device; :attr:`rows`: its parts in the
+    order in which they ran. ``str()`` gives a table; :meth:`save` adds drawings."""
 
     graphs: list[GraphExplanation] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -65,7 +64,7 @@ class Profile(Tables):
     host_ms: float = 0.0
 
     def summary(self) -> str:
-        """One line: the step's time, and that of its parts by their kind."""
+        """One line: the step's time, and its parts' by kind."""
         kinds: dict[str, list[Row]] = {}
         for row in self.rows:
             kinds.setdefault(row.kind, []).append(row)
@@ -73,7 +72,7 @@ class Profile(Tables):
         return f"a step: {self.ms:.3f} ms, of the host {self.host_ms:.3f} ms: {', '.join(parts)}"
 
     def tables(self) -> list[Table]:
-        """The rows of each graph, equal ones as one, the slowest first."""
+        """Each graph's rows, equal ones merged, slowest first."""
         out = []
         for graph, reported in [*enumerate(self.graphs), (None, None)]:
             rows = [row for row in self.rows if row.graph == graph]
@@ -82,12 +81,12 @@ class Profile(Tables):
         return out
 
     def to_html(self) -> str:
-        """One page: the step on a line of time, the tables, and the drawing of each graph."""
+        """A page with the step's timeline, the tables, and the drawing of each graph."""
         parts = [f"<h1>{escape(self.summary())}</h1>", self._line_of_time()]
         return page(self.summary(), [*parts, *(t.to_html() for t in self.tables()), *map(section, self.graphs)])
 
     def _line_of_time(self) -> str:
-        """As wide as the window: a box for each part, and below where each graph begins."""
+        """The timeline at window width: a box for each part, and each graph's start below."""
         scale, boxes, names = 100 / max(self.ms, 1e-9), [], []
         for row in self.rows:
             if row.kind != "gap":
@@ -107,14 +106,13 @@ class Profile(Tables):
 
 
 def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Profile:
-    """Compiles ``model`` for these arguments, as :func:`explain` does, and times the parts of a step: of a call, and of
-    the gradients where the outputs have some. The step runs some ten times, and has to be the same each time.
+    """Compiles ``model`` for these arguments, as :func:`explain` does, and times the parts of a step: a call, and the
+    backward where outputs require gradients. Runs the step about ten times; it must be the same each time.
 
-    Times are the host's clock on the CPU, and CUDA events on a GPU, where the events between parts cost a microsecond
-    or two each. There the device is held again and again until the host is ahead, and that time taken off: no part
-    waits for the host, and a step of its own takes as long as the device's or the host's share, whichever is more. The
-    kernels of a program that launches several are timed one by one in steps of their own, and share
-    the program's time.
+    Times come from the host's clock on the CPU, and from CUDA events on a GPU, which add one or two microseconds per
+    part. On a GPU the device is stalled repeatedly until the host has queued work, and that time is subtracted: no part
+    waits for the host. A real step takes the larger of the device's and the host's time. Kernels of a program that
+    launches several are timed one by one in separate steps, and share the program's time.
     """
     clock, reported = _Clock(), Profile()
 
@@ -133,7 +131,7 @@ def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
         assert best is not None
         spans, reported.ms, reported.host_ms = best
         with timed() as clock.launched:
-            for _ in range(2):  # the first makes what times them
+            for _ in range(2):  # the first one builds the timing
                 shares = clock.round(lambda: step(run, model, args, kwargs))[0]
         alike = [(s.graph, s.place) for s in spans] == [(s.graph, s.place) for s in shares]
     reported.rows = list(_rows(reported, spans, shares if alike else spans))
@@ -145,7 +143,7 @@ def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
 
 @dataclass
 class _Span:
-    """A step of a host program as it ran: milliseconds since the round's begin, of the host and of the device."""
+    """A step of a host program: host and device milliseconds since the round's start."""
 
     graph: int
     place: int
@@ -155,23 +153,24 @@ class _Span:
 
 
 class _Clock:
-    """Marks of one round, by the host's clock and, on a GPU, by events."""
+    """The timing marks of one round, by the host's clock and, on a GPU, by events."""
 
     def __init__(self) -> None:
         self.on_gpu = False
-        self.hold_ms, self.cycles = 0.0, 0  # how long the device is held, and so many of its cycles a millisecond
-        self.holds: list[tuple[Any, Any]] = []  # of the round: events around each
+        self.hold_ms, self.cycles = 0.0, 0  # stall length, and device cycles per millisecond
+        self.holds: list[tuple[Any, Any]] = []  # events around each stall of the round
         self.steps = 0
-        self.marks: list[tuple[int, int, Any, Any]] = []  # graph, place, the mark before it, the mark behind it
-        self.launched: Times = []  # kernels one by one, while that is asked for
-        self.heard: list[int] = []  # how many of them there were before each step
+        self.marks: list[tuple[int, int, Any, Any]] = []  # graph, step, mark before, mark after
+        self.launched: Times = []  # times of single kernels, if enabled
+        self.heard: list[int] = []  # their number before each step
 
     def now(self) -> tuple[float, Any, int]:
-        """The host's time, an event, and how often the device was held before."""
+        """The host's time, an event, and the number of stalls so far."""
         return time.perf_counter(), _event() if self.on_gpu else None, len(self.holds)
 
     def hold(self) -> None:
-        """Before a step: holds the device at each so-many-th one, until the host has queued all up to the next."""
+        """Called before a step: every so many steps stalls the device until the host has queued all up to the next
+        stall."""
         if self.on_gpu and self.steps % _AHEAD == 0:
             before = _event()
             gpu_sleep(int(self.hold_ms * self.cycles))
@@ -179,7 +178,7 @@ class _Clock:
         self.steps += 1
 
     def calibrate(self) -> None:
-        """Before the first round on a GPU."""
+        """Measures the device's clock; called before the first round on a GPU."""
         for cycles in (1_000, 10_000_000):  # the first loads the kernel
             before = _event()
             gpu_sleep(cycles)
@@ -188,7 +187,7 @@ class _Clock:
         self.cycles, self.hold_ms = int(cycles / before.elapsed_time(after)), 20.0
 
     def round(self, run: Any) -> tuple[list[_Span], float, float]:
-        """The spans of ``run()``, and the milliseconds of all of it: the device's and the host's."""
+        """The spans of ``run()``, and its total milliseconds on the device and the host."""
         self.marks, self.heard, self.holds, self.steps = [], [], [], 0
         if self.on_gpu:
             if not self.cycles:
@@ -224,7 +223,7 @@ def _event() -> Any:
 
 
 class _Watch:
-    """What a host program, that of graph number ``graph``, tells of its steps."""
+    """Observes the steps of graph number ``graph``'s host program."""
 
     def __init__(self, clock: _Clock, graph: int):
         self.clock, self.graph = clock, graph
@@ -295,15 +294,13 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
 
 
 def _by_segment(host: HostProgram, step: st.Kernels, times: Times) -> dict[Any, float]:
-    """Milliseconds of each segment of ``step``."""
+    """The milliseconds of each segment of ``step``."""
     program = host.launches[step.part].program(host.last_sizes)
     own = step.segments
     taken = {s: sum(ms for name, ms in times if is_of(s, name)) for s in program.steps}
     for numbers in program.launches:
         steps = program.steps[numbers.start : numbers.stop]
-        if len(steps) > 1 and not all(
-            taken[s] for s in steps
-        ):  # some are done in the launches of others: by their bytes
+        if len(steps) > 1 and not all(taken[s] for s in steps):  # some share other segments' launches: split by bytes
             moved = {s: sum(traffic.of_step(s, host.last_sizes)) for s in steps}
             share = sum(taken[s] for s in steps) / (sum(moved.values()) or 1)
             taken |= {s: share * n for s, n in moved.items()}
@@ -311,18 +308,18 @@ def _by_segment(host: HostProgram, step: st.Kernels, times: Times) -> dict[Any, 
 
 
 def _nbytes(values: list[Value], env: dict[str, int]) -> int:
-    """Of those whose type is known."""
+    """The bytes of the values with known dtypes."""
     total = 0
     for value in dict.fromkeys(values):
         if value.dtype is not None:
             try:
                 total += sz.known(value.numel, env) * value.dtype.bytes
-            except KeyError:  # a size that only values tell
+            except KeyError:  # an unbacked size
                 continue
     return total
 
 
-# ---- words
+# ---- formatting
 
 
 def _ms(rows: list[Row]) -> str:
@@ -338,7 +335,7 @@ def _bytes(n: int) -> str:
 
 
 def _table(rows: list[Row], title: str) -> Table:
-    """Equal rows as one, the slowest first."""
+    """Merges equal rows, slowest first."""
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         lines = row.lines if row.kind != "view" else ""

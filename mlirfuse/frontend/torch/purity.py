@@ -1,5 +1,5 @@
-"""Which tensors a call of Dynamo's graph may write, by what the called function is and not by how it is spelled: ATen
-says so in its schemas, the functions of ``operator`` are listed, and of others every argument may be written."""
+"""Which tensors a call of Dynamo's graph may write, by the called function rather than its name: ATen's schemas say so,
+``operator``'s functions are listed, and other functions may write every argument."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def written_by(node: Node, module: GraphModule) -> Iterable[Node]:
 
 
 def is_function(node: Node, module: GraphModule) -> bool:
-    """Whether the call gives the same for the same arguments and does nothing else, as far as is known."""
+    """Whether the call is pure, as far as is known."""
     if node.target in vars(vmap).values() or list(written_by(node, module)):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -82,7 +82,7 @@ def written_storages(module: GraphModule) -> set[int]:
 
 
 def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] | None:
-    """The module that a higher-order op calls once, as for a checkpoint, and the arguments of its placeholders."""
+    """The module that a higher-order op calls once, as for a checkpoint, and its placeholders' arguments."""
     if not isinstance(node.target, HigherOrderOperator):
         return None
     inner: list[tuple[int, GraphModule]] = []
@@ -98,7 +98,7 @@ def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] |
 
 
 def _packet(name: str) -> Any:
-    """ATen's op of this name; None where the namespace has something else by it, as Python's own ``__eq__``."""
+    """The ATen op of this name; None where the namespace has something else under it, such as ``__eq__``."""
     found = getattr(torch.ops.aten, name, None)
     return found if isinstance(found, OpOverloadPacket) else None
 
@@ -116,11 +116,11 @@ def _by_subgraph(node: Node, module: GraphModule) -> Iterable[Node]:
 
 
 def _by_name(node: Node, name: str) -> Iterable[Node]:
-    """A method of tensors or a function of torch: by the schemas of ATen's op of this name, where it has one."""
+    """A tensor method or torch function: by the schemas of the ATen op of the same name, if there is one."""
     if "out" in node.kwargs:
         return node.all_input_nodes
     if node.kwargs.get("inplace") or (node.op == "call_function" and any(x is True for x in node.args)):
-        return node.all_input_nodes  # perhaps ``inplace``
+        return node.all_input_nodes  # possibly ``inplace=True``
     packet = _packet(name)
     if packet is not None:
         return _mutable(node, [getattr(packet, overload)._schema for overload in packet.overloads()])

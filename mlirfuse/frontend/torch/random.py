@@ -1,8 +1,8 @@
-"""Random numbers of compiled graphs: Philox's, counted by the element's position, from a seed that torch's own
-generator draws on the device in each call.
+"""Random numbers in compiled graphs: Philox, indexed by element, from a seed that torch's generator draws on the device
+in each call.
 
-The seed repeats under ``torch.manual_seed`` and changes in each replay of a CUDA graph. Forward and backward share it,
-so the numbers are computed again where that is cheaper than a stored mask, and are the same.
+The seed follows ``torch.manual_seed`` and changes in each replay of a CUDA graph. Forward and backward share it, so
+numbers are recomputed where that is cheaper than a saved mask, and are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.runtime import arrays
 
-_BITS = {torch.float16: 11, torch.bfloat16: 8}  # of a uniform number, so that rounding never makes it 1
+_BITS = {torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number, so that it never rounds to 1
 
 _library = torch.library.Library("mlirfuse", "DEF")
 _library.define("seed(Device device) -> Tensor")
@@ -60,7 +60,7 @@ NUMBERS = (torch.ops.mlirfuse.uniform.default, torch.ops.mlirfuse.normal.default
 
 
 def _uniform(size: Sequence[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers in [0, 1) of a float type."""
+    """Numbers in [0, 1) of a float dtype."""
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     created = NUMBERS[0](SEED(device), 0, size, wide)
     if dtype in _BITS:
@@ -75,7 +75,7 @@ def _normal(size: Sequence[Any], device: torch.device, dtype: torch.dtype) -> to
 
 
 def _asked(dtype: torch.dtype | None, device: Any, layout: Any) -> tuple[torch.dtype, torch.device] | None:
-    """The type and device that a factory's options mean; None for what is left to torch."""
+    """The dtype and device of a factory's options; None for what is left to torch."""
     dtype = dtype or torch.get_default_dtype()
     device = torch.device(device if device is not None else "cpu")
     if device.type == "cuda" and device.index is None:
@@ -133,8 +133,8 @@ DECOMPOSITIONS = {
 
 
 def share_seeds(graph: Graph) -> None:
-    """One seed a device: what had a seed of its own becomes another stream of the first one, by its offset. The seed is
-    saved for the backward and never drawn again, whatever is recomputed."""
+    """Shares one seed per device: an op with a seed of its own uses another offset of the first seed. The seed is saved
+    for the backward and never drawn again, whatever is recomputed."""
     first: dict[Any, torch.fx.Node] = {}
     streams: dict[torch.fx.Node, int] = {}
     for node in list(graph.nodes):

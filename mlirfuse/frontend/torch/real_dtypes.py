@@ -1,5 +1,5 @@
-"""Element types of results, where torch's fake tensors tell others than its kernels give: ``torch.normal`` of a half
-mean and a float deviation. What eager goes on with is the kernel's, and so are the graph's types from there on."""
+"""Corrects dtypes of results where torch's fake tensors differ from its kernels, e.g. ``torch.normal`` of a float16
+mean and a float32 deviation: the graph continues with the kernels' dtypes, as eager does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_mo
 
 
 def correct(module: GraphModule) -> None:
-    """Asks the ops of ``module`` that have no rule, and tensors of several float types, with small tensors on the CPU,
-    and computes anew the fake results that follow from an answer."""
+    """Runs the ops of ``module`` that have no rule and operands of several float dtypes on small CPU tensors, and
+    recomputes the fake results that depend on a correction."""
     changed: set[Node] = set()
     for node in module.graph.nodes:
         if node.op != "call_function":
@@ -30,7 +30,7 @@ def correct(module: GraphModule) -> None:
 
 
 def _real_dtype(node: Node) -> torch.dtype | None:
-    """The type of what a call really gives, where its fake tensor has another one."""
+    """The real dtype of a call's result, where its fake tensor has another."""
     op, fake = node.target, node.meta.get("val")
     if not isinstance(op, OpOverload) or op.namespace != "aten" or str(op) in RULES:
         return None
@@ -43,6 +43,6 @@ def _real_dtype(node: Node) -> torch.dtype | None:
     try:
         with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             given: Any = op(*refusals.real(args, 2), **refusals.real(kwargs, 2))
-    except Exception:  # of such sizes it cannot be asked, or it refuses the types: then it says so in the call
+    except Exception:  # the small sizes are invalid, or it rejects the dtypes: then the call itself raises
         return None
     return given.dtype if isinstance(given, torch.Tensor) and given.dtype is not fake.dtype else None

@@ -1,5 +1,4 @@
-"""Past Dynamo's recompile limit a function runs as plain Python: one warning says which guard failed, and what would
-help, in place of torch's line in its log."""
+"""Replaces torch's log line about Dynamo's recompile limit by one warning that names the failed guard and a remedy."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ _SIZE = re.compile(r"tensor '(?P<tensor>.+)' size mismatch at index (?P<dim>\d+)
 _GUARD = re.compile(r"(?P<tensor>[^\s<>=]+)\.size\(\)\[(?P<dim>\d+)\]")
 _NUMBER = re.compile(r"(?P<name>[^\s=]+) == -?\d")
 
-_frames: set[int] = set()  # Dynamo's numbers of the functions of which we have compiled graphs
+_frames: set[int] = set()  # Dynamo's ids of functions with graphs compiled by this back end
 
 
 def watch() -> None:
-    """Notes that the function which Dynamo is compiling is compiled by us."""
+    """Records that this back end compiles the function in progress."""
     frame = _frame()
     if frame is not None:
         _frames.add(frame)
@@ -27,7 +26,7 @@ def watch() -> None:
 
 
 def forget() -> None:
-    """Dynamo has been reset, and numbers functions anew."""
+    """Forgets the functions: Dynamo has been reset, and restarts its ids."""
     _frames.clear()
 
 
@@ -42,7 +41,7 @@ def _listen() -> None:
 
 
 def _limit(record: logging.LogRecord) -> bool:
-    """Whether torch's own line is to be written: not for a function of ours, of which a warning tells."""
+    """A log filter: drops torch's line for a function of this back end, which gets a warning instead."""
     if not str(record.msg).startswith("torch._dynamo hit config.") or _frame() not in _frames:
         return True
     if not isinstance(record.args, tuple) or len(record.args) < 4:
@@ -50,14 +49,14 @@ def _limit(record: logging.LogRecord) -> bool:
     name, limit, function, reason = record.args[:4]
     guard = str(reason).partition("#")[0].partition("\n")[0].partition(": ")[2].strip()
     warn(
-        f"{function} was compiled {limit} times, torch._dynamo.config.{name}, and runs without being compiled where "
-        f"none of these fits: the last guard that failed is {guard}{help_with(guard)}"
+        f"{function} was compiled {limit} times, torch._dynamo.config.{name}, and runs uncompiled where "
+        f"no compiled version matches: the last failed guard is {guard}{help_with(guard)}"
     )
     return False
 
 
 def help_with(guard: str) -> str:
-    """What a user can write so that this guard is not made, as the end of a sentence; nothing where nothing helps."""
+    """How the user can avoid this guard, as the end of a sentence; empty where unknown."""
     found = _SIZE.search(guard) or _GUARD.search(guard)
     if found:
         return (
@@ -66,7 +65,7 @@ def help_with(guard: str) -> str:
         )
     found = _NUMBER.search(guard)
     if found and ".param_groups[" in found["name"] and found["name"].endswith(("['betas'][0]", "['momentum']")):
-        return f"\n  a schedule changes {found['name']}: one with cycle_momentum=False leaves it as it is"
+        return f"\n  a learning rate schedule changes {found['name']}: cycle_momentum=False prevents that"
     if found:
-        return f"\n  {found['name']} is a number: as a tensor, or with dynamic=None, it is compiled once for all"
+        return f"\n  {found['name']} is a number: pass a tensor, or use dynamic=None, to compile once for all values"
     return ""

@@ -1,8 +1,8 @@
-"""Which calls of torch's ops eager refuses, for the types of the operands or the numbers among the arguments.
+"""Detects calls that eager PyTorch rejects, by operand dtypes or numeric arguments.
 
-torch's kernels refuse what its decompositions and fake tensors let pass: a softmax of integers, a target of int32, a
-negative ``beta``. The op itself is asked, with small tensors of the same types. What it refuses is neither taken apart
-nor compiled: the call of torch's own raises eager's error.
+torch's kernels reject some calls that its decompositions and fake tensors accept: a softmax of integers, an int32
+target, a negative ``beta``. This module runs the op on small tensors of the same dtypes. A rejected call is neither
+decomposed nor compiled: it stays an extern op, which raises eager's error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _OF_TYPES = re.compile(
     r"not implemented for|[Ee]xpected .*(dtype|scalar type|type)|not supported|can't be cast|[Dd]type"
 )
-_SMALL = 2  # the largest extent of tensors with which an op is asked first
-_FEW = 1 << 16  # elements up to which it is asked with the sizes of the call
+_SMALL = 2  # the largest extent of tensors in the first trial run
+_FEW = 1 << 16  # the most elements for a trial run with the call's own sizes
 _asked: dict[Any, bool] = {}
 
 
 def unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """``decomposition`` of ``op``, but NotImplemented for calls that eager refuses."""
+    """``decomposition`` of ``op``, returning NotImplemented for calls that eager rejects."""
 
     @functools.wraps(decomposition)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
@@ -50,21 +50,22 @@ def refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if known is None:
         if len(_asked) > 1 << 14:
             _asked.clear()
-        known = _asked[op, key] = _ask(op, args, kwargs, tensors)
+        known = _asked[op, key] = _rejects(op, args, kwargs, tensors)
     return known
 
 
 @functools.cache
 def _pure(op: Any) -> bool:
-    """Whether a call of the user's changes nothing, torch's random state neither. What a gradient is given was made by
-    decompositions, of types that eager's own need not have."""
+    """Whether a user's call has no side effects, on torch's random state either. Gradients' arguments come from
+    decompositions, with dtypes that eager's own need not have."""
     if not isinstance(op, OpOverload) or op.namespace != "aten" or "_backward" in op.name():
         return False
     return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
 
 def _described(given: Any, tensors: list[torch.Tensor]) -> Any:
-    """What decides the answer, as a key: of tensors, which are collected, types and ranks."""
+    """A cache key of what decides the answer: types and ranks of tensors, which it appends to ``tensors``, and other
+    arguments."""
     if isinstance(given, torch.Tensor):
         tensors.append(given)
         return given.dtype, given.dim()
@@ -77,17 +78,17 @@ def _described(given: Any, tensors: list[torch.Tensor]) -> Any:
     return type(given), given if given == given else None
 
 
-def _ask(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
+def _rejects(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> bool:
     try:
         few = sum(_count(x) for x in tensors) <= _FEW
         with disable_current_modes(), torch.no_grad():
             error = _error(op, args, kwargs, _SMALL)
-            if error is not None and few:  # may be about sizes that do not fit each other any more
+            if error is not None and few:  # the shrunken sizes may be inconsistent
                 error = _error(op, args, kwargs, None)
     except OpaqueSize:
         return False
     integers = any(not x.dtype.is_floating_point for x in tensors)
-    if error is None or (integers and "ZeroDivisionError" in str(error)):  # the zeros are not the call's
+    if error is None or (integers and "ZeroDivisionError" in str(error)):  # zeros of the trial run, not the call's
         return False
     return few or _OF_TYPES.search(str(error)) is not None
 
@@ -110,7 +111,7 @@ def _error(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int | 
 
 
 def real(given: Any, most: int | None) -> Any:
-    """Arguments of a call with tensors in memory for fake ones, of extents up to ``most``. Raises
+    """The arguments with real tensors in place of fake ones, their extents clamped to ``most``. Raises
     :class:`OpaqueSize`."""
 
     def small(x: torch.Tensor) -> torch.Tensor:

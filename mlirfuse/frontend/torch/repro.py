@@ -1,4 +1,4 @@
-"""A graph that does not compile: a script that compiles it alone, and which op the error is about."""
+"""Repro scripts of graphs that do not compile, and the op that an error is about."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ inputs = [
 module = make_fx(Graph(), tracing_mode="{mode}")(*inputs)
 compile_graph(module, inputs, options=Options(fallback=False), which="{which}")(list(inputs))
 '''
-_UNTOLD = 2  # the extent that stands for a size that only values tell
+_UNBACKED = 2  # the extent used for an unbacked size
 
 
 def write(module: GraphModule, which: str, folder: str | None) -> str:
-    """Writes a script that compiles and runs ``module`` alone, on random inputs of the same shapes, strides and types
-    (numbers of symbolic sizes as in the call that was traced; integers are 0). ``folder``: where; None: the folder for
-    temporary files. Gives the file's path. Raises OSError where it cannot be written."""
+    """Writes a script that compiles and runs ``module`` alone on random inputs of the same shapes, strides and dtypes
+    (symbolic sizes as traced; integers are 0) to ``folder``; None: the folder for temporary files. Returns the path.
+    Raises OSError where it cannot write."""
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix=f"mlirfuse_{which}_", suffix=".py", dir=folder)
@@ -48,7 +48,7 @@ def write(module: GraphModule, which: str, folder: str | None) -> str:
 
 
 def script(module: GraphModule, which: str) -> str:
-    """The text of :func:`write`."""
+    """The script's text."""
     given = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
     imports: dict[str, Any] = {}
     classes = _classes("Graph", module, imports)
@@ -63,7 +63,7 @@ def script(module: GraphModule, which: str) -> str:
 
 
 def _classes(name: str, module: GraphModule, imports: dict[str, Any]) -> list[str]:
-    """The class of ``module``, behind those of the bodies of its higher-order ops."""
+    """The class of ``module``, after those of its higher-order ops' bodies."""
     code = module.graph.python_code("self")
     imports.update(code.globals)
     inner, created = [], []
@@ -89,12 +89,12 @@ def _serialized(x: Any) -> str:
 def _hint(n: Any) -> Any:
     if not isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return n
-    return n.node.hint if n.node.has_hint() else _UNTOLD
+    return n.node.hint if n.node.has_hint() else _UNBACKED
 
 
 def about(error: BaseException) -> str:
-    """The error's message, with the op that was being worked on and its line in the user's program: the one that the
-    error names, else the one that the innermost frame holds which holds any."""
+    """The error's message with the op in progress and its line in the user's program: the op that the error names, else
+    the one that the innermost frame holds."""
     message = f"{type(error).__name__}: {error}"
     place = getattr(error, "loc", None)
     if place is not None:

@@ -1,4 +1,4 @@
-"""What TorchScript's ops on numbers, text, lists and dicts are in Python, also where these hold tensors."""
+"""TorchScript's ops on numbers, strings, lists and dicts (of tensors too) as Python functions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last,
 
 
 def as_dtype(x: Any) -> Any:
-    """TorchScript numbers element types; so the type of a number, and anything else as it is."""
+    """The dtype for TorchScript's number of it; anything else unchanged."""
     return _DTYPES[x] if isinstance(x, int) else x
 
 
 def as_format(x: Any) -> Any:
-    """As :func:`as_dtype`, of memory formats."""
+    """:func:`as_dtype` for memory formats."""
     return _FORMATS[x] if isinstance(x, int) else x
 
 
 def as_layout(x: Any) -> Any:
-    """As :func:`as_dtype`, of layouts."""
+    """:func:`as_dtype` for layouts."""
     return torch.strided if isinstance(x, int) else x
 
 
@@ -44,7 +44,7 @@ def _print(*values: Any) -> None:
     print(*values)
 
 
-_ANY: dict[str, Callable[..., Any]] = {  # whatever they are given
+_ANY: dict[str, Callable[..., Any]] = {  # for operands of any type
     "aten::Int": int,
     "aten::Float": float,
     "aten::Bool": bool,
@@ -132,7 +132,7 @@ def _delete(values: Any, key: Any) -> None:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method by its name, which Dynamo follows where it does not follow ``str.upper``."""
+    """A method by name; Dynamo traces this where it does not trace ``str.upper``."""
     return lambda values, *more: getattr(values, name)(*more)
 
 
@@ -167,7 +167,7 @@ _DICTS: dict[str, Callable[..., Any]] = {
 
 
 def _search(name: str) -> Callable[..., Any]:
-    """A method of text that looks at a part of it: an end of -1 is the text's."""
+    """A string search method with optional bounds: an end of -1 means the string's end."""
     return lambda text, what, begin=0, end=-1: getattr(text, name)(what, begin, len(text) if end == -1 else end)
 
 
@@ -187,9 +187,9 @@ _BY_TYPE = {"ListType": _LISTS, "DictType": _DICTS, "StringType": _TEXT, "Tensor
 
 
 def python_of(kind: str, types: Sequence[str], tensors: bool) -> Callable[..., Any] | None:
-    """The function of Python that the op ``kind`` is; None for one of ATen's on tensors.
+    """The Python function of the op ``kind``; None for one of ATen's ops on tensors.
 
-    ``types``: the kinds of the operands' types. ``tensors``: whether some of them are tensors, or hold some.
+    ``types``: the kinds of the operands' types. ``tensors``: whether some of them are or contain tensors.
     """
     short = kind.split("::")[1]
     found = _ANY.get(kind) or _BY_TYPE.get(types[0] if types else "", {}).get(short)

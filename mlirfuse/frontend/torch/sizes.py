@@ -1,8 +1,7 @@
-"""torch's symbolic sizes as ours: what a ``SymInt`` says over its ``ShapeEnv`` becomes a polynomial over the same
-symbols.
+"""Converts torch's symbolic sizes: a ``SymInt`` over its ``ShapeEnv`` becomes a polynomial over the same symbols.
 
-Nothing here asks torch for the value of a size: ``int(s)`` and ``bool(s == 3)`` would add a guard to the graph, and a
-recompile for other sizes.
+Nothing here asks torch for a size's value: ``int(s)`` and ``bool(s == 3)`` would add a guard, and cause recompilation
+for other sizes.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from mlirfuse.ir.sizes import Size
 
 
 class OpaqueSize(Exception):
-    """A size that only the values of tensors tell (unbacked), or that polynomials, ``//``, ``%``, max and min do not
+    """An unbacked size, known only from tensors' values, or one that polynomials, ``//``, ``%``, max and min cannot
     express."""
 
 
 def size(value: Any) -> Size:
-    """A size of a fake tensor as ours. Raises :class:`OpaqueSize`."""
+    """A size of a fake tensor as the IR's. Raises :class:`OpaqueSize`."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
         return value
     if isinstance(value, torch.SymInt):
         return of_expr(value.node.expr)
-    raise OpaqueSize(f"{value} is no size")
+    raise OpaqueSize(f"{value} is not a size")
 
 
 def shape(values) -> tuple[Size, ...]:
-    """The sizes of a fake tensor's shape or strides. Raises :class:`OpaqueSize`."""
+    """A fake tensor's shape or strides as the IR's sizes. Raises :class:`OpaqueSize`."""
     return tuple([n if type(n) is int else size(n) for n in values])
 
 
 @functools.lru_cache(maxsize=65536)
 def of_expr(expr: sympy.Expr) -> Size:
-    """A sympy expression over a ``ShapeEnv``'s symbols. Raises :class:`OpaqueSize`."""
+    """A sympy expression over a ``ShapeEnv``'s symbols as the IR's size. Raises :class:`OpaqueSize`."""
     if isinstance(expr, sympy.Integer):
         return int(expr)
     if isinstance(expr, sympy.Symbol):
@@ -69,12 +68,12 @@ def of_expr(expr: sympy.Expr) -> Size:
     if name in ("Max", "Min"):
         function = sz.maximum if name == "Max" else sz.minimum
         return functools.reduce(function, parts)
-    raise OpaqueSize(f"{expr} has no counterpart among sizes")
+    raise OpaqueSize(f"{expr} cannot be expressed as a size")
 
 
 def known(relation: Callable[[Any, Any], Any], a: Size, b: Size, fakes: Iterable[Any]) -> bool:
-    """Whether ``relation`` of two sizes, an operator's function, holds by the guards of the ``ShapeEnv`` of ``fakes``:
-    the tensors and numbers in which the symbols occur. Adds no guard."""
+    """Whether ``relation`` of two sizes, an operator's function, follows from the guards of the ``ShapeEnv`` of
+    ``fakes``: tensors and numbers with the sizes' symbols. Adds no guard."""
     if isinstance(a, int) and isinstance(b, int):
         return bool(relation(a, b))
     numbers = [n for fake in fakes for n in (_sizes_of(fake) if isinstance(fake, torch.Tensor) else [fake])]
@@ -84,7 +83,7 @@ def known(relation: Callable[[Any, Any], Any], a: Size, b: Size, fakes: Iterable
             names.setdefault(found.name, n.node.shape_env.create_symintnode(found, hint=None))
     try:
         return statically_known_true(relation(*(eval(str(x), names) for x in (a, b))))
-    except NameError:  # a symbol of other tensors
+    except NameError:  # a symbol of tensors not among ``fakes``
         return False
 
 
@@ -93,8 +92,7 @@ def _sizes_of(fake: torch.Tensor) -> list[Any]:
 
 
 def hint(value: Any) -> int:
-    """A value of a size to decide orders by: that of the call it was traced for. Adds no guard. Raises
-    :class:`OpaqueSize`."""
+    """A size's value in the traced call, for heuristics. Adds no guard. Raises :class:`OpaqueSize`."""
     if isinstance(value, int):
         return value
     found = value.node.hint if isinstance(value, torch.SymInt) and value.node.has_hint() else None
@@ -103,15 +101,15 @@ def hint(value: Any) -> int:
     return int(found)
 
 
-def hinted(reported: dict[str, str], inputs: list) -> dict[str, int]:
-    """The sizes of the call that a graph was traced for. ``reported``: for each symbol Python over the list of inputs,
-    ``args``; ``inputs``: the fake ones. Symbols without a value are left out."""
+def hinted(symbols: dict[str, str], inputs: list) -> dict[str, int]:
+    """The symbols' values in the traced call. ``symbols``: each symbol as a Python expression over the list of inputs,
+    ``args``; ``inputs``: the fake ones. Omits symbols without a value."""
     shaped = [_Hinted([_known(n) for n in v.shape]) if isinstance(v, torch.Tensor) else _known(v) for v in inputs]
     out = {}
-    for name, source in reported.items():
+    for name, source in symbols.items():
         try:
             out[name] = int(eval(source, {"args": shaped}))
-        except TypeError:  # of an input without a value
+        except TypeError:  # an input without a value
             continue
     return out
 
@@ -128,14 +126,14 @@ def _known(value: Any) -> int | None:
 
 
 def concrete(given: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """Arguments of a call as eager takes them: what ``tensor`` gives for fake tensors, hints for symbolic integers.
-    Raises :class:`OpaqueSize` for other symbols."""
+    """Arguments of a call for eager: ``tensor`` converts fake tensors, hints replace symbolic integers. Raises
+    :class:`OpaqueSize` for other symbols."""
     if isinstance(given, torch.Tensor):
         return tensor(given)
     if isinstance(given, torch.SymInt):
         return hint(given)
     if isinstance(given, (torch.SymFloat, torch.SymBool)):
-        raise OpaqueSize(f"{given} is no size")
+        raise OpaqueSize(f"{given} is not a size")
     if isinstance(given, Mapping):
         return {name: concrete(x, tensor) for name, x in given.items()}
     if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own

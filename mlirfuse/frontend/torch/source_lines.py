@@ -1,4 +1,4 @@
-"""Where in the user's program a node of a traced graph comes from."""
+"""The user's source line of a node in a traced graph."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.fx import Node
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['\w+'\]|^self\b")
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
-_FAR = 8  # nodes from which one without a place of its own takes that of its inputs
+_FAR = 8  # how many nodes back to search for a source line
 
 
 def user_line(node: Node | None) -> tuple[str, int] | None:
-    """File and line of the innermost frame of a node's stack trace that is not torch's. Where nothing is left, as in a
-    model made of torch's own modules, the module's name and line 0."""
+    """File and line of the innermost frame of a node's stack trace outside torch. If there is none, as in a model of
+    torch's own modules, the module's name and line 0."""
     for _ in range(_FAR):
         if node is None:
             return None
@@ -37,7 +37,7 @@ def _line(trace: str) -> tuple[str, int] | None:
 
 
 def _module(node: Node) -> tuple[str, int] | None:
-    """The innermost module that called the op, or whose op this is a gradient of: ``layers.0 (Linear)``."""
+    """The innermost module that called the op, or whose op this is the gradient of: ``layers.0 (Linear)``."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return None
@@ -47,7 +47,7 @@ def _module(node: Node) -> tuple[str, int] | None:
 
 @functools.lru_cache(maxsize=4096)
 def module_name(path: str, kind: Any) -> str:
-    """A module by the path that Dynamo gives it, such as ``L['self'].layers[0]``, and its class."""
+    """A readable module name from Dynamo's path, such as ``L['self'].layers[0]``, and its class."""
     path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
     path = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", _ROOT.sub("", path)).strip(".")
     name = getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]

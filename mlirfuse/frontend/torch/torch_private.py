@@ -1,8 +1,8 @@
-"""All that the back end uses of torch's private modules: nothing else here imports one.
+"""All uses of torch's private modules: no other file imports one.
 
-Each name stands in :data:`NAMES` with what happens where torch lacks it; all were tested with the releases
-:data:`TESTED`. Nothing of torch's is assigned to. A name without another way is an object whose use raises
-:class:`Missing`, which the back end's fallback catches: the graph runs as in eager.
+:data:`NAMES` lists each name with the fallback where torch lacks it; the releases :data:`TESTED` were tested. Nothing
+in torch is patched. A name without a fallback is an object whose use raises :class:`Missing`, which the back end's
+fallback catches: the graph runs in eager.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 class Name(NamedTuple):
-    """``name`` of the module ``where``. ``takes``: parameters that it is called with by name. ``instead``: what happens
-    where it is missing. ``found``: whether it is there, as ``takes`` says."""
+    """``name`` in the module ``where``. ``takes``: keyword parameters that it must accept. ``instead``: the fallback's
+    effect. ``found``: whether the name exists with these parameters."""
 
     where: str
     name: str
@@ -33,16 +33,16 @@ class Name(NamedTuple):
 
 
 class Missing(Exception):
-    """A name of torch's that this release lacks."""
+    """This release of torch lacks a private name."""
 
 
 NAMES: list[Name] = []
-LATE: list[_Late] = []  # those that come to :data:`NAMES` once they are used
+LATE: list[_Late] = []  # names that are looked up, and added to :data:`NAMES`, on first use
 _GRAPH = "graphs run as in eager"
 
 
 class _Missing:
-    """Stands for what is missing, where there is no other way."""
+    """A placeholder for a missing name without a fallback."""
 
     def __init__(self, name: str):
         self._name = name
@@ -60,8 +60,8 @@ _NONE = object()
 
 
 def _use(where: str, name: str, *takes: str, missing: Any = _NONE, instead: str = _GRAPH) -> Any:
-    """``name``, which may have dots, of the module ``where``; ``missing`` where it is not there, or lacks a parameter
-    of ``takes``."""
+    """``name`` (a dotted path) in the module ``where``; ``missing`` where it does not exist or lacks a parameter of
+    ``takes``."""
     try:
         found = functools.reduce(getattr, name.split("."), importlib.import_module(where))
         fits = _takes(found, takes)
@@ -74,7 +74,7 @@ def _use(where: str, name: str, *takes: str, missing: Any = _NONE, instead: str 
 
 
 class _Late:
-    """A function of a module that is imported as it is called."""
+    """A function whose module is imported on the first call."""
 
     def __init__(self, where: str, name: str, *takes: str, instead: str):
         self.given = where, name, *takes
@@ -83,7 +83,7 @@ class _Late:
 
     @functools.cached_property
     def found(self) -> Any:
-        """The function itself."""
+        """The function, imported."""
         return _use(*self.given, instead=self.instead)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,19 +100,19 @@ def _takes(found: Any, names: tuple[str, ...]) -> bool:
 
 @functools.cache
 def warn_of_untested() -> None:
-    """One warning where this release of torch was not tested."""
+    """Warns once if this release of torch was not tested."""
     release = ".".join(torch.__version__.split(".")[:2])
     if release in TESTED:
         return
     missing = [f"{n.where}.{n.name} ({n.instead})" for n in NAMES if not n.found]
-    unused = f"not used, since it lacks them: {', '.join(missing)}" if missing else "it has all names that are used"
+    unused = f"disabled, since it lacks them: {', '.join(missing)}" if missing else "it has all required names"
     warn(
-        f"mlirfuse was tested with torch {TESTED[0]} to {TESTED[-1]}, and not with {torch.__version__}: {unused}. "
+        f"mlirfuse was tested with torch {TESTED[0]} to {TESTED[-1]}, not with {torch.__version__}: {unused}. "
         "Graphs that do not compile run as in eager, with a warning"
     )
 
 
-# ---- kinds of objects
+# ---- types of objects
 
 OpOverload = _use("torch._ops", "OpOverload")
 OpOverloadPacket = _use("torch._ops", "OpOverloadPacket")
@@ -201,13 +201,13 @@ _symbol_is_type = _use("torch.utils._sympy.symbol", "symbol_is_type")
 
 
 def forward_metadata() -> Any:
-    """What AOTAutograd knows of the forward that this thread compiles; None outside."""
+    """AOTAutograd's metadata of the forward that this thread compiles; None outside."""
     context = TracingContext.try_get()
     return None if context is None else getattr(context, "fw_metadata", None)
 
 
 def specialized_floats() -> bool:
-    """Whether what Dynamo traces holds for some values of a dynamic float only."""
+    """Whether the current trace is specialized to some values of a dynamic float."""
     context = TracingContext.try_get()
     env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
     guards = [] if env is None else env.guards
@@ -215,10 +215,10 @@ def specialized_floats() -> bool:
 
 
 def empty_donated_indices() -> None:
-    """Tells AOTAutograd that no input of the backward that this thread compiles is donated."""
+    """Clears AOTAutograd's list of donated inputs of the backward that this thread compiles."""
     indices = getattr(forward_metadata(), "bw_donated_idxs", None)
     if indices:
-        indices.clear()  # this list: the metadata that is looked at later may be another object with the same
+        indices.clear()  # clears it in place: AOTAutograd may share it between metadata objects
 
 
 # ---- logs
@@ -238,12 +238,12 @@ trace_structured = _use(
 
 
 def traced() -> bool:
-    """Whether structured traces are written, or torch has not yet looked whether they are."""
+    """Whether structured traces are written, or torch has not decided that yet."""
     return bool(_trace_log is not None and _trace_log.handlers)
 
 
 def logged(lazy: bool) -> bool:
-    """Whether somebody reads torch's logs. ``lazy``: a handler that has no folder yet reads nothing."""
+    """Whether torch's logs are enabled. ``lazy``: ignore a handler that has no folder yet."""
     if _trace_log is None or _log_state is None or _LazyTraceHandler is None:
         return True
     read = any(not (lazy and isinstance(handler, _LazyTraceHandler)) for handler in _trace_log.handlers)
@@ -298,12 +298,12 @@ _described = [
 
 
 def saved_for_backward(index: int, unchecked: bool) -> Any:
-    """AOTAutograd's description of the value that is saved as the one with this ``index``."""
+    """AOTAutograd's description of the saved value with this ``index``."""
     return _described[unchecked](index)
 
 
 def memory_budgets(module: torch.fx.GraphModule) -> Iterator[float | None]:
-    """Of each op of ``module``, subgraphs included, the memory budget that a region around it sets."""
+    """For each op of ``module``, subgraphs included, the memory budget that an enclosing region sets."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
@@ -325,7 +325,7 @@ artifacts = _use("torch.compiler", "_cache", missing=None, instead="no artifacts
 
 
 def has_cache() -> bool:
-    """Whether AOTAutograd's cache takes what is compiled here."""
+    """Whether AOTAutograd's cache is enabled and supports this back end."""
     names = ("SerializableAOTDispatchCompiler", "OutputCode", "BypassAOTAutogradCache")
     return all(n.found for n in NAMES if n.name in names)
 

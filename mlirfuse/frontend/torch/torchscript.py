@@ -1,5 +1,5 @@
-"""TorchScript as Python: the graph of a ``ScriptModule`` or ``ScriptFunction`` written as a Python function over ATen
-ops, which Dynamo and AOTAutograd trace like any other. ``prim::If`` is an ``if``, ``prim::Loop`` a ``for``.
+"""Translates TorchScript to Python: the graph of a ``ScriptModule`` or ``ScriptFunction`` becomes a Python function
+over ATen ops, which Dynamo and AOTAutograd trace like any other. ``prim::If`` is an ``if``, ``prim::Loop`` a ``for``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"ScalarType": as_dtype, "Memory
 
 
 def _named_tuple(kind: str) -> Any:
-    """The class of a named tuple that a script was made with, where this process has it."""
+    """The class of a script's named tuple, if this process has it."""
     module, _, name = kind.removeprefix("__torch__.").rpartition(".")
     found = getattr(sys.modules.get(module), name, None) if kind.startswith("__torch__.") else None
     return found if hasattr(found, "_fields") else None
 
 
 class FromScript(nn.Module):
-    """A ``ScriptModule`` as a module of Python: the same parameters, buffers, names and storage; its ``forward`` is the
-    graph, which asks ``training`` as the script does."""
+    """A ``ScriptModule`` as a Python module with the same parameters, buffers, names and storage; its ``forward`` is
+    the translated graph, which reads ``training`` as the script does."""
 
     def __init__(self, script: torch.jit.ScriptModule):
         super().__init__()
@@ -39,13 +39,13 @@ class FromScript(nn.Module):
             self.register_parameter(name, kept)
         for name, value in script.named_buffers(recurse=False):
             self.register_buffer(name, value)
-        self.training = getattr(script, "training", False)  # a frozen one has no modes
+        self.training = getattr(script, "training", False)  # a frozen module has no training mode
 
 
 def from_torchscript(script: Any) -> Any:
-    """An ``nn.Module`` of a ``ScriptModule``, also of a loaded one; a function of a ``ScriptFunction``.
+    """Converts a ``ScriptModule``, also a loaded one, to an ``nn.Module``; a ``ScriptFunction`` to a function.
 
-    Raises :class:`UnsupportedError` for an op of TorchScript that has no counterpart here.
+    Raises :class:`UnsupportedError` for unsupported TorchScript ops.
     """
     if isinstance(script, torch.jit.ScriptFunction):
         return _Source(script.graph, script.schema, None, None).function(script.name)
@@ -59,7 +59,7 @@ def from_torchscript(script: Any) -> Any:
 
 
 class _Source:
-    """The Python source of a graph. ``script`` and ``module``: the module it belongs to, and what stands for it."""
+    """The Python source of a graph. ``script`` and ``module``: the script module it belongs to, and its translation."""
 
     def __init__(self, graph: Any, schema: Any, script: Any, module: nn.Module | None):
         graph = graph.copy()
@@ -68,8 +68,8 @@ class _Source:
         self.graph = graph
         self.names: dict[str, str] = {}
         self.scope: dict[str, Any] = {}
-        self.objects: dict[str, tuple[Any, Any]] = {}  # of values that are modules: the script's and ours
-        self.numbers: set[str] = set()  # values that a trace made tensors of
+        self.objects: dict[str, tuple[Any, Any]] = {}  # modules: (the script's, its translation)
+        self.numbers: set[str] = set()  # numbers that tracing turned into tensors
         self.no_grads: set[str] = set()  # names that hold the mode around a ``with torch.no_grad()``
         inputs = list(graph.inputs())
         if module is not None:
@@ -87,7 +87,7 @@ class _Source:
     # ---- names
 
     def argument(self, value: Any, declared: Any) -> str:
-        """A parameter, by which it may be given too."""
+        """A parameter declaration with its default."""
         name = declared.name
         if name.isidentifier() and not keyword.iskeyword(name) and name not in self.names.values():
             self.names[value.debugName()] = name
@@ -126,12 +126,12 @@ class _Source:
         if function is not None:
             if kind == "prim::NumToTensor" or (not tensors and any(v.debugName() in self.numbers for v in inputs)):
                 self.numbers.update(v.debugName() for v in node.outputs())
-            whole = kind == "aten::pow" and node.output().type().kind() == "FloatType"  # of whole numbers, too
+            whole = kind == "aten::pow" and node.output().type().kind() == "FloatType"  # also of ints
             text = f"{self.bound(function)}({', '.join(given)})"
             return f"float({text})" if whole else text
         space, short = kind.split("::")
         if node.schema() == "(no schema)" or space not in ("aten", "torchvision", "prims"):
-            raise UnsupportedError(f"TorchScript's {kind} is not taken: {str(node).strip()}")
+            raise UnsupportedError(f"TorchScript's {kind} is not supported: {str(node).strip()}")
         schema = parse_schema(node.schema())
         packet = getattr(getattr(torch.ops, space), short)
         function = getattr(packet, schema.overload_name or "default")
@@ -164,7 +164,7 @@ class _Source:
 
     def _createobject(self, node: Any, given: list[str], created: list[str]) -> list[str]:
         if not str(node.output().type()).endswith(".grad_mode.no_grad"):
-            raise UnsupportedError(f"TorchScript's own classes are not taken: {str(node).strip()}")
+            raise UnsupportedError(f"TorchScript's own classes are not supported: {str(node).strip()}")
         self.no_grads.add(created[0])
         return []
 

@@ -1,5 +1,5 @@
-"""What torch's logs get of each graph: with ``TORCH_LOGS="mlirfuse"`` the tables of ``explain``, with ``"+mlirfuse"``
-the graph at two levels too. Structured traces (``TORCH_TRACE``, for tlparse) have all three as artifacts."""
+"""Output to torch's logs: with ``TORCH_LOGS="mlirfuse"`` each graph's tables of ``explain``, with ``"+mlirfuse"`` also
+the graph at two levels. Structured traces (``TORCH_TRACE``, for tlparse) get all three as artifacts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ log = logging.getLogger("mlirfuse")
 
 
 def graph(which: str, level: str, given: Graph) -> None:
-    """``given`` as MLIR, after the passes that lead to ``level``."""
+    """Logs ``given`` as MLIR at ``level``."""
     _reported(which, level, logging.DEBUG, lambda: _text(given))
 
 
 def _text(given: Graph) -> str:
-    """MLIR, or why there is none: results of torch's ops that are no tensors of ours have no type in it."""
+    """The MLIR text, or a comment with the error: non-tensor results of extern ops have no MLIR type."""
     try:
         return fusion.to_text(given)
-    except Exception as error:  # whoever looks on stops nothing
+    except Exception as error:  # logging must not stop compilation
         return f"// {type(error).__name__}: {error}"
 
 
 def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
-    """The tables of ``explain``."""
-    from mlirfuse.frontend.torch.description import described  # drawing is imported where somebody looks
+    """Logs the tables of ``explain``."""
+    from mlirfuse.frontend.torch.description import described  # lazy: imports drawing
 
     _reported(which, "explain", logging.INFO, lambda: str(described(which, lowered, host)))
 

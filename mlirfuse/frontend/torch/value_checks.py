@@ -1,7 +1,7 @@
-"""Checks of tensors' values that eager makes on the CPU and torch's decompositions leave out.
+"""Checks of tensor values that eager makes on the CPU and torch's decompositions omit.
 
-``mlirfuse::checked(x, holds, message)`` is ``x``, and a RuntimeError of the call where ``holds`` is false somewhere,
-such as for probabilities outside of [0, 1]. The kernel that reads ``x`` checks it on the way.
+``mlirfuse::checked(x, holds, message)`` returns ``x``, and makes the call raise RuntimeError where ``holds`` is false
+anywhere, e.g. for probabilities outside [0, 1]. The kernel that reads ``x`` runs the check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _library.define("checked(Tensor x, Tensor holds, str message) -> Tensor")
 
 
 def _checked(x: torch.Tensor, holds: torch.Tensor, message: str) -> torch.Tensor:
-    assert_async(holds.all(), message)  # on a CPU a RuntimeError at once; traced without a branch
+    assert_async(holds.all(), message)  # raises RuntimeError at once on a CPU; traced without a branch
     return x.clone()
 
 
@@ -37,7 +37,7 @@ CHECKED = torch.ops.mlirfuse.checked.default
 
 
 def _probabilities(x: torch.Tensor, message: str) -> torch.Tensor:
-    """``x``, whose elements are in [0, 1]; on a GPU they are not looked at."""
+    """``x`` with a check that its elements are in [0, 1]; unchecked on a GPU."""
     return CHECKED(x, (x >= 0) & (x <= 1), message) if x.device.type == "cpu" else x
 
 

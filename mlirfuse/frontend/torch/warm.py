@@ -1,8 +1,8 @@
-"""Warm start: a process whose graphs are in AOTAutograd's cache on disk calls none of our compilers.
+"""Warm start: a process whose graphs are in AOTAutograd's disk cache does not call this back end's compilers.
 
-The cache is torch's: its key is Dynamo's graph, the sizes' guards, torch's version and settings; :func:`_tag` adds
-ours. What an entry keeps of a graph is the :class:`Lowered` after all passes, some kilobytes; code of kernels lies in
-our own cache. ``torch.compiler.save_cache_artifacts`` takes both along.
+The cache and its key (Dynamo's graph, size guards, torch's version and settings) are torch's; :func:`_tag` adds this
+back end's part. An entry stores the :class:`Lowered` after all passes, a few kilobytes; kernel code is in this back
+end's own cache. ``torch.compiler.save_cache_artifacts`` saves both.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from mlirfuse.frontend.torch.torch_private import functorch_config as functorch
 from mlirfuse.ir.flat import flat, graph_of
 from mlirfuse.runtime import cache, events
 
-_DIGEST = 32  # bytes of a checksum in front of what is kept
+_DIGEST = 32  # bytes of the checksum at the start of an entry
 
 
 class Compiled(OutputCode):
-    """A graph that ``run`` runs; None for ``lowered``: it runs op by op, and is not kept. ``module``: the graph as it
-    was traced."""
+    """A compiled graph, run by ``run``. ``lowered``: None for a graph that runs op by op, which is not cached.
+    ``module``: the traced graph."""
 
     def __init__(self, run: Boxed, lowered: Lowered | None, which: str, options: Options,
                  module: GraphModule | None = None):  # fmt: skip
@@ -59,7 +59,7 @@ class Compiled(OutputCode):
         return self.run(inputs)  # type: ignore[misc, arg-type]
 
     def prepare_for_serialization(self) -> None:
-        """Keeps what a process needs to run the graph. Raises ``BypassAOTAutogradCache`` where that cannot be."""
+        """Serializes the graph for the cache. Raises ``BypassAOTAutogradCache`` where that is impossible."""
         if self.lowered is None:
             raise BypassAOTAutogradCache(f"the {self._which} graph runs op by op")
         try:
@@ -72,12 +72,12 @@ class Compiled(OutputCode):
 
     @gc_control.gc_disabled()
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """Makes what runs the graph of what was kept. Raises ValueError where that is damaged."""
+        """Rebuilds ``run`` from a cache entry. Raises ValueError where the entry is damaged."""
         if self.run is not None:
             return
         digest, body = self._kept[:_DIGEST], self._kept[_DIGEST:]
         if hashlib.sha256(body).digest() != digest:
-            raise ValueError("a damaged entry of the cache")
+            raise ValueError("a damaged cache entry")
         with disable_current_modes():
             lowered, module = _unpickled(body)
         failure_reports.calls_outside(lowered, self._which, self._options)
@@ -86,18 +86,18 @@ class Compiled(OutputCode):
         self.run = eager.where_transformed(run, lambda: eager.unpacked(module), self._which)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There is none."""
+        """No Triton kernels to restore."""
 
 
 @contextlib.contextmanager
 def start(options: Options) -> Iterator[bool]:
-    """Inside, AOTAutograd looks graphs up in its cache and keeps them, where caches are on; says whether they are."""
+    """A context in which AOTAutograd reads and writes its cache, where caches are enabled; yields whether they are."""
     on = cache.enabled() and not config.dump and not torch.compiler.config.force_disable_caches
     if not (on and has_cache() and functorch.enable_autograd_cache):
         yield False
         return
     _take_along()
-    # An entry is written once the backward is compiled, which has to be here, where these settings are.
+    # An entry is written once the backward is compiled: force that inside this context's settings.
     with (
         functorch.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
         torch.compiler.config.patch(cache_key_tag=f"{torch.compiler.config.cache_key_tag}{_tag(options)}"),
@@ -106,12 +106,12 @@ def start(options: Options) -> Iterator[bool]:
 
 
 def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
-    """``compiler`` as AOTAutograd takes one whose results it may keep."""
+    """``compiler`` wrapped so that AOTAutograd may cache its results."""
     return SerializableAOTDispatchCompiler(Compiled, compiler)
 
 
 def _tag(options: Options) -> str:
-    """What decides what is compiled, beside what torch's key has."""
+    """This back end's part of the cache key: everything that affects compilation and is not in torch's key."""
     attention = [
         getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math", "cudnn")
     ]
@@ -124,7 +124,7 @@ def _tag(options: Options) -> str:
     return f"mlirfuse {cache.sources()} {facts}"
 
 
-# ---- what is written
+# ---- serialization
 
 
 class _Pickler(pickle.Pickler):
@@ -134,7 +134,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, OpOverload):
             return _overload, tuple(str(obj).rsplit(".", 2))
         if isinstance(obj, HigherOrderOperator):
-            if not obj.cacheable() or "triton" in obj.name():  # those name kernels by numbers of their process
+            if not obj.cacheable() or "triton" in obj.name():  # those name kernels by process-local numbers
                 raise pickle.PicklingError(f"{obj.name()} belongs to its process")
             return _higher_order, (obj.name(),)
         return NotImplemented
@@ -163,15 +163,15 @@ def _unpickled(body: bytes) -> tuple[Lowered, bytes | None]:
 
 
 class Code(artifacts.CacheArtifact if artifacts is not None else object):  # type: ignore[misc]
-    """An entry of our own cache, code of kernels."""
+    """A kernel code entry of this back end's cache, as a cache artifact."""
 
     def populate_cache(self) -> None:
-        """Puts the entry into this machine's cache."""
+        """Writes the entry into this machine's cache."""
         cache.store(self.key, self.content)
 
     @staticmethod
     def type() -> str:
-        """The name of this kind among the artifacts."""
+        """The artifact type's name."""
         return "mlirfuse"
 
 
@@ -181,7 +181,7 @@ if artifacts is not None:
 
 @functools.cache
 def _take_along() -> None:
-    """From now on, entries of our cache that are read or written go with torch's artifacts."""
+    """Records entries of the kernel cache that are read or written among torch's artifacts."""
 
     if artifacts is None:
         return

@@ -1,2 +1,2 @@
-"""Functions with loops, on arrays of a GPU: the loops stay Python's, and each stretch of statements between their jumps
-is compiled once, whatever the trip counts."""
+"""Functions with loops on GPU arrays: control flow stays in Python, and each straight-line region between jumps is
+compiled once, whatever the trip counts."""

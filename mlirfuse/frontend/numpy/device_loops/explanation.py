@@ -1,4 +1,4 @@
-"""What becomes of a call whose loops stay Python's, for people."""
+"""Explanations of calls whose loops run in Python around compiled regions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mlirfuse.inspect.shown import Table, Tables
 
 @dataclass
 class RegionRan:
-    """A stretch in one call: its first line and that line's source, how often it ran, how many functions of it are
-    compiled, and how many of its statements there are."""
+    """A region in one call: its first line and that line's source, its number of runs, of compiled functions and of
+    statements."""
 
     line: int
     source: str
@@ -26,15 +26,15 @@ class RegionRan:
 
 
 class DeviceLoopsExplanation(Tables):
-    """One call of a function whose loops stay Python's (:mod:`mlirfuse.frontend.numpy.device_loops`): its ``regions``
-    in the source's order, and ``seconds`` of the whole call on the host."""
+    """One call of a function whose loops run in Python (:mod:`mlirfuse.frontend.numpy.device_loops`): its ``regions``
+    in source order, and ``seconds`` of the call on the host."""
 
     def __init__(self, name: str, file: str, regions: list[RegionRan], seconds: float):
         self.name, self.file, self.regions, self.seconds = name, file, regions, seconds
 
     @staticmethod
     def of(name: str, program: DeviceLoopProgram, leaves: list) -> DeviceLoopsExplanation | None:
-        """Of a call that runs twice on copies: to compile, to measure. None where it does not run so."""
+        """Runs the call twice on copies: to compile, to measure. None where it does not run this way."""
         if on_host(leaves):
             return None
         try:
@@ -59,16 +59,16 @@ class DeviceLoopsExplanation(Tables):
         return DeviceLoopsExplanation(name, file, sorted(found, key=lambda s: s.line), seconds)
 
     def summary(self) -> str:
-        """One line: how many functions are compiled, and how often they run."""
+        """One line: the number of compiled functions and of their runs."""
         compiled = sum(region.compiled for region in self.regions)
         return (
-            f"{self.name} runs as Python around {compiled} compiled stretches, which ran {self.launches} times. "
+            f"{self.name} runs as Python around {compiled} compiled regions, which ran {self.launches} times. "
             f"This call took the host {self.seconds * 1e3:.3g} ms"
         )
 
     @property
     def launches(self) -> int:
-        """How often compiled functions ran."""
+        """The number of runs of compiled functions."""
         return sum(region.runs * region.compiled for region in self.regions)
 
     def tables(self) -> list[Table]:

@@ -1,4 +1,4 @@
-"""Calls of a function whose loops stay Python's, around compiled stretches."""
+"""Programs of functions whose loops run in Python around compiled straight-line regions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.runtime import arrays
 
 _PLAIN = (int, float, complex, bool, str, type(None), np.generic)
-_SETTLED = 2  # calls after which arguments are not kept to be given back
+_SETTLED = 2  # calls after which arguments are no longer backed up
 
 
 class ByNumPy:
-    """A function of arrays on the host, torch's too, as one of NumPy's arrays over the same memory: ``fn``."""
+    """A function of host arrays, torch's included, run as a function ``fn`` of NumPy arrays over the same memory."""
 
     def __init__(self, fn: Callable, structure: trees.Tree):
         self.fn, self.structure = fn, structure
@@ -46,10 +46,9 @@ def _as_tensor(value: Any, like: Any) -> Any:
 
 
 class DeviceLoopProgram:
-    """A function for one kind of arguments, whose structure is ``structure``. ``jit`` compiles a stretch, and the
-    function for arrays on the host, whose loops run natively; ``otherwise`` answers the calls if the function cannot
-    run so: ``refused`` is why. ``unrolls``: a trace would be as
-    long as the function runs. Raises :class:`NotSplit`."""
+    """A function for arguments of one structure, with its loops in Python. ``jit`` compiles a region, and the function
+    for host arrays, whose loops run natively; ``otherwise`` runs calls where the function cannot run so: ``refused`` is
+    why. ``unrolls``: a trace would unroll its loops. Raises :class:`NotSplit`."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class DeviceLoopProgram:
         otherwise: Callable[[list], Any],
     ):
         if not isinstance(fn, types.FunctionType):
-            raise NotSplit("no function of Python's")
+            raise NotSplit("not a Python function")
         self.fn, self.structure, self.otherwise = fn, structure, otherwise
         self.refused: str | None = None
         self._by_numpy = ByNumPy(jit(fn), structure)
@@ -77,7 +76,7 @@ class DeviceLoopProgram:
             raise NotSplit(str(error)) from None
 
     def run(self, leaves: list) -> Any:
-        """The result of a call; behind its own leaves come arrays around the function, as in pieces."""
+        """The result of a call; captured arrays may follow its own leaves."""
         leaves = leaves[: self.structure.leaves]
         if on_host(leaves):
             return self._by_numpy.run(leaves)
@@ -89,7 +88,7 @@ class DeviceLoopProgram:
         return self.otherwise(leaves)
 
     def device_loops(self, leaves: list) -> Any:
-        """The result of a call. Raises :class:`NotSplit` in the first calls, with the arguments as they were."""
+        """The result of a call. Raises :class:`NotSplit` in the first calls, with the arguments restored."""
         args, kwargs = self.structure.unflatten(leaves)
         if self._calls >= _SETTLED:
             return self.function(*args, **kwargs)
@@ -109,7 +108,7 @@ class DeviceLoopProgram:
 
 
 def on_host(leaves: Sequence) -> bool:
-    """Whether the arrays are NumPy's, or torch's in memory and of types that NumPy has."""
+    """Whether the arrays are NumPy's, or torch's on the CPU with a dtype that NumPy has."""
     kinds = [(leaf, arrays.framework(leaf)) for leaf in leaves]
     return all(kind in (None, "numpy") or (kind == "torch" and _is_numpys(leaf)) for leaf, kind in kinds)
 
@@ -125,10 +124,10 @@ def _copy(leaf: Any) -> Any:
 
 
 def truth(value: Any) -> bool:
-    """What a test of NumPy's would find."""
+    """The truth of a NumPy or device value, for a test."""
     return bool(to_host(value))
 
 
 def iterated(values: Any) -> Iterator:
-    """What a loop goes over: of an array with one axis numbers, else its rows."""
+    """An iterator for a loop: over numbers of a 1-d array, else over rows."""
     return iter(to_host(values) if arrays.framework(values) and values.ndim < 2 else values)

@@ -1,4 +1,4 @@
-"""A stretch of statements without a jump: what of it computes with arrays is compiled, the rest runs as Python."""
+"""A straight-line region of statements: the parts that compute with arrays are compiled, the rest runs as Python."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from mlirfuse.frontend.numpy.device_loops.rewrite import PERHAPS, names_of, read
 from mlirfuse.frontend.numpy.loops.source import Scope, remade
 from mlirfuse.runtime import arrays
 
-_MANY = 32  # arrays in a list: NumPy makes one of them with less ado
+_MANY = 32  # arrays in a list, from which building one array in NumPy costs less
 _SHAPES = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes"}
 _OF_SHAPES = {"len", "isinstance", "type"}
 _NUMBERS = (int, float, complex, np.number, np.bool_)
 
 
 class NotSplit(Exception):
-    """The function cannot run so."""
+    """The function cannot be split into regions."""
 
 
 # ---- values
 
 
 def kind(value: Any) -> Any:
-    """What a variable holds: an "array" of the device, a "number" there, a "list" or "long list" of them, or what the
-    host has: "host" for numbers, "host list", or the value itself, which the code is compiled for."""
+    """What a variable holds: a device "array", a device "number", a "list" or "long list" of arrays; on the host "host"
+    for numbers, "host list", or the value itself, to which the code specializes."""
     if value is None or isinstance(value, _NUMBERS):
         return "host"
     if _on_device(value):
@@ -66,7 +66,7 @@ def _on_device(value: Any) -> bool:
 
 
 def to_host(value: Any) -> Any:
-    """NumPy's value for one of the device: a number for an array without axes."""
+    """A device value as NumPy's; a 0-d array as a number."""
     if _on_device(value):
         return arrays.to_numpy(value)[()]
     if isinstance(value, (list, tuple, dict)):
@@ -77,14 +77,14 @@ def to_host(value: Any) -> Any:
 
 
 def _shape_of(value: Any) -> Any:
-    """An array of NumPy's with the type and shape of one of the device, and no memory."""
+    """A NumPy array with a device array's dtype and shape, and no memory."""
     if not _on_device(value):
         return value
     return np.broadcast_to(np.empty((), spec_of(value).dtype.numpy), tuple(value.shape))
 
 
 def _owned(value: Any, like: Callable[[], Any], known: dict[int, Any]) -> Any:
-    """Arrays of NumPy's as ones of the device."""
+    """NumPy arrays converted to device arrays."""
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.kind not in "biufc":
             raise NotSplit(f"an array of {value.dtype}")
@@ -104,7 +104,7 @@ def _owned(value: Any, like: Callable[[], Any], known: dict[int, Any]) -> Any:
 
 
 def _uses(node: ast.AST) -> dict[str, set[str]]:
-    """By name, how a statement uses it: its "shape", its "value" on the host, or the "array"."""
+    """For each name, how a statement uses it: its "shape", its "value" on the host, or the "array"."""
     found: dict[str, set[str]] = {}
 
     def use(part: ast.AST, how: str) -> None:
@@ -132,7 +132,7 @@ def _uses(node: ast.AST) -> dict[str, set[str]]:
 
 
 def _moves(node: ast.stmt) -> bool:
-    """Whether it gives values other names and computes nothing."""
+    """Whether a statement only renames values."""
 
     def names(part: ast.expr) -> bool:
         return all(isinstance(x, ast.Name) for x in (part.elts if isinstance(part, (ast.Tuple, ast.List)) else [part]))
@@ -141,8 +141,8 @@ def _moves(node: ast.stmt) -> bool:
 
 
 class _HostParts(ast.NodeTransformer):
-    """Takes out of a statement what Python computes of the host's values alone, calls and attributes, and what it finds
-    in lists: ``before``."""
+    """Moves subexpressions that Python computes from host values alone, calls, attributes and list lookups, out of a
+    statement into ``before``."""
 
     def __init__(self, of_arrays: Callable[[ast.AST], bool], lists: set[str], local: set[str], name: Callable[[], str]):
         self.of_arrays, self.lists, self.local, self.name = of_arrays, lists, local, name
@@ -158,7 +158,7 @@ class _HostParts(ast.NodeTransformer):
             created = ast.Assign([ast.Name(name, ast.Store())], node)  # type: ignore[arg-type]
             self.before.append(ast.fix_missing_locations(ast.copy_location(created, node)))
             return ast.copy_location(ast.Name(name, ast.Load()), node)
-        if isinstance(node, ast.Call):  # what is called stays
+        if isinstance(node, ast.Call):  # the callee stays
             node.args = [self.visit(arg) for arg in node.args]  # type: ignore[misc]
             node.keywords = [self.visit(keyword) for keyword in node.keywords]  # type: ignore[misc]
             if isinstance(node.func, ast.Attribute):
@@ -167,7 +167,7 @@ class _HostParts(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _found(self, node: ast.AST) -> bool:
-        """Whether it is what a list has at some place."""
+        """Whether it looks up an element of a list."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return False
         return node.value.id in self.lists and not self.of_arrays(node.slice)
@@ -186,7 +186,7 @@ class _HostParts(ast.NodeTransformer):
 
 @dataclass
 class _Step:
-    """Statements as a function of the variables ``reads`` that gives those of ``gives``."""
+    """Statements as a function from the variables ``reads`` to those of ``gives``."""
 
     function: Callable[..., tuple]
     reads: list[str]
@@ -205,7 +205,7 @@ class _Step:
 
 @dataclass
 class _OnHost(_Step):
-    """Runs as Python. ``how``: by name, what of an array it is given."""
+    """Statements that run as Python. ``how``: by name, what they need of an array."""
 
     how: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
 
@@ -226,11 +226,11 @@ def _like(env: dict[str, Any]) -> Any:
     for value in env.values():
         if _on_device(value):
             return value
-    raise NotSplit("no array is left to tell the device")
+    raise NotSplit("no array determines the device")
 
 
 class _Compiled(_Step):
-    """A group of statements, compiled for each of the kinds of the ``opened`` names, which Python assigns before."""
+    """A group of statements, compiled per kinds of the ``opened`` names, which Python assigns before."""
 
     def __init__(self, region: Region, body: list[ast.stmt], kinds: dict[str, Any], opened: set[str], gives: list[str]):
         reads = region.variables(read_before_assigned(body))
@@ -257,18 +257,18 @@ class _Compiled(_Step):
 
 
 class _Group:
-    """Statements of arrays in a row, while they are gathered."""
+    """Consecutive statements with arrays, while they are collected."""
 
     def __init__(self, region: Region, kinds: dict[str, Any]):
         self.region, self.kinds = region, kinds
         self.body: list[ast.stmt] = []
         self.before: list[ast.stmt] = []
         self._assigned: set[str] = set()
-        self._opened: set[str] = set()  # what Python assigns before: what it is, is not known yet
-        self.in_two: list = []  # statements for one that was not taken, as the first ones' results have to be known
+        self._opened: set[str] = set()  # names that Python assigns before; their kinds are not known yet
+        self.in_two: list = []  # a rejected statement split in two, as the first results must be known
 
     def takes(self, node: ast.stmt) -> bool:
-        """Whether a statement belongs to it, which it then has."""
+        """Adds a statement to the group, if it belongs there; whether it does."""
         read, written = set(names_of([node], ast.Load)), set(names_of([node], ast.Store))
         if self.region.stores_in_list(node, self.kinds) or written & self._opened:
             return False
@@ -298,14 +298,14 @@ class _Group:
         return True
 
     def steps(self, after: set[str]) -> list[_Step]:
-        """What runs. ``after``: the names that are read behind it."""
+        """The steps to run. ``after``: the names that later statements read."""
         gives = [name for name in names_of(self.body, ast.Store) if name in after]
         compiled = _Compiled(self.region, self.body, self.kinds, self._opened, gives)
         return [*[self.region.on_host(node, self.kinds) for node in self.before], compiled]
 
     @staticmethod
     def _needed(node: ast.AST) -> set[str]:
-        """The names of which more has to be known than that they are there."""
+        """The names whose kinds must be known."""
         found: list[ast.AST] = []
         for part in ast.walk(node):
             if isinstance(part, ast.AugAssign):
@@ -315,12 +315,12 @@ class _Group:
         return {part.id for part in found if isinstance(part, ast.Name)}
 
     def _check(self, node: ast.AST) -> None:
-        """Raises :class:`NotSplit` where a statement that is compiled may change more than arrays."""
+        """Raises :class:`NotSplit` where a compiled statement could mutate anything but arrays."""
         region, kinds = self.region, self.kinds
         if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             target = node.target.value
             if not isinstance(target, ast.Name) or kinds.get(target.id) not in ("array", "number"):
-                raise NotSplit("a part of something that is no array is added to")
+                raise NotSplit("an in-place update of an element of a non-array")
         for found in ast.walk(node):
             if not isinstance(found, ast.Call):
                 continue
@@ -333,9 +333,9 @@ class _Group:
 
 
 class Region:
-    """The statements of a stretch of ``fn``, called with its variables; gives the values of the names ``wanted``.
-    ``local``: the function's variables. ``jit`` compiles a function. ``created``: how many compiled functions it has,
-    and how often it ran."""
+    """A straight-line region of ``fn``: called with the variables, returns the values of the names ``wanted``.
+    ``local``: the function's variables. ``jit`` compiles a function. ``created``: the number of compiled functions and
+    of runs."""
 
     def __init__(self, fn: types.FunctionType, statements: list[ast.stmt], wanted: list[str], local: set[str],
                  jit: Callable[[Callable], Callable]):  # fmt: skip
@@ -351,7 +351,7 @@ class Region:
         self._reads = [self.variables(read_before_assigned(rest)) for rest in rests]
 
     def _split(self, at: int, statements: list[ast.stmt]) -> None:
-        """Has several statements in the place of one."""
+        """Replaces one statement by several."""
         self.statements = [*self.statements[:at], *statements, *self.statements[at + 1 :]]
         self._parts = {key: part for key, part in self._parts.items() if part[1] <= at}
         self._look()
@@ -373,8 +373,8 @@ class Region:
         return [name for name in names if name in self.local]
 
     def _part(self, first: int, kinds: dict[str, Any]) -> tuple[list[_Step], int]:
-        """What runs from a statement on, and the statement that follows it: one that runs as Python, or a group that is
-        compiled, before which Python runs what stands between them and needs nothing of them."""
+        """The steps from a statement on, and the index of the next statement: one that runs as Python, or a compiled
+        group, preceded by the independent Python statements within it."""
         statement = self.statements[first]
         plain = [self.on_host(statement, kinds)], first + 1
         if self.stores_in_list(statement, kinds) or not self.of_arrays(statement, kinds) or _moves(statement):
@@ -397,14 +397,14 @@ class Region:
         return name
 
     def of_arrays(self, node: ast.AST, kinds: dict[str, Any]) -> bool:
-        """Whether it computes with elements of arrays."""
+        """Whether a node computes with elements of arrays."""
         for name, how in _uses(node).items():
             if "array" not in how:
                 continue
             if name in self.local:
                 found = kinds.get(name)
                 if isinstance(found, int):
-                    raise NotSplit(f"'{name}', which holds no number, array or constant")
+                    raise NotSplit(f"'{name}', which is not a number, array or constant")
                 if found in _ARRAYS:
                     return True
             else:
@@ -428,7 +428,7 @@ class Region:
         return _OnHost(function, reads, gives, how)
 
     def stores_in_list(self, node: ast.stmt, kinds: dict[str, Any]) -> bool:
-        """Whether it gives a place in a list, or of an object, another value."""
+        """Whether a statement stores into a list element or an object's attribute."""
         if not isinstance(node, ast.Assign) or not isinstance(node.value, (ast.Name, ast.Constant)):
             return False
         if any(isinstance(target, ast.Attribute) for target in node.targets):
@@ -437,7 +437,7 @@ class Region:
         return any(isinstance(base, ast.Name) and kinds.get(base.id) in _LISTS for base in bases)
 
     def takes_lists(self, function: ast.expr) -> bool:
-        """Whether a function is known to leave lists as they are."""
+        """Whether a function is known not to mutate list arguments."""
         if isinstance(function, ast.Name):
             if function.id in _TAKE_LISTS:
                 return True
@@ -456,14 +456,14 @@ class Region:
             return False
 
     def _finds(self, node: ast.stmt, kinds: dict[str, Any]) -> bool:
-        """Whether it gives a name to what a list has at some place."""
+        """Whether a statement names a list's element."""
         value = node.value if isinstance(node, ast.Assign) else None
         if not isinstance(value, ast.Subscript) or not isinstance(value.value, ast.Name):
             return False
         return kinds.get(value.value.id) in ("list", "long list") and not self.of_arrays(value.slice, kinds)
 
     def function(self, body: list[ast.stmt], reads: list[str], gives: list[str], fixed: dict[str, Any]) -> Callable:
-        """The statements as a function of ``reads``."""
+        """The statements compiled to a Python function from ``reads`` to ``gives``."""
         result = ast.Tuple([ast.Name(name, ast.Load()) for name in gives], ast.Load())
         end = ast.fix_missing_locations(ast.copy_location(ast.Return(result), body[-1]))
         spec = ast.arguments([], [ast.arg(name) for name in reads], None, [], [], None, [])
@@ -475,13 +475,13 @@ class Region:
 
 
 def _rebinding(node: ast.stmt, kinds: dict[str, Any], assigned: set[str]) -> ast.stmt:
-    """``s += x`` of a number makes another number, of an array writes into it."""
+    """``s += x`` as an assignment for a number; for an array it stays in place."""
     if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)):
         return node
     name = node.target.id
     if name in assigned or kinds.get(name) == "array":
         return node
     if kinds.get(name) in ("list", "long list"):
-        raise NotSplit(f"the list '{name}' is added to")
+        raise NotSplit(f"the list '{name}' is extended in place")
     sum_ = ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value)
     return ast.fix_missing_locations(ast.copy_location(ast.Assign([node.target], sum_), node))

@@ -1,9 +1,9 @@
-"""The user's function with its loops and branches left to Python, and the stretches of statements between them taken
-out.
+"""Rewrites the user's function: loops and branches stay in Python, and the straight-line regions between them become
+calls.
 
-    for t in range(n):                        for t in iterated(stretches[0](locals())):
-        un = u.copy()                   =>        (un, err) = stretches[1](locals())
-        u[1:] = un[:-1]                           (test,) = stretches[2](locals())
+    for t in range(n):                        for t in iterated(regions[0](locals())):
+        un = u.copy()                   =>        (un, err) = regions[1](locals())
+        u[1:] = un[:-1]                           (test,) = regions[2](locals())
         err = np.abs(u - un).max()                if truth(test): break
         if err < tol: break
 """
@@ -19,26 +19,26 @@ from typing import Any
 from mlirfuse.frontend.numpy.loops.source import appended, looks_at_variables, parsed, remade
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
-REGIONS, TRUTH, ITERATED = "mlirfuse_stretches", "mlirfuse_truth", "mlirfuse_iterated"
+REGIONS, TRUTH, ITERATED = "mlirfuse_regions", "mlirfuse_truth", "mlirfuse_iterated"
 _STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
 _AS_THEY_ARE = (ast.Break, ast.Continue, ast.Raise, ast.Import, ast.ImportFrom, ast.Delete)
 _NEVER = (
     ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.NamedExpr, ast.Global, ast.Nonlocal, ast.Try,
     ast.TryStar, ast.With, ast.AsyncWith, ast.AsyncFor, ast.Await, ast.Match,
 )  # fmt: skip
-PERHAPS = (ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # what may not be computed
-_READ = {"float", "int", "bool", "complex", "print", "str", "repr", "round", "range"}  # functions of values on the host
+PERHAPS = (ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # lazily evaluated
+_READ = {"float", "int", "bool", "complex", "print", "str", "repr", "round", "range"}  # functions that need host values
 
 
 def rewritten(
     fn: types.FunctionType, region: Callable[[list[ast.stmt], list[str], set[str]], Any], helpers: dict[str, Any]
 ) -> types.FunctionType:
-    """``fn`` with a call of ``region(statements, names, variables)`` for each stretch, made once: it takes the
-    variables and gives the values of those names, which are read after it. ``helpers``: what truth and iteration are.
-    Raises NotOutlinable."""
+    """``fn`` with each region replaced by a call of ``region(statements, names, variables)``, created once: it takes
+    the variables and returns the values of those names, which later code reads. ``helpers``: the functions of truth and
+    iteration. Raises NotOutlinable."""
     definition = parsed(fn)
     if looks_at_variables(definition):
-        raise NotOutlinable("a function that looks at its own variables")
+        raise NotOutlinable("a function that reads locals() or its frame")
     for found in ast.walk(definition):
         if found is not definition and isinstance(found, _NEVER):
             raise NotOutlinable(f"a {type(found).__name__} in a function with loops")
@@ -57,8 +57,8 @@ def rewritten(
 
 
 def unrolls(fn: types.FunctionType) -> bool:
-    """Whether a trace would be as long as the function runs: it has a ``while``, or writes into arrays in a loop whose
-    trip count the source does not tell. Raises NotOutlinable."""
+    """Whether a trace would unroll the function's loops: it has a ``while``, or writes into arrays in a loop whose trip
+    count is unknown. Raises NotOutlinable."""
     for loop in ast.walk(parsed(fn)):
         if isinstance(loop, ast.While):
             return True
@@ -74,7 +74,7 @@ def unrolls(fn: types.FunctionType) -> bool:
 
 
 class _Rewriter:
-    """Rewrites blocks; ``runs`` are the stretches' statements, ``calls`` the statements that stand for them."""
+    """Rewrites blocks; ``runs`` are the regions' statements, ``calls`` the statements that replace them."""
 
     def __init__(self, local: set[str]):
         self.local = local
@@ -91,7 +91,7 @@ class _Rewriter:
         return out
 
     def _statement(self, node: ast.stmt, run: list[ast.stmt], out: list[ast.stmt]) -> None:
-        """Adds to the run that goes on, or ends it."""
+        """Appends the statement to the current region, or ends it."""
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             return
         if isinstance(node, _STRAIGHT):
@@ -150,13 +150,13 @@ class _Rewriter:
         return name
 
     def _value(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
-        """The expression's value, computed by the run, behind it."""
+        """The expression's value, computed at the end of the region."""
         name = self._temporary()
         run += self._apart(_at(expression, ast.Assign([ast.Name(name, ast.Store())], expression)))
         return _at(expression, ast.Name(name, ast.Load()))
 
     def _iterated(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
-        """What a loop goes over; several that it goes over at once are so one by one."""
+        """A loop's iterable; those within zip and enumerate are converted one by one."""
         if isinstance(expression, ast.Call) and getattr(expression.func, "id", "") in ("zip", "enumerate"):
             created = copy.copy(expression)
             created.args = [self._iterated(arg, run) for arg in expression.args]
@@ -164,7 +164,7 @@ class _Rewriter:
         return _call(ITERATED, self._value(expression, run))
 
     def _condition(self, test: ast.expr, run: list[ast.stmt], out: list[ast.stmt]) -> ast.expr:
-        """The truth of a test; of several joined by ``and`` and ``or``, each is computed where Python does."""
+        """The truth of a test; operands of ``and`` and ``or`` are evaluated where Python evaluates them."""
         if not isinstance(test, ast.BoolOp):
             return _call(TRUTH, self._value(test, run))
         self._end(run, out)
@@ -186,7 +186,7 @@ class _Rewriter:
         return _at(test, ast.Name(name, ast.Load()))
 
     def _append(self, node: ast.stmt, run: list[ast.stmt]) -> ast.stmt | None:
-        """``name.append(value)`` as Python, its value computed before."""
+        """``name.append(value)`` as Python, its value computed in the region before."""
         name = appended(node) if isinstance(node, ast.Expr) else None
         if name is None or name.id not in self.local:
             return None
@@ -196,8 +196,8 @@ class _Rewriter:
         return _at(node, ast.Expr(call))
 
     def _apart(self, node: ast.stmt) -> list[ast.stmt]:
-        """The statement with what becomes a number of Python's by float, int … computed before it, and so what is
-        stored in a part of something: a list's are Python's to store."""
+        """The statement, with values that float, int … convert to Python numbers computed in statements before it, and
+        also values stored into an element, as a list's elements are Python's to store."""
         parts = (ast.Subscript, ast.Attribute)
         stored = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], parts)
         if isinstance(node, ast.Assign) and stored and not _only_names(node.value):
@@ -211,7 +211,7 @@ class _Rewriter:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Takes the arguments of float, int … out of an expression, but where it may not come to them."""
+    """Moves the arguments of float, int … out of an expression, except where they may not be evaluated."""
 
     def __init__(self, name: Callable[[], str]):
         self.name = name
@@ -234,7 +234,7 @@ class _Numbers(ast.NodeTransformer):
 
 
 def reads_values(node: ast.Call) -> bool:
-    """Whether it is float(x), int(x), print(x) …"""
+    """Whether a call is float(x), int(x), print(x) …"""
     return isinstance(node.func, ast.Name) and node.func.id in _READ
 
 
@@ -248,7 +248,7 @@ def _call(helper: str, value: ast.expr) -> ast.Call:
 
 
 def _at(place: ast.AST, node: Any) -> Any:
-    """``node``, whose new parts lie where ``place`` does."""
+    """``node`` with new nodes' source locations copied from ``place``."""
     queue: list[ast.AST] = [node]
     while queue:
         found = queue.pop()
@@ -265,8 +265,8 @@ def _assign(call: ast.Assign, names: list[str]) -> None:
 
 
 def names_of(nodes: list, context: type) -> list[str]:
-    """The names that are read (``ast.Load``) or assigned (``ast.Store``), each once, in order; without those that
-    comprehensions have for themselves."""
+    """The names read (``ast.Load``) or assigned (``ast.Store``), in order without duplicates; excludes comprehensions'
+    own names."""
     found: dict[str, None] = {}
     for node in nodes:
         _add_names(node, context, frozenset(), found)
@@ -288,7 +288,8 @@ def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[st
 
 
 def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]:
-    """What each run assigns that another one reads, Python between them, or itself in the next turn of a loop."""
+    """For each region, the names it assigns that another region reads, Python between them, or itself in the next
+    iteration."""
     readers: dict[str, set[int | None]] = {}
     for k, run in enumerate(runs):
         for name in names_of(run, ast.Load):
@@ -306,7 +307,7 @@ def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]
 
 
 def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
-    """The names whose values from before the statements are read."""
+    """The names whose values from before the statements are used."""
     found: dict[str, None] = {}
     assigned: set[str] = set()
     for statement in statements:

@@ -1,10 +1,10 @@
-"""NumPy's functions on traced arrays, a file a subject.
+"""Implementations of NumPy's functions for traced arrays, one file per subject.
 
-Each says with :func:`~mlirfuse.frontend.numpy.registry.implements` which NumPy function it stands for. They take traced
-arrays, numbers, and arrays from outside the trace, and give traced arrays. Names are NumPy's own, so that ``sum``,
-``max``, ``min`` and ``round`` hide Python's in some of these files.
+:func:`~mlirfuse.frontend.numpy.registry.implements` registers each for a NumPy function. They accept traced arrays,
+numbers and arrays from outside the trace, and return traced arrays. Names are NumPy's own, so ``sum``, ``max``, ``min``
+and ``round`` shadow Python's in some of these files.
 
-Importing this package enters all of them in the registry, and gives traced arrays their operators and methods.
+Importing this package registers all of them, and gives traced arrays their operators and methods.
 """
 
 from mlirfuse.frontend.numpy import complex_rules, operators, protocols, torch_functions, ufunc_rules

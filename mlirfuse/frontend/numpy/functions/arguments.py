@@ -1,4 +1,4 @@
-"""What the functions' arguments have in common."""
+"""Checks and conversions shared by the functions' arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.ufuncs import check_cast
 
 
 def refuse(name: str, **given) -> None:
-    """Raises for arguments that are not supported unless they are what NumPy has by default."""
+    """Raises for unsupported arguments that differ from NumPy's defaults."""
     for key, value in given.items():
         if value is not None and value is not np._NoValue and value is not True:
             fail(
@@ -23,7 +23,8 @@ def refuse(name: str, **given) -> None:
 
 
 def joined(arrays, dtype=None, casting="same_kind") -> tuple:
-    """Operands of one type. Raises TypeError for a ``dtype`` that ``casting`` does not let them have."""
+    """The operands converted to their common dtype. Raises TypeError where ``casting`` forbids the cast to
+    ``dtype``."""
     t = trace_of(*arrays)
     arrays = [operand(t, x) for x in arrays]
     to = result_type_of(tuple(kind_of(x) for x in arrays)) if dtype is None else dtype_of(dtype)

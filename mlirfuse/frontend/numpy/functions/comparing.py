@@ -1,4 +1,4 @@
-"""Whether arrays are equal or near."""
+"""Comparison of arrays: isclose, allclose, array_equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays made from nothing but shapes and numbers."""
+"""Array creation: full, zeros, arange, linspace, eye, asarray …"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlirfuse.ir import sizes as sz
 
 @creates(np.full)
 def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
-    """An array of ``fill_value``, whose shape may hold what ``x.shape`` holds."""
+    """An array of ``fill_value``; the shape may hold extents of traced arrays."""
     created = _filled(shape, fill_value, dtype)
     forced(created._trace, created._value, checked_order(order))
     return created
@@ -44,7 +44,7 @@ def _like(prototype, fill, dtype, shape, order) -> TracedArray:
     x = as_traced(prototype)
     t = x._trace
     created = _filled(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
-    alike = created.ndim == x.ndim  # else the order is none to keep
+    alike = created.ndim == x.ndim  # otherwise there is no order to keep
     order = checked_order(order)
     forced(t, created._value, order if alike or order in "CF" else "C", strides_of_array(t, x) if alike else None)
     return created
@@ -90,13 +90,13 @@ def ones(shape, dtype=float, order="C", *, device=None, like=None):
 
 @creates(np.empty)
 def empty(shape, dtype=float, order="C", *, device=None, like=None):
-    """An array of any contents, here zeros."""
+    """An array of unspecified contents, here zeros."""
     return full(shape, 0, dtype, order)
 
 
 @creates(np.arange)
 def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None):
-    """start, start + step, … up to but without stop; extents of traced arrays stay symbolic."""
+    """start, start + step, … below stop; extents of traced arrays stay symbolic."""
     if stop is None:
         start, stop = 0, start
     t = trace_of(start, stop, step)
@@ -122,11 +122,11 @@ def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None)
 
 @creates(np.linspace)
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
-    """``num`` evenly spaced numbers from start to stop, by NumPy's steps and in its types."""
+    """``num`` evenly spaced numbers from start to stop, with NumPy's arithmetic and dtypes."""
     num = operator.index(num)
     t = trace_of(start, stop, num)
     kept = result_type_of((kind_of(operand(t, start)), kind_of(operand(t, stop)), float))
-    start, stop = (_no_number(as_traced(x, kept.numpy)) for x in (start, stop))
+    start, stop = (_as_0d_array(as_traced(x, kept.numpy)) for x in (start, stop))
     div, delta = num - 1 if endpoint else num, stop - start
     wide = kept if kept.is_float and kept.bits > 16 else dt.f64
     position = TracedArray(t, t.builder.cast(t.emit("iota", shape=(num,), axis=0, dtype=wide), kept))
@@ -173,12 +173,12 @@ def tri(N, M=None, k=0, dtype=float, *, like=None):
 @creates(np.asarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    x = _no_number(as_traced(a, dtype))
+    x = _as_0d_array(as_traced(a, dtype))
     return _ordered(x, order, bool(copy))
 
 
 def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
-    """``x`` in an order of memory; itself where it lies so, unless ``copy``."""
+    """``x`` in a memory order; a copy only where the order differs or ``copy`` asks for one."""
     t, strides, order = x._trace, strides_of_array(x._trace, x), checked_order(order)
     lies = {"C": is_row_major, "F": is_column_major}.get(order)
     if not copy and (lies is None or lies(t, strides, x._value.shape)):
@@ -189,23 +189,23 @@ def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _ordered(_no_number(as_traced(a, dtype)), order, bool(copy))
+    x = _ordered(_as_0d_array(as_traced(a, dtype)), order, bool(copy))
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 
 @creates(np.asfortranarray)
 def asfortranarray(a, dtype=None, *, like=None):
-    """``a`` itself where it is column-major without gaps, else a copy."""
-    return _ordered(_no_number(as_traced(a, dtype)), "F", False)
+    """``a`` itself where it is F-contiguous, else a copy."""
+    return _ordered(_as_0d_array(as_traced(a, dtype)), "F", False)
 
 
 @creates(np.ascontiguousarray)
 def ascontiguousarray(a, dtype=None, *, like=None):
-    """``a`` itself where it is row-major without gaps, else a copy; of one dimension at least."""
-    x = contiguous(_no_number(as_traced(a, dtype)))
+    """``a`` itself where it is C-contiguous, else a copy; at least 1-d."""
+    x = contiguous(_as_0d_array(as_traced(a, dtype)))
     return x if x.ndim else x.step(ExpandDims((0,)))
 
 
-def _no_number(x) -> TracedArray:
-    """A number as an array of no dimensions."""
+def _as_0d_array(x) -> TracedArray:
+    """A number as a 0-d array."""
     return TracedArray(x._trace, x.value) if x._scalar else x

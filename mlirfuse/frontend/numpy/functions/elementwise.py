@@ -1,4 +1,4 @@
-"""Functions of each element, beside the ufuncs."""
+"""Elementwise functions other than ufuncs."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from mlirfuse.ir import dtypes as dt
 @implements(np.where)
 def where(condition, *branches):
     result = chosen(condition, *branches)
-    return TracedArray(result._trace, result.value)  # of no dimensions, too, an array
+    return TracedArray(result._trace, result.value)  # an array even where it is 0-d
 
 
 def chosen(condition, *branches):
-    """``np.where``; a number where there is no dimension."""
+    """``np.where``; a number where the result is 0-d."""
     if len(branches) != 2:
         fail(
             TraceError,
-            "np.where(condition) alone gives as many positions as there are true values, a shape "
-            "that depends on values: "
+            "np.where(condition) alone gives the indices of true values, whose shape "
+            "depends on values: "
             "use np.where(condition, a, b)",
         )
     t = trace_of(condition, *branches)
     condition = asarray(condition, bool)
     for x in branches:
         if x.__class__ is int and not -(2**63) <= x < 2**64:
-            fail(UnsupportedError, f"np.where: the integer {x} is in no type of NumPy's: use a float")
+            fail(UnsupportedError, f"np.where: the integer {x} fits no NumPy dtype: use a float")
     a, b = (operand(t, x) for x in branches)
     to = result_type_of((kind_of(a), kind_of(b)))
     values = aligned(t, [condition.value, value_of(t, a, to, True), value_of(t, b, to, True)])
     return wrap(t, t.emit("where", *values))
 
 
-_CLIP = np._core.umath.clip  # type: ignore[attr-defined]  # no stub; what np.clip promotes by, with both bounds
+_CLIP = np._core.umath.clip  # type: ignore[attr-defined]  # no stub; np.clip's promotion with both bounds
 
 
 @implements(np.clip)
@@ -59,7 +59,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
     t = trace_of(a, low, high)
     x = operand(t, a)
     bounds = [None if y is None else operand(t, y) for y in (low, high)]
-    if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # a Python int beyond the type bounds nothing
+    if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # no bound: outside the range
         low, high = int_range(dt.of(kind_of(x)))
         bounds = [
             y.concrete() if isinstance(y, LeafScalar) and y._weak is int and not low <= y.spec.value <= high else y
@@ -100,7 +100,7 @@ def round(a, decimals=0, out=None):
         return into_out(half, out, "round", True)
     if decimals == 0:
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
-    if iscomplexobj(x):  # each part by itself is what the product with a real number gives
+    if iscomplexobj(x):  # NumPy scales and rounds the real and imaginary parts separately
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
         created = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
         return into_out(wrap(t, created), out, "round", True)
@@ -138,7 +138,7 @@ def isreal(x):
 
 
 def _part(x, name: str):
-    """The real or the imaginary parts of a complex array, a view; of a number, a number."""
+    """The real or imaginary part of a complex array, as a view; of a number, a number."""
     if isinstance(x, TracedScalar):
         kind = float if x._weak is complex else None
         return TracedScalar(x._trace, x._trace.emit(name, x.value), kind, lambda: getattr(x.concrete(), name))

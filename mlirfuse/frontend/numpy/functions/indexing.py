@@ -1,4 +1,4 @@
-"""NumPy's functions that read and write at positions."""
+"""NumPy's functions that read and write at indices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def take(a, indices, axis=None, out=None, mode="raise"):
 
 
 def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
-    """The operands of a function that takes an index for each element along ``axis`` (None: of all elements)."""
+    """The operands of a function with an index per element along ``axis`` (None: of the flattened array)."""
     x, index = asarray(arr), asarray(indices)
     if axis is None:
         x, axis = reshape(x, -1), 0
@@ -95,7 +95,7 @@ def put_along_axis(arr, indices, values, axis):
 
 
 def _add_at(a, indices, b) -> None:
-    """np.add.at for positions along the first axis."""
+    """np.add.at for indices along the first axis."""
     if not isinstance(a, TracedArray):
         fail(
             TraceError,
@@ -107,18 +107,18 @@ def _add_at(a, indices, b) -> None:
     if isinstance(indices, tuple) or not is_index_array(indices):
         fail(
             UnsupportedError,
-            "np.add.at with indices other than one array of positions is not supported in a compiled function",
+            "np.add.at with indices other than one integer array is not supported in a compiled function",
         )
     extent = t.shape(a._value)[0]
     index = indices_of(t, indices, extent).value
-    if not (t.checks_indices and isinstance(indices, TracedArray)):  # else the kernel has checked and counted
+    if not (t.checks_indices and isinstance(indices, TracedArray)):  # otherwise the kernel checks and wraps indices
         index = from_start(t, index, extent)
     rest, to = t.shape(a._value)[1:], a._value.dtype
     loop = resolve(np.add, (a, operand(t, b)))
     check_cast(loop[-1].numpy, to.numpy, "ufunc 'add' output")
     if loop[-1] is not to:
         fail(UnsupportedError, "np.add.at of a wider type than the array's is not supported in a compiled function")
-    wide = dt.i32 if to is dt.bool_ else to  # of truths, whether any is true
+    wide = dt.i32 if to is dt.bool_ else to  # booleans: logical or
     values = broadcast_to(asarray(asarray(b, to), wide), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))
     created = t.emit(

@@ -1,4 +1,4 @@
-"""Arrays put together, and taken apart."""
+"""Joining and splitting arrays."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 
 
 def _joined(t, values: list[Value], axis: int) -> Value:
-    """The concatenation of values of one type. A kernel looks for an element in each of the operands in turn, so that
-    its code and its time grow with their number: of many, runs are joined first, as many as each has members."""
+    """The concatenation of values of one dtype. A kernel tests an element against each operand in turn, so code size
+    and time grow with their number: many operands are concatenated in groups first, sqrt(n) groups of sqrt(n)."""
     run = math.isqrt(len(values))
     if len(values) > _MOST_JOINED:
         runs = [values[k : k + run] for k in range(0, len(values), run)]
@@ -80,7 +80,7 @@ def _joined(t, values: list[Value], axis: int) -> Value:
     return t.emit("concatenate", *values, axis=axis)
 
 
-_MOST_JOINED = LARGEST // (MOVE * CODE_OF_A_MOVE)  # by one op: a kernel of more is too large
+_MOST_JOINED = LARGEST // (MOVE * CODE_OF_A_MOVE)  # operands of one op: more make the kernel too large
 
 
 @implements(np.stack)
@@ -125,19 +125,19 @@ def append(arr, values, axis=None):
     return concatenate([arr, values], axis)
 
 
-def _piece(x, axis: int, start, n) -> TracedArray:
-    """``n`` slices along an axis, as a view."""
+def _slice(x, axis: int, start, n) -> TracedArray:
+    """``n`` slices along an axis from ``start``, as a view."""
     shape = x._trace.shape(x._value)
     starts = tuple(start if k == axis else 0 for k in range(len(shape)))
     extents = tuple(x._trace.extent(n) if k == axis else m for k, m in enumerate(shape))
     return x.step(Slice(starts, extents, (1,) * len(shape)))
 
 
-def pieces(x, axis: int, sizes) -> list:
+def slices(x, axis: int, sizes) -> list:
     """Consecutive slices, as views."""
     out, start = [], 0
     for n in sizes:
-        out.append(_piece(x, axis, start, n))
+        out.append(_slice(x, axis, start, n))
         start = start + x._trace.extent(n)
     return out
 
@@ -149,18 +149,18 @@ def _split(a, indices_or_sections, axis, even: bool):
     extent = t.shape(x._value)[axis]
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         points = [slice_bound(t, size_of(t, p), extent) for p in indices_or_sections]
-        bounds = [0, *points, extent]  # which need not ascend
-        return [_piece(x, axis, a, b - a if t.decide(a, "<", b) else 0) for a, b in itertools.pairwise(bounds)]
+        bounds = [0, *points, extent]  # not necessarily ascending
+        return [_slice(x, axis, a, b - a if t.decide(a, "<", b) else 0) for a, b in itertools.pairwise(bounds)]
     sections = operator.index(indices_or_sections)
     if sections <= 0:
         fail(ValueError, "number sections must be larger than 0.")
     if even or t.hint(extent) % sections == 0:
         if not t.unify(sz.mod(extent, sections), 0) if even else not t.decide(sz.mod(extent, sections), "==", 0):
             fail(ShapeError, "array split does not result in an equal division")
-        return pieces(x, axis, [sz.floordiv(t.canonical(extent), sections)] * sections)
+        return slices(x, axis, [sz.floordiv(t.canonical(extent), sections)] * sections)
     extent = t.concretise(extent)
     each, extra = divmod(extent, sections)
-    return pieces(x, axis, [each + 1] * extra + [each] * (sections - extra))
+    return slices(x, axis, [each + 1] * extra + [each] * (sections - extra))
 
 
 @implements(np.split)

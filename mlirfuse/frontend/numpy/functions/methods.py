@@ -1,4 +1,4 @@
-"""What traced arrays have as methods and attributes."""
+"""Methods and attributes of traced arrays."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _view_method(self, dtype=None, type=None):
         return self.alias()
     fail(
         UnsupportedError,
-        "x.view(dtype), the bits of an array as another type, is not supported in a compiled "
+        "x.view(dtype), which reinterprets an array's bits, is not supported in a compiled "
         "function: use x.astype(dtype)",
     )
 

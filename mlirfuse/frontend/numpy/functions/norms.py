@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
 def _squares(x):
-    """The squares of the magnitudes."""
+    """|x|², elementwise."""
     return x.real * x.real + x.imag * x.imag if x._value.dtype.kind == "c" else x * x
 
 

@@ -68,7 +68,7 @@ def _sized(t, value: Value) -> Value:
 
 
 def _pairs(given, rank: int, name: str, convert) -> list[tuple]:
-    """NumPy's ways to spell a pair for each axis."""
+    """A pair for each axis, from any of NumPy's notations. Raises ValueError for other shapes."""
     if isinstance(given, np.ndarray):
         given = given.tolist()
     if not isinstance(given, (tuple, list)):
@@ -80,10 +80,10 @@ def _pairs(given, rank: int, name: str, convert) -> list[tuple]:
         return [tuple(map(convert, given * 2 if len(given) == 1 else given))] * rank
     if not isinstance(given[0], (tuple, list)):
         if len(given) != 2:
-            fail(ValueError, f"{name}: one number, a pair, or a pair for each of {rank} axes")
+            fail(ValueError, f"{name}: give one number, a pair, or a pair for each of the {rank} axes")
         return [tuple(map(convert, given))] * rank
     if len(given) != rank:
-        fail(ValueError, f"{name} has {len(given)} pairs, the array {rank} axes")
+        fail(ValueError, f"{name} has {len(given)} pairs, but the array has {rank} axes")
     return [tuple(map(convert, pair)) * (2 if len(pair) == 1 else 1) for pair in given]
 
 

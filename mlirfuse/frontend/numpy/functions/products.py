@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and more."""
+"""Products: dot, tensordot, einsum, cross …"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def tensordot(a, b, axes=2):
 def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
     refuse("einsum", **kwargs)
     if not isinstance(subscripts, str):
-        fail(UnsupportedError, "np.einsum with lists of labels: give the subscripts as a string")
+        fail(UnsupportedError, "np.einsum with lists of labels is not supported: give the subscripts as a string")
     spec = subscripts.replace(" ", "")
     if "." in spec:
         fail(UnsupportedError, "np.einsum with an ellipsis is not supported in a compiled function: name all axes")
@@ -87,9 +87,9 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
     if len(terms) != len(arrays) or any(len(term) != x.ndim for term, x in zip(terms, arrays)):
         fail(ValueError, f"einsum: subscripts '{subscripts}' do not fit operands of ranks {[x.ndim for x in arrays]}")
     if any(len(set(term)) != len(term) for term in terms):
-        fail(UnsupportedError, "np.einsum with a label twice in one operand takes a diagonal: use np.diagonal first")
+        fail(UnsupportedError, "np.einsum with a label twice in one operand is not supported: take np.diagonal first")
     if len(arrays) == 1 and len(result) == len(terms[0]) and out is None:
-        return transpose(arrays[0], [terms[0].index(c) for c in result])  # a view that can be written
+        return transpose(arrays[0], [terms[0].index(c) for c in result])  # a writable view
     extents: dict = {}
     for term, x in zip(terms, arrays):
         for label, n in zip(term, t.shape(x._value)):
@@ -136,7 +136,8 @@ def _sum_out(x, labels: str, keep, to: DType):
 
 
 def _as_matrices(x, labels: str, batch, rows, columns) -> TracedArray:
-    """``x`` with the axes of ``rows`` made one and those of ``columns`` too, behind those of ``batch``."""
+    """``x`` as a batch of matrices: the axes of ``rows`` merged, then those of ``columns``, after those of
+    ``batch``."""
     t, extents = x._trace, dict(zip(labels, x._value.shape))
     shape = [extents[c] for c in batch] + [sz.product(extents[c] for c in some) for some in (rows, columns)]
     return reshape(transpose(x, [labels.index(c) for c in batch + rows + columns]), [t.sym(n) for n in shape])

@@ -1,4 +1,4 @@
-"""Elements in other places: flip, roll, tile, repeat."""
+"""Rearranging elements: flip, roll, tile, repeat."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.runtime import extern_ops
 
-_NO_UFUNCS = {"mean", "var", "std"}  # which refuse an axis of an array of rank 0
+_NO_UFUNCS = {"mean", "var", "std"}  # which reject an axis argument for 0-d arrays
 
 
 def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None, **attrs) -> TracedArray:
@@ -36,7 +36,8 @@ def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None,
 
 
 def _by_library(name: str, function, x, axis, keepdims, to: DType) -> TracedArray:
-    """A reduction by NumPy's ``function``, of elements that no kernel reduces: products and extrema of complex ones."""
+    """A reduction by a call of NumPy's ``function``, where no kernel can compute it: products and extrema of complex
+    numbers."""
     t = x._trace
     axes = reduced_axes(axis, x.ndim)
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
@@ -65,7 +66,7 @@ def accumulation_type(x, dtype, out=None) -> DType:
 
 
 def _selected(x, where_, neutral, to: DType) -> TracedArray:
-    """``x`` where the mask holds, elsewhere ``neutral``."""
+    """``x`` where the mask is true, ``neutral`` elsewhere."""
     if where_ is True or where_ is np._NoValue:
         return x
     t = x._trace
@@ -81,7 +82,7 @@ def _with_initial(result, initial, ufunc):
 
 
 def _as_element(initial, to: DType):
-    """``initial`` as an element of an array, as an assignment makes it."""
+    """``initial`` as an element of dtype ``to``, converted as by assignment."""
     if isinstance(initial, TracedArray):
         return asarray(initial, to.numpy)
     if to.kind != "c" and isinstance(initial, (complex, np.complexfloating)):
@@ -151,7 +152,7 @@ def min(a, axis=None, out=None, keepdims=False, initial=np._NoValue, where=True)
 
 
 def _truth(a) -> TracedArray:
-    """An array of which rows can ask whether its elements are 0."""
+    """``a`` as an array whose elements ops can compare with 0."""
     x = asarray(a)
     return asarray(x, bool) if x._value.dtype.kind == "c" else x
 
@@ -169,7 +170,7 @@ def all_(a, axis=None, out=None, keepdims=False, where=True):
 
 
 def float_type(x, dtype=None) -> DType:
-    """The type that NumPy takes means in."""
+    """The dtype in which NumPy computes a mean."""
     if dtype is not None:
         found = dtype_of(dtype)
         if not found.is_inexact:
@@ -179,7 +180,7 @@ def float_type(x, dtype=None) -> DType:
 
 
 def warn_of_nothing(x, axes) -> None:
-    """NumPy's warning where no elements are averaged; calls give it."""
+    """Records NumPy's warning for the mean of an empty slice; each call of the compiled function gives it."""
     if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
         x._trace.warnings["Mean of empty slice"] = None
 
@@ -296,7 +297,7 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
 
 
 def _reduction_method(function, typed: bool):
-    """``ufunc.reduce``, which is over the first axis by default."""
+    """``ufunc.reduce``, whose default axis is 0."""
 
     def reduce(x, axis=0, dtype=None, out=None, **kwargs):
         if typed:

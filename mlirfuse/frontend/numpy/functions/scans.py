@@ -21,7 +21,7 @@ from mlirfuse.ir.dtypes import DType
 
 
 def _flat(a, axis):
-    """The array and the axis that NumPy scans or sorts by: a flat one where there is no axis, or no rank."""
+    """The array and axis of a scan or sort: flattened where the axis is None or the array 0-d."""
     x = asarray(a)
     if axis is None:
         return reshape(x, -1), 0
@@ -85,7 +85,7 @@ def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
 
 
 def _stable(kind: str | None, stable: bool | None) -> bool:
-    """Whether equal elements keep their order."""
+    """Whether the sort must be stable."""
     if kind is not None and kind not in ("quicksort", "stable", "mergesort"):
         fail(UnsupportedError, f"kind={kind!r} is not supported in a compiled function: use 'quicksort' or 'stable'")
     return bool(stable) or kind in ("stable", "mergesort")
@@ -113,7 +113,7 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     if x._value.dtype.kind == "c":
         ordered = sort(flat, -1)
     else:
-        last = (n - 1,) if x._value.dtype.is_inexact else ()  # NaN if any is
+        last = (n - 1,) if x._value.dtype.is_inexact else ()  # NaN if any element is
         at = tuple(size_of(x._trace, k) for k in ((n - 1) // 2, n // 2, *last))
         ordered = TracedArray(x._trace, x._trace.emit("partition", flat.value, axis=flat.ndim - 1, at=at))
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)

@@ -1,4 +1,4 @@
-"""Other arrangements of the same elements: reshape, transpose, broadcast …"""
+"""Shape manipulation: reshape, transpose, broadcast …"""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ def ravel(a, order="C"):
         x = transpose(x, order_of(t, strides_of_array(t, x), x._value.shape))
     elif order == "F" or (order == "A" and is_fortran(x)):
         x = transpose(x)
-    return reshape(contiguous(x), -1)  # unlike reshape's, a view of what has no gaps alone
+    return reshape(contiguous(x), -1)  # unlike reshape, a view only of a contiguous array
 
 
 def is_fortran(x) -> bool:
-    """Whether ``x`` is column-major without gaps, and not row-major."""
+    """Whether ``x`` is F-contiguous and not C-contiguous."""
     t, shape = x._trace, x._value.shape
     strides = strides_of_array(t, x)
     return is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)
 
 
 def contiguous(x) -> TracedArray:
-    """``x`` itself where it is row-major without gaps, else a copy."""
+    """``x`` itself where it is C-contiguous, else a copy."""
     t = x._trace
     if is_row_major(t, strides_of_array(t, x), x._value.shape):
         return x.alias()
@@ -215,7 +215,7 @@ def atleast_2d(*arys):
 
 @implements(np.atleast_3d)
 def atleast_3d(*arys):
-    new = {0: (0, 1, 2), 1: (0, 2), 2: 2}  # axes by rank
+    new = {0: (0, 1, 2), 1: (0, 2), 2: 2}  # new axes by rank
     out = [expand_dims(x, new[x.ndim]) if x.ndim < 3 else x for x in map(asarray, arys)]
     return out[0] if len(out) == 1 else tuple(out)
 

@@ -1,4 +1,4 @@
-"""Questions about types."""
+"""Queries of dtypes: can_cast, result_type, isscalar …"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the library's functions are in a trace: where a piece may end, those that have no op are called with the real
-arrays."""
+"""Library functions inside a trace: where graph breaks are allowed, those without an op are called with real arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from mlirfuse.frontend.numpy.traced_scalar import LeafArray, TracedScalar
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.graph_breaks.session import Session
 
-# Of functions and of methods; np.sort and np.partition count with them.
+# Names of functions and methods that write into an argument; this includes np.sort and np.partition, which do not.
 _WRITING = {
     "copyto", "put", "putmask", "place", "fill_diagonal", "put_along_axis", "setitem", "sort", "partition", "itemset",
     "resize", "byteswap", "setfield", "setflags", "fill",
@@ -28,7 +27,7 @@ _WRITING = {
 
 
 def pure(function: Callable) -> bool:
-    """Whether a function writes into none of its arguments: NumPy's and SciPy's, but some."""
+    """Whether a function writes into none of its arguments: NumPy's and SciPy's, with exceptions."""
     if isinstance(function, np.ufunc):
         return True
     module = getattr(function, "__module__", None) or ""
@@ -38,7 +37,7 @@ def pure(function: Callable) -> bool:
 
 @functools.lru_cache
 def of_arrays(name: str) -> Callable:
-    """The method of arrays, as a function."""
+    """The array method ``name`` as a function."""
 
     def method(array, *args, **kwargs):
         return getattr(array, name)(*args, **kwargs)
@@ -49,7 +48,7 @@ def of_arrays(name: str) -> Callable:
 
 
 def vectorized(function: Callable, *given, **options) -> Callable:
-    """``np.vectorize`` as it is traced."""
+    """The traceable ``np.vectorize``."""
     created = np.vectorize(function, *given, **options)
 
     def call(*args, **kwargs):
@@ -66,7 +65,7 @@ def _vectorize(function, given, options, args, kwargs):
 
 
 def library_function(function: Callable, original: Callable[[Any], Any]) -> Callable:
-    """A function of a library as it is traced: in pieces it is called with the real arrays."""
+    """The traceable version of a library function: with graph breaks it is called with real arrays."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -79,8 +78,8 @@ def library_function(function: Callable, original: Callable[[Any], Any]) -> Call
 
 
 class LibraryObject:
-    """An object of a library that can be called, such as a distribution of SciPy's, as it is traced: it and its methods
-    are called with the real arrays."""
+    """The traceable version of a callable library object, such as a SciPy distribution: it and its methods are called
+    with real arrays."""
 
     def __init__(self, real: Any, original: Callable[[Any], Any]):
         self.__dict__.update(_real=real, _original=original)
@@ -97,7 +96,7 @@ class LibraryObject:
 
 
 def session_of(nest: Any) -> Session | None:
-    """The session that is going on, where there is a stand-in among the arguments."""
+    """The session in progress, if there is a stand-in among the arguments."""
     t = current()
     if t is None or t.session is None:
         return None
@@ -106,7 +105,7 @@ def session_of(nest: Any) -> Session | None:
 
 
 def or_called(ours: Callable, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``ours(*args, **kwargs)``; what it does not do, in pieces, NumPy's ``function`` does."""
+    """``ours(*args, **kwargs)``; with graph breaks NumPy's ``function`` handles what ours does not support."""
     session = session_of((*args, *kwargs.values()))
     if session is None:
         return ours(*args, **kwargs)
@@ -119,8 +118,8 @@ def or_called(ours: Callable, function: Callable, args: tuple, kwargs: dict[str,
 
 
 def lazy(kind: type) -> Callable:
-    """``bool``, ``int``, ``float`` or ``complex`` as it is traced: where a trace goes on without the value, a number
-    that is known later."""
+    """The traceable ``bool``, ``int``, ``float`` or ``complex``: a number known later, where tracing can go on without
+    the value."""
     return lambda *args, **kwargs: kind(*args, **kwargs) if len(args) != 1 or kwargs else _lazily(args[0], kind)
 
 
@@ -139,11 +138,11 @@ def _lazily(x: Any, kind: type) -> Any:
 
 
 def _later(x: TracedArray, kind: type, converted: TracedArray) -> TracedScalar:
-    """A Python number that a kernel computes."""
+    """A Python number that a kernel will compute."""
     number = TracedArray(x._trace, converted.value, scalar=True)
     return TracedScalar(x._trace, number.value, kind, lambda: kind(number), later=True)
 
 
 def python_bool(x: Any) -> Any:
-    """``bool(x)`` of what is true or false, which is not read before the function decides by it."""
+    """``bool(x)`` of a boolean, whose value is not read before the function branches on it."""
     return _later(x, bool, x) if isinstance(x, TracedArray) and not isinstance(x, TracedScalar) else bool(x)

@@ -1,4 +1,4 @@
-"""What becomes of a call that runs in pieces, for people."""
+"""Explanations of calls with graph breaks."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from mlirfuse.inspect.shown import Table, Tables
 
 @dataclass
 class StepRan:
-    """A step of one call: ``kind`` "piece", "call", "read" or "size"; ``what``: a piece's ops, a function, what was
-    read; the place in the program that ended what was before it, and its seconds."""
+    """A step of one call. ``kind``: "subgraph", "call", "read" or "size"; ``what``: a subgraph's ops, a function, or
+    what was read; ``where``: the line of the graph break after it."""
 
     kind: str
     what: str
     where: tuple[str, int] | None
     seconds: float
-    kernels: int = 0  # that a piece launches
+    kernels: int = 0  # launched by a subgraph
 
 
 class GraphBreaksExplanation(Tables):
-    """One call of a function that runs in pieces (:mod:`mlirfuse.frontend.numpy.graph_breaks`): its ``steps`` in order,
-    and
-    ``seconds`` of the whole call."""
+    """One call of a function with graph breaks (:mod:`mlirfuse.frontend.numpy.graph_breaks`): its ``steps`` in order,
+    and ``seconds`` of the whole call."""
 
     def __init__(self, name: str, steps: list[StepRan], seconds: float):
         self.name, self.steps, self.seconds = name, steps, seconds
 
     @staticmethod
     def of(name: str, subgraphs: GraphBreakProgram, leaves: list) -> GraphBreaksExplanation:
-        """Of a call that runs three times on copies: to compile, to load, to measure. Raises TraceError where it does
-        not run in pieces."""
+        """Runs the call three times on copies: to compile, to load, to measure. Raises TraceError where it does not run
+        with graph breaks."""
         for _ in range(2):
             subgraphs.with_graph_breaks(copy.deepcopy(leaves))
         state = subgraphs.tree.state(copy.deepcopy(leaves))
@@ -55,19 +54,19 @@ class GraphBreaksExplanation(Tables):
             steps.append(StepRan(*_reported(step, key), step.where, seconds, kernels))
 
     def summary(self) -> str:
-        """One line: how many pieces are compiled, how many functions are called, and how long a call takes."""
+        """One line: the numbers of compiled subgraphs and of called functions, and the call's time."""
         count = {kind: sum(step.kind == kind for step in self.steps) for kind in ("subgraph", "call", "read", "size")}
         called = sum(step.seconds for step in self.steps if step.kind == "call")
         reads = count["read"] + count["size"]
         return (
-            f"{self.name} runs in {count['subgraph']} subgraphs, with {count['call']} calls of functions that have "
-            f"no kernel and {reads} values read between them. This call took {self.seconds * 1e3:.3g} ms, "
+            f"{self.name} runs in {count['subgraph']} compiled subgraphs, with {count['call']} calls of functions "
+            f"without an op and {reads} reads of values between them. This call took {self.seconds * 1e3:.3g} ms, "
             f"{called * 1e3:.3g} ms of it in the functions"
         )
 
     @property
     def launches(self) -> int:
-        """Of kernels, in all pieces."""
+        """The number of kernels launched, over all subgraphs."""
         return sum(step.kernels for step in self.steps)
 
     def tables(self) -> list[Table]:
@@ -85,6 +84,6 @@ def _reported(step: Step, key: object) -> tuple[str, str]:
     if isinstance(step, Call):
         return "call", getattr(step.function, "__name__", type(step.function).__name__)
     if isinstance(step, SizeOf):
-        return "size", "another one compiles nothing" if key is None else f"is {key}"
+        return "size", "any size, no recompilation" if key is None else f"is {key}"
     assert isinstance(step, Read)
     return "read", getattr(step.how, "__name__", "a value")

@@ -1,4 +1,4 @@
-"""Calls of a function that runs in pieces."""
+"""Programs of functions with graph breaks."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
 from mlirfuse.runtime import arrays
 
 _MOST_OPS = 2000
-_MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for nothing
-SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less than the steps between pieces
+_MOST_FAILURES = 16  # calls calls that failed and left the error to NumPy, after a useless trace
+SMALL = 2048  # elements of all arguments; below, NumPy costs less than the steps between subgraphs
 
 
 class GraphBreakProgram:
-    """A function for one kind of arguments, whose structure is ``structure``. ``run_eagerly``: runs a call as it is,
-    told why, or raises it; ``watch``: hears what the function reads from around it."""
+    """A function for arguments of one structure, run with graph breaks. ``run_eagerly``: runs a call eagerly, given the
+    reason, or raises it; ``watch``: records what the function reads from its scope."""
 
     def __init__(self, fn: Callable, structure: trees.Tree, run_eagerly: Callable[[list, Any], Any],
                  watch: Callable[[list, set[int]], None]):  # fmt: skip
         self.fn, self.structure, self.run_eagerly, self.watch = fn, structure, run_eagerly, watch
         self.tree = Tree()
-        self.refused: Any = None  # why it is not run in pieces any more
+        self.refused: Any = None  # why it no longer runs with graph breaks
         self._failures = 0
 
     def run(self, leaves: list) -> Any:
-        """The result of a call. Behind its own leaves come the arrays around the function that kinds which are compiled
-        whole have found."""
+        """The result of a call. Captured arrays, found by specializations with a single graph, may follow its own
+        leaves."""
         leaves = leaves[: self.structure.leaves]
         if self.refused is not None or self._is_small(leaves):
             return self._reported(leaves, self.refused)
         return self.with_graph_breaks(leaves)
 
     def with_graph_breaks(self, leaves: list) -> Any:
-        """The result of a call, however small it is."""
+        """The result of a call, even of small arrays."""
         try:
             state = self.tree.state(leaves)
-        except (LookupError, AttributeError, ValueError):  # arrays around the function are not where they were
+        except (LookupError, AttributeError, ValueError):  # captured arrays have been removed
             self.tree = Tree()
             state = self.tree.state(leaves)
         try:
@@ -60,18 +60,18 @@ class GraphBreakProgram:
             return self._reported(leaves, error)
 
     def _reported(self, leaves: list, why: Any) -> Any:
-        """A call that does not run in pieces because of what has been told before, or what NumPy raises again."""
+        """Runs a call eagerly because an earlier call was rejected, or because NumPy will raise its error again."""
         numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
         return self.run_eagerly(leaves, None if numpys else why)
 
     @staticmethod
     def _is_small(leaves: list) -> bool:
-        """Whether NumPy takes less time for it."""
+        """Whether NumPy is faster for these small arrays."""
         sizes = [x.size if isinstance(x, np.ndarray) else SMALL for x in leaves if arrays.framework(x)]
         return sum(sizes) < SMALL
 
     def _trace(self, state: State) -> Any:
-        """Goes on with a call that has come to what is not known yet."""
+        """Resumes tracing for a call that reached an unknown outcome."""
         leaves = state.slots[: state.arguments]
         try:
             with deadline.compiling(True):

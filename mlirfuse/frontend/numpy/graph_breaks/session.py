@@ -1,5 +1,5 @@
-"""Tracing in pieces: the user's function runs on stand-ins, and where it needs what a trace does not know, what has
-been traced so far is compiled and runs on the arrays of this call."""
+"""Tracing with graph breaks: runs the user's function on stand-ins; where it needs an unknown value, compiles the
+subgraph traced so far and runs it on this call's arrays."""
 
 from __future__ import annotations
 
@@ -34,28 +34,29 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
 
 
-_MOST_TEXTS = 8  # different ones of a value that is read as text: a trace each
+_MOST_TEXTS = 8  # different texts of a value that is read as text: each costs a trace
 
 
 class NotSplittable(BaseException):
-    """The function cannot be followed in pieces either. No Exception, so that its own handlers do not take it."""
+    """The function cannot be traced with graph breaks either. Not an Exception, so that its own handlers do not catch
+    it."""
 
 
 class Session:
-    """One call that is traced in pieces: ``t`` is the trace, whose block holds the piece so far, ``tree`` what is known
-    of such calls, ``state`` this one."""
+    """One call traced with graph breaks: ``t`` is the trace, whose block holds the current subgraph, ``tree`` the known
+    steps of such calls, ``state`` this call's."""
 
     def __init__(self, t: Trace, tree: Tree, state: State, name: str):
         self.t, self.tree, self.state, self.name = t, tree, state, name
         self.last: Step = tree.root
         self.key: Any = None
-        self._again = list(state.steps)  # steps that have run before the function was traced again
+        self._again = list(state.steps)  # steps already run, to replay while the function is traced again
         self._created = list(state.created)
         self._count = state.arguments  # slots so far
         self._refs: list[weakref.ref] = []
         self._slot_of: dict[Value, int] = {}  # the block's arguments
-        self._taken = [0, 0]  # guards and equalities that steps have
-        self._held: set[tuple] = set()  # what else they have
+        self._taken = [0, 0]  # counts of guards and equalities assigned to steps
+        self._held: set[tuple] = set()  # other guards assigned to steps
         self._symbols: set[str] = set()
         self._ended = False
         self.original: Callable[[Any], Any] = lambda x: x
@@ -63,21 +64,21 @@ class Session:
     def abort(self, why: str) -> NoReturn:
         raise NotSplittable(located(why))
 
-    # ---- what the trace tells
+    # ---- called by the trace
 
     def begin(self, slots: list[int], arrays: dict[int, TracedArray]) -> None:
-        """The arguments have stand-ins: ``slots`` of the block's arguments, the arrays by leaf."""
+        """Registers the arguments' stand-ins: ``slots`` of the block's arguments, the arrays by leaf."""
         self._slot_of = dict(zip(self.t.block.args, slots))
         for leaf, array in arrays.items():
             array._buffer.slot = leaf
         self._meet_symbols(lambda position: slots[position])
 
     def meet(self, x: TracedArray) -> None:
-        """A stand-in has been made."""
+        """Registers a new stand-in."""
         self._refs.append(weakref.ref(x))
 
     def captured(self, array: Any, created: TracedArray, paths: tuple) -> None:
-        """An array from around the function has become an argument of the block."""
+        """Registers a captured array that became an argument of the block."""
         known = self.tree.captured
         ways = {(id(root), steps) for root, steps in paths}
         k = len(known)
@@ -104,12 +105,12 @@ class Session:
     # ---- steps
 
     def _step(self, make: Callable[[], Step], same: Callable[[Step], bool]) -> Step:
-        """The next step, which runs unless it has, and is made where the tree has none."""
+        """The next step: creates it where the tree has none, and runs it unless it has run."""
         held = self._holds()
         if self._again:
             step, key = self._again.pop(0)
             if not same(step):
-                self.abort("it does not do the same twice")
+                self.abort("it does not repeat the same steps when traced again")
         else:
             candidates = self.last.after.setdefault(self.key, [])
             found = None
@@ -118,7 +119,7 @@ class Session:
                     found = candidate
             if found is None:
                 if self.tree.full:
-                    self.abort("it has more outcomes than are kept")
+                    self.abort("it has more outcomes than the limit")
                 found = make()
                 found.holds, found.where = held, None if self._ended else location()
                 self.tree.steps += 1
@@ -129,7 +130,7 @@ class Session:
         return step
 
     def _holds(self) -> Holds:
-        """What the trace has assumed since the last step."""
+        """The guards that the trace has recorded since the last step."""
         t, held = self.t, Holds()
         guards = list(t.guards)
         held.guards, held.equalities = guards[self._taken[0] :], t.equalities[self._taken[1] :]
@@ -150,7 +151,7 @@ class Session:
             kept.append(what)
 
     def cut(self) -> None:
-        """Compiles and runs what has been traced; what lives on are arrays from here on."""
+        """Ends the subgraph: compiles and runs it; live values become arrays in slots."""
         t = self.t
         arrays = [x for ref in self._refs if (x := ref()) is not None]
         self._refs = [weakref.ref(x) for x in arrays]
@@ -158,16 +159,16 @@ class Session:
         numbers = {id(x._buffer) for x in arrays if x._scalar}
         results: list[Value] = []
         writes: list[tuple[int, int]] = []
-        new: dict[Value, int] = {}  # by its value, the slot of a result
-        slots: dict[int, int] = {}  # by a buffer's id
+        new: dict[Value, int] = {}  # value -> the slot of its result
+        slots: dict[int, int] = {}  # buffer id -> slot
 
-        turned: dict[int, Permute] = {}  # by a buffer's id, the step from its result to the array
+        permuted: dict[int, Permute] = {}  # buffer id -> the step from its result to the array
 
         def in_memory(b: Buffer) -> None:
             order = order_of(t, strides_of(t, b.origin), b.value.shape)
             if t.device == "cpu" and order != tuple(range(len(order))):
-                turn = Permute(order)
-                b.value, turned[id(b)] = turn.read(t, b.value), turn.inverse()
+                permute = Permute(order)
+                b.value, permuted[id(b)] = permute.read(t, b.value), permute.inverse()
 
         def result(value: Value, copied: bool) -> int:
             if copied or value.op is None or value in results:
@@ -201,7 +202,7 @@ class Session:
         by_value = {v for k, v in enumerate(t.block.args) if k in t.scalars}
         if results:
             self._run(results, writes, layouts, by_value)
-        # A new block, whose arguments are what lives on.
+        # A new block, whose arguments are the live values.
         old, self._slot_of = self._slot_of, {}
         of_slot = {slot: v for v, slot in old.items()}
         t.block = Block()
@@ -235,7 +236,7 @@ class Session:
                 b.slot = slot
         index = {v: argument(slot, v) for v, slot in at.items() if slot is not None}
         for x in arrays:
-            path = (turned[id(x._buffer)], *x._path) if id(x._buffer) in turned else x._path
+            path = (permuted[id(x._buffer)], *x._path) if id(x._buffer) in permuted else x._path
             x._path = tuple(
                 dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
             )
@@ -271,7 +272,7 @@ class Session:
         self._step(lambda: Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
         self._count += len(results) - len(writes)
 
-    # ---- what the function asks for
+    # ---- requests of the function
 
     def read(self, x: TracedArray, how: Callable[[Any], Any]) -> Any:
         """``how(x)`` of the real array or number."""
@@ -283,7 +284,7 @@ class Session:
         return value
 
     def size(self, x: TracedArray) -> Any:
-        """A number as a size: another one compiles nothing."""
+        """A number as a symbolic size, so that other values do not recompile."""
         place = self._place_of(x)
         step = self._step(
             lambda: SizeOf(place, f"n{self._count}_{len(self._symbols)}"),
@@ -304,7 +305,7 @@ class Session:
         return self._serialized(kept)
 
     def _serialized(self, x: Any) -> Any:
-        """A leaf of a call's arguments or of the result, as the tree has it; behind a cut."""
+        """A leaf of a call's arguments or of the result in the tree's form; requires a graph break before."""
         if isinstance(x, TracedArray):
             if x._trace is not self.t:
                 self.abort("it uses a stand-in of another trace")
@@ -318,7 +319,7 @@ class Session:
         return Constant(self.original(x))
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], pure: bool = True) -> Any:
-        """``function`` called with the real arrays. ``pure``: it writes into none of them."""
+        """Calls ``function`` with the real arrays. ``pure``: it writes into none of them."""
         given, tree = trees.flatten((tuple(args), dict(kwargs)))
         self.cut()
         leaves = [self._serialized(x) for x in given]
@@ -341,25 +342,25 @@ class Session:
         return self._wrapped(step, *created)
 
     def _wrapped(self, step: Call, leaves: list, tree: trees.Tree) -> Any:
-        """The result of a call, with stand-ins for its arrays."""
+        """A call's result, with stand-ins for its arrays."""
         out: list[Any] = []
         first = self._count
         kept: dict[str, tuple[int, str, int]] = {}
         for x in leaves:
             if not isinstance(x, (np.ndarray, np.generic)):
                 if not isinstance(x, (bool, int, float, complex, str, bytes, type(None), type, np.dtype)):
-                    self.abort(f"{step.function.__name__} gives a {type(x).__name__}")
+                    self.abort(f"{step.function.__name__} returns a {type(x).__name__}")
                 out.append(x)
                 continue
             slot = self._count
             self._count += 1
             if type(x) is not np.ndarray and not isinstance(x, np.generic):
-                self.abort(f"{step.function.__name__} gives a {type(x).__name__}")
+                self.abort(f"{step.function.__name__} returns a {type(x).__name__}")
             array = self.state.slots[slot]
             try:
                 spec = arrays.describe(array)
             except (TypeError, UnsupportedError):
-                self.abort(f"{step.function.__name__} gives an array of {array.dtype}")
+                self.abort(f"{step.function.__name__} returns an array of {array.dtype}")
             assert isinstance(spec, ArgSpec)
             value = self.t.argument(spec, None)
             self._slot_of[value] = slot
@@ -373,8 +374,8 @@ class Session:
         return tree.unflatten(out)
 
     def _share(self, array: np.ndarray, buffer: Buffer) -> None:
-        """A result that may lie in the memory of another array: neither can be written into from here on. Of other
-        arrays than NumPy's the function had copies: any may be the one."""
+        """Marks a result that may share memory with another array: neither may be written from here on. For libraries
+        other than NumPy the function got copies, so any array may be the one."""
         for ref in self._refs:
             other = ref()
             if other is None or other._buffer.slot is None:
@@ -384,13 +385,13 @@ class Session:
                 buffer.fixed = other._buffer.fixed = True
 
     def end(self, result: Any, constant: Callable[[Any], Any]) -> Any:
-        """The function has returned: the call's result."""
+        """Ends the trace: the function has returned ``result``."""
         leaves, tree = trees.flatten(result)
         tree = concrete_keys(tree)
         self._ended = True
         self.cut()
         serialized: list = []
-        first: dict[int, int] = {}  # where each array is a result
+        first: dict[int, int] = {}  # buffer or array id -> its index among the results
         for x in leaves:
             if isinstance(x, TracedArray) and first.setdefault(id(x), len(serialized)) < len(serialized):
                 serialized.append(Repeated(first[id(x)]))
@@ -399,7 +400,7 @@ class Session:
             if type(leaf) is Constant:
                 out = constant(leaf.value)
                 if out.kind != "constant":
-                    self.abort("it returns an object from around it")
+                    self.abort("it returns an object from its scope")
             serialized.append(leaf)
 
         def same(step: Step) -> bool:
@@ -410,14 +411,14 @@ class Session:
         return step.result(self.state)
 
     def attribute(self, x: TracedArray, name: str) -> Any:
-        """A method of arrays that stand-ins do not have."""
+        """An array method or attribute that stand-ins lack."""
         if not callable(getattr(np.ndarray, name)):
-            self.abort(f"it asks for x.{name}")
+            self.abort(f"it uses x.{name}")
         return lambda *args, **kwargs: self.call(of_arrays(name), (x, *args), kwargs, pure(of_arrays(name)))
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two arrays that the function has made are one constant."""
+    """Whether two created arrays are the same constant."""
     a, b = arrays.to_numpy(a), arrays.to_numpy(b)
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
 
@@ -433,15 +434,15 @@ def _alike(some: list, others: list) -> bool:
 
 
 def _in_argument(value: Value) -> bool:
-    """Whether an array of these elements would be a view of an argument."""
+    """Whether a value may be a view of an argument."""
     while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
 
 
 def _apart(graph: Graph, sources: list[int], writes: list[tuple[int, int]], arguments: int) -> Graph:
-    """``graph``, with copies of what is written into a slot and would lie in memory that may be written first.
-    The first ``arguments`` slots lie apart from each other; what is in others may be a view of any."""
+    """``graph`` with copies of results that would alias memory that may be written before they are. The first
+    ``arguments`` slots do not alias each other; other slots may be views of any."""
     builder = Builder(graph.body)
     written = {slot for slot, _ in writes}
     known = all(0 <= slot < arguments for slot in written)
@@ -456,7 +457,7 @@ def _apart(graph: Graph, sources: list[int], writes: list[tuple[int, int]], argu
 
 
 def _argument_of(value: Value) -> Value | None:
-    """The argument that ``value`` lies in, if it does."""
+    """The argument whose memory ``value`` lies in, or None."""
     while (op := value.op) is not None:
         if op.row.kind != "shape" or len(op.operands) != 1:
             return None

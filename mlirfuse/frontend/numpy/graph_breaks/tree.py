@@ -1,4 +1,4 @@
-"""The tree of what a function's calls do: steps, and at each read of a value a branch for every outcome."""
+"""The tree of a function's steps, with a branch for every outcome of a value that is read."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, sa
 from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
 
-_MOST_STEPS = 1000  # of a tree
-_MOST_SIZES = 1024  # that a piece keeps what it runs for
+_MOST_STEPS = 1000  # step limit of a tree
+_MOST_SIZES = 1024  # limit of a subgraph's cached size tuples
 
 
 class Unknown(Exception):
-    """A call has come to where the tree has nothing yet."""
+    """A call has reached a step that the tree does not have yet."""
 
 
 class State:
-    """One call on its way: ``slots`` hold its arguments, then what its steps have made, and ``env`` the sizes.
-    ``before``: what the arguments that have been written into held before. ``like``: an array of torch or CuPy among
-    the arguments, as which all arrays of the call are made; None: NumPy's."""
+    """The state of one call: ``slots`` hold its arguments, then its steps' results, and ``env`` the sizes. ``before``:
+    the original contents of mutated arguments. ``like``: a torch or CuPy array among the arguments, whose type all
+    arrays of the call get; None: NumPy's."""
 
     def __init__(self, leaves: Sequence, captured: Sequence, env: dict[str, int]):
         self.slots: list = list(leaves)
         self.captured = list(captured)
         self.env = dict(env)
-        self.steps: list[tuple[Step, Any]] = []  # that have run, and what came of each
-        self.created: list = []  # by each call: its result's leaves and their tree, or the error
+        self.steps: list[tuple[Step, Any]] = []  # executed steps with their outcomes
+        self.created: list = []  # per call: its result's leaves and their tree, or the error
         self.before: dict[int, np.ndarray] = {}
-        self.final = False  # a step has written into arguments that nothing can follow but the result
+        self.final = False  # the step before the result has mutated arguments: no more steps may follow
         self.arguments = len(self.slots)
         self.like = next((x for x in leaves if arrays.framework(x) not in (None, "numpy")), None)
 
     def own(self, array: Any) -> Any:
-        """An array of NumPy's as one of the call's."""
+        """A NumPy array converted to the call's array type."""
         return array if self.like is None else arrays.from_numpy(array, self.like)
 
     def at(self, slot: int) -> Any:
-        """What is in a slot; those below 0 are arrays from around the function."""
+        """The object in a slot; negative slots are captured arrays."""
         return self.slots[slot] if slot >= 0 else self.captured[-1 - slot]
 
     def writes(self, slot: int, final: bool = False) -> None:
-        """Is told before an argument is written into; ``final``: by the last step before the result."""
+        """Called before an argument is written; ``final``: by the last step before the result."""
         if 0 <= slot < self.arguments:
             if final:
                 self.final = True
@@ -66,14 +66,14 @@ class State:
                 self.before[slot] = array.clone() if kind == "torch" else array.copy()
 
     def restore(self) -> None:
-        """Gives the arguments back what they held."""
+        """Restores the arguments' original contents."""
         for slot, content in self.before.items():
             self.slots[slot][...] = content
 
 
 @dataclass(eq=False)
 class Holds:
-    """What has to hold for a call to go this way: sizes, and arguments that the function has taken as constants."""
+    """The guards of a branch: sizes, and arguments that the function took as constants."""
 
     guards: list[SizeGuard] = field(default_factory=list)
     equalities: list[tuple] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Holds:
     _known: set[tuple] = field(default_factory=set)
 
     def allows(self, state: State) -> bool:
-        """Whether it holds."""
+        """Whether the guards hold."""
         try:
             self.check(state)
         except Unknown:
@@ -91,7 +91,7 @@ class Holds:
         return True
 
     def check(self, state: State) -> None:
-        """Raises :class:`Unknown`."""
+        """Adopts new symbols and checks the guards. Raises :class:`Unknown`."""
         env = state.env
         if self.guards or self.equalities:
             key = tuple(env.values())
@@ -113,21 +113,21 @@ class Holds:
 
 @dataclass(eq=False)
 class Step:
-    """``after``: the next step by what came of this one; in a list where sizes and constants decide between several.
-    ``where``: the user's line that ended the piece; None: the function's end."""
+    """``after``: the next step by this one's outcome; a list where sizes and constants select among several. ``where``:
+    the user's line of the graph break; None: the function's end."""
 
     after: dict[Any, list[Step]] = field(default_factory=dict, kw_only=True)
     holds: Holds = field(default_factory=Holds, kw_only=True)
     where: tuple[str, int] | None = field(default=None, kw_only=True)
 
     def run(self, state: State) -> Any:
-        """Runs the step; gives what came of it, a key of ``after``."""
+        """Runs the step; its outcome, a key of ``after``."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class Root(Step):
-    """Before all."""
+    """The start of a call."""
 
     def run(self, state: State) -> Any:
         return None
@@ -135,8 +135,8 @@ class Root(Step):
 
 @dataclass(eq=False)
 class Subgraph(Step):
-    """A compiled piece: ``sources`` are its graph's arguments by slot, ``writes`` the results that are written into
-    what is in a slot; the others are new slots."""
+    """A compiled subgraph: ``sources`` are its arguments' slots, ``writes`` the results that overwrite a slot's array;
+    the other results fill new slots."""
 
     graph: Graph
     sources: list[int]
@@ -147,7 +147,7 @@ class Subgraph(Step):
         self.whole = self.graph.copy()
         if pipelines.complex_kernels(self.graph):
             self._split = StorageViews(self.graph)
-        self._executors: dict[int | None, Executor] = {}  # by the GPU; None: the CPU
+        self._executors: dict[int | None, Executor] = {}  # by GPU; None: the CPU
         self._runs: dict[tuple, Callable[..., list]] = {}
         self._symbols = sorted(
             {s for v in [*self.whole.args, *(r for op in self.whole.ops for r in op.results)] for n in v.shape
@@ -165,7 +165,7 @@ class Subgraph(Step):
                 self._runs.clear()
             run = self._runs[key] = self._runner(target, dict(env))
         created = run(*given)
-        if state.like is not None:  # where only numbers went in, NumPy's arrays come out
+        if state.like is not None:  # results are NumPy arrays where all inputs are numbers
             created = [state.own(x) if isinstance(x, np.ndarray) else x for x in created]
         written = {k for _, k in self.writes}
         final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
@@ -176,7 +176,7 @@ class Subgraph(Step):
         return None
 
     def kernels(self, env: dict[str, int]) -> int:
-        """How many kernels the last call with these sizes has launched."""
+        """The number of kernels that the last call with these sizes launched."""
         programs = [p for executor in self._executors.values() for p, _ in executor.programs(env)]
         return sum(
             [*program.compiled_programs.values()][-1].kernels for program in programs if program.compiled_programs
@@ -209,7 +209,7 @@ def _symbols_in(op) -> set[str]:
 
 @dataclass(eq=False)
 class Read(Step):
-    """A value is read, by bool, int, float …, from what is in a slot."""
+    """Reads a value from a slot, by bool, int, float …"""
 
     place: SlotView
     how: Callable[[Any], Any]
@@ -219,7 +219,7 @@ class Read(Step):
 
 
 def outcome(value: Any) -> Any:
-    """A value that was read as a key: 0.0 and -0.0 are two, and a NaN is one."""
+    """A read value as a key: distinguishes 0.0 from -0.0, and makes all NaNs equal."""
     if isinstance(value, (float, complex, np.inexact)):
         return type(value), np.asarray(value).tobytes()
     if isinstance(value, (list, tuple)):
@@ -229,7 +229,7 @@ def outcome(value: Any) -> Any:
 
 @dataclass(eq=False)
 class SizeOf(Step):
-    """A number that was read becomes a size, whose symbol is ``name``; 0, 1 and what is below are constants."""
+    """Turns a number into a size with the symbol ``name``; 1 and less are constants."""
 
     place: SlotView
     name: str
@@ -242,9 +242,9 @@ class SizeOf(Step):
 
 @dataclass(eq=False)
 class Call(Step):
-    """A function that is not of the op table, called with the arrays, as NumPy's: ``arguments`` is the nest of its
-    arguments, with a :class:`SlotView` for each array. ``pure``: it writes into none of them; ``written``: the
-    arguments of the call that it may write into. ``symbols``, by what came of it: those of its results' sizes."""
+    """Calls a function without an op on real arrays, converted to NumPy's: ``arguments`` is the nested structure of its
+    arguments, with a :class:`SlotView` for each array. ``pure``: it writes into none of them; ``written``: the call's
+    arguments that it may write into. ``symbols``, by outcome: the size symbols of its results."""
 
     function: Callable[..., Any]
     arguments: trees.Tree
@@ -284,14 +284,14 @@ class Call(Step):
         return key
 
     def _write_back(self, given: list, state: State) -> None:
-        """What the function has left in the host's copies of arrays."""
+        """Copies mutated host copies back to the device arrays."""
         for leaf, host in zip(self.leaves, given):
             if type(leaf) is SlotView and isinstance(host, np.ndarray):
                 arrays.write_into(seen(leaf, state), host)
 
 
 def extent(array: Any, what: str, axis: int) -> int:
-    """The "shape" or stride, in elements, of an array along an axis."""
+    """An array's extent ("shape") or stride in elements along an axis."""
     if what == "shape":
         return array.shape[axis]
     if isinstance(array, np.ndarray):
@@ -300,7 +300,7 @@ def extent(array: Any, what: str, axis: int) -> int:
 
 
 def kind_of_result(x: Any) -> tuple:
-    """What decides how a trace goes on with a result of a call."""
+    """The part of a call's result that decides how tracing goes on."""
     if type(x) is np.ndarray:
         if x.flags.c_contiguous:
             return x.dtype.str, tuple([n if n < 2 else -1 for n in x.shape])
@@ -312,7 +312,8 @@ def kind_of_result(x: Any) -> tuple:
 
 @functools.lru_cache(4096)
 def _strided(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple | None:
-    """What of an array's place in memory decides how a trace goes on; None for strides that are no whole items."""
+    """The part of an array's layout that decides how tracing goes on; None for strides that are not multiples of the
+    item size."""
     if any(s % size for s in strides):
         return None
     return tuple([n if n < 2 else -1 for n in shape]), layout_of(shape, tuple(s // size for s in strides))
@@ -320,7 +321,7 @@ def _strided(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tup
 
 @dataclass(eq=False)
 class Return(Step):
-    """The end: ``leaves`` are places, sizes, constants, and what is a result already."""
+    """The end: ``leaves`` are slot views, sizes, constants and references to earlier results."""
 
     tree: trees.Tree
     leaves: list
@@ -330,7 +331,7 @@ class Return(Step):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it follows whatever the sizes are."""
+        """Whether it follows for any sizes."""
         held = self.holds
         return not (held.guards or held.equalities or held.values or held.ranges or held.places)
 
@@ -342,8 +343,8 @@ class Return(Step):
 
 
 class Tree:
-    """The tree of one kind of call. ``symbols``: the sizes that arguments tell, ``captured`` the arrays from around the
-    function."""
+    """The tree of one argument signature. ``symbols``: the sizes that arguments define, ``captured`` the captured
+    arrays."""
 
     def __init__(self) -> None:
         self.root = Root()
@@ -356,7 +357,7 @@ class Tree:
         return self.steps >= _MOST_STEPS
 
     def state(self, leaves: Sequence) -> State:
-        """A call that begins."""
+        """The initial state of a call."""
         env = {}
         for name, (leaf, what, axis) in self.symbols.items():
             if leaf < 0:
@@ -367,7 +368,7 @@ class Tree:
         return State(leaves, [c.read() for c in self.captured], env)
 
     def run(self, state: State) -> Any:
-        """The result of a call. Raises :class:`Unknown` with the state as far as it came."""
+        """The result of a call. Raises :class:`Unknown` with the state at that point."""
         step: Step = self.root
         key: Any = None
         while True:
@@ -379,7 +380,7 @@ class Tree:
 
     @staticmethod
     def next(step: Step, key: Any, state: State) -> Step:
-        """The step after ``step``, of which ``key`` came. Raises :class:`Unknown`."""
+        """The step after ``step`` for the outcome ``key``. Raises :class:`Unknown`."""
         candidates = step.after.get(key)
         if candidates is None:
             raise Unknown

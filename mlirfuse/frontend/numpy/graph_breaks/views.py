@@ -1,4 +1,4 @@
-"""Real arrays where a trace has views, and positions that are known at run time."""
+"""Real arrays for the views of a trace, with indices known at run time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlotView:
-    """What is in ``slot``, or a view of it by ``path``; ``index``: the slot of each position that is known at run time.
-    ``number``: np.generic, or Python's type, where it is a number and no array."""
+    """The object in ``slot``, or its view by ``path``; ``index``: the slots of indices known at run time. ``number``:
+    np.generic or Python's type, where it is a number instead of an array."""
 
     slot: int
     path: tuple = ()
@@ -29,34 +29,34 @@ class SlotView:
 
 @dataclass(frozen=True)
 class RunTime:
-    """A step to one position of an axis, the next of a place's ``index``."""
+    """A step to one index of an axis, the next of a slot view's ``index``."""
 
     axis: int
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """The object that is also the result number ``at``."""
+    """The same object as result ``at``."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A size, as Python's int."""
+    """A size as a Python int."""
 
     size: Size
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """An object that the function has made or read; arrays are made anew."""
+    """An object that the function created or read; arrays are created anew in each call."""
 
     value: Any
 
 
 def seen(leaf: Any, state: State) -> Any:
-    """The object that a leaf of a call's arguments, or of the result, is in this call."""
+    """The object of a leaf of a call's arguments, or of the result, in this call."""
     kind = type(leaf)
     if kind is SlotView:
         found = state.at(leaf.slot)
@@ -64,7 +64,7 @@ def seen(leaf: Any, state: State) -> Any:
             found = _view(found, leaf, state)
         if leaf.number is None or not isinstance(found, (np.ndarray, np.generic)):
             return found
-        found = found[()]  # type: ignore[index]  # NumPy's numbers take it too
+        found = found[()]  # type: ignore[index]  # works on NumPy scalars too
         return found if leaf.number is np.generic else leaf.number(found)
     if kind is Extent:
         return sz.substitute(leaf.size, state.env)
@@ -73,7 +73,7 @@ def seen(leaf: Any, state: State) -> Any:
 
 
 def on_host(leaf: Any, state: State) -> Any:
-    """As :func:`seen`, where an array is one of NumPy's."""
+    """:func:`seen` with the array converted to NumPy's."""
     found = seen(leaf, state)
     if state.like is None or arrays.framework(found) in (None, "numpy"):
         return found

@@ -1,11 +1,12 @@
-"""Loops that stay loops: a ``for`` or ``while`` statement of the user's function becomes one native function.
+"""Native loops: a ``for`` or ``while`` statement of the user's function is outlined and compiled to one native
+function.
 
-``outline.py`` rewrites the function: each loop statement asks at run time whether it can run natively, with the local
-variables as they are then, and runs as Python where it cannot. ``kernel.py`` keeps a loop's code by the variables'
-types, and calls it. The statements, expressions and functions of a loop become MLIR in ``statements.py``,
-``expressions.py``, ``functions.py`` (with ``reductions.py`` and ``products.py``) and ``arrays.py``, over the values of
-``values.py`` and the blocks of ``code.py``.
+``outline.py`` rewrites the function: at run time each loop statement checks with the current local variables whether it
+can run natively, else it runs as Python. ``kernel.py`` caches a loop's code by the variables' types and calls it.
+``statements.py``, ``expressions.py``, ``functions.py`` (with ``reductions.py`` and ``products.py``) and ``arrays.py``
+translate a loop's statements, expressions and functions to MLIR, over the values of ``values.py`` and the blocks of
+``code.py``.
 
-The arrays are the caller's own memory and everything happens in the program's order, so that what an error leaves
-behind is what NumPy leaves. Nothing depends on trip counts, which are read when the loop begins.
+Loops work on the caller's own memory in program order, so that an error leaves the same state as in NumPy. The code
+does not depend on trip counts, which are read when the loop begins.
 """

@@ -1,7 +1,7 @@
-"""Numbers whose type only the run tells: ``max(0, x[i])`` is Python's int or NumPy's float.
+"""Numbers whose type is only known at run time: ``max(0, x[i])`` is a Python int or a NumPy float.
 
-Their values are computed in the type that holds both. What is computed of them has to have one type, or two again: the
-code is written for each combination of types to see which, and kept for the one that holds all.
+They are computed in the type that holds both. A result must have one type, or two again: the code is emitted for each
+combination of types to find out, and kept for the common one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Number, NumberTy
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
-_WEAK_BITS = 40  # of a Python int that is held as another type: it is exact there
+_WEAK_BITS = 40  # limit of a Python int stored as another type, exactly
 
 
 def merged(e: Code, condition: Val, a: Number, b: Number) -> Number:
@@ -26,27 +26,27 @@ def merged(e: Code, condition: Val, a: Number, b: Number) -> Number:
     flags = [flag_of(e, v, kind) for v in (a, b)]
     weak = {other for other, _ in flags if other is not None}
     if len(weak) > 1:
-        raise NotOutlinable("a number of three types")
+        raise NotOutlinable("a number of three possible types")
     other = (weak.pop(), e.select(condition, flags[0][1], flags[1][1])) if weak else None
     return Number(val, kind, max(a.bits, b.bits), other=other)
 
 
 def flag_of(e: Code, found: Number, kind: NumberType) -> tuple[NumberType | None, Val]:
-    """The type, other than ``kind``, that a number may have, and the condition under which it has it."""
+    """The alternative type of a number, other than ``kind``, and the condition under which it has it."""
     if found.type == kind:
         return found.other or (None, e.const(False, dt.bool_))
     if found.other is not None:
-        raise NotOutlinable("a number of three types")
+        raise NotOutlinable("a number of three possible types")
     return found.type, e.const(True, dt.bool_)
 
 
 def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
-    """``compute(*operands)``, of operands some of which may have one of two types."""
+    """``compute(*operands)``, where some operands may have one of two types."""
     mixed = [k for k, v in enumerate(operands) if isinstance(v, Number) and v.other is not None]
     if not mixed:
         return compute(*operands)
     if len(mixed) > 2:
-        raise NotOutlinable("too many numbers whose types only the run tells")
+        raise NotOutlinable("too many numbers whose types are only known at run time")
     errors = len(e.errors)
     result = compute(*(Number(v.val, v.type, v.bits) if k in mixed else v for k, v in enumerate(operands)))
     errors = len(e.errors) - errors
@@ -58,7 +58,7 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
         if kind == _type(result):
             continue
         if weak not in (None, kind) or not isinstance(kind, NumberType) or not isinstance(result, Number):
-            raise NotOutlinable("a result whose type only the run tells")
+            raise NotOutlinable("a result whose type is only known at run time")
         weak, here = kind, e.const(True, dt.bool_)
         for k, is_other in zip(mixed, combination):
             condition = operands[k].other[1]
@@ -67,12 +67,12 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
     if weak is None or flag is None:
         return result
     if joined(weak, result.type) != result.type:
-        raise NotOutlinable("a result whose type only the run tells")
+        raise NotOutlinable("a result whose type is only known at run time")
     return Number(result.val, result.type, result.bits, other=(weak, flag))
 
 
 def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dict[int, bool], errors: int) -> Any:
-    """The result's type where some operands have their other type. Nothing is kept of the code."""
+    """The result's type where some operands have their other type. Discards the emitted code."""
     lines, failures, sites = len(e.lines), len(e.errors), e.sites
     given = []
     for k, v in enumerate(operands):
@@ -87,7 +87,7 @@ def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dic
     more = len(e.errors) - failures
     del e.lines[lines:], e.errors[failures:]
     if more != errors or e.sites != sites:
-        raise NotOutlinable("an error that depends on a type that only the run tells")
+        raise NotOutlinable("an error that depends on a type only known at run time")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Arrays in a loop: elements, views by subscripts, expressions over elements, and writing."""
+"""Arrays in a loop: elements, views by subscripts, elementwise expressions, and writes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mlirfuse.lowering.emitter import Val
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.code import Code
 
-SIZE_BITS = 40  # extents, and Python ints that loops count by, are below 2 ** 40
+SIZE_BITS = 40  # extents and loop counters are below 2 ** 40
 
 
 def out_of_bounds(axis: int):
-    """What makes the IndexError of a position and an extent."""
+    """A function that builds the IndexError for an index and an extent."""
     return lambda index, size: IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
 
 
 def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
-    """A position counted from the start; an IndexError where it is out of range. Not ``checked``: it is known to be in
-    range and not negative."""
+    """An index with negative values wrapped; raises an IndexError out of range. Without ``checked`` it is known to be
+    in range and not negative."""
     known = e.known(index)
     if not checked:
         return index
@@ -45,7 +45,7 @@ def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
 
 
 def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val | None) -> tuple[Val, Val, Val]:
-    """First position, count and step of a slice, as Python clamps them."""
+    """Start, count and step of a slice, clamped as in Python."""
     step = step or e.const(1, dt.i64)
     known = e.known(step)
     zero = e.const(0, dt.i64)
@@ -91,7 +91,7 @@ def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val 
 
 
 def element_pointer(e: Code, array: Array, indices: list[Val]) -> str:
-    """Where the element at these indices is."""
+    """A pointer to the element at these indices."""
     offset = e.const(0, dt.i64)
     for index, stride in zip(indices, array.strides):
         offset = e.count("addi", offset, e.count("muli", index, stride))
@@ -103,7 +103,7 @@ def element(e: Code, array: Array, indices: list[Val]) -> Val:
 
 
 def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
-    """New memory for an array, row by row."""
+    """A new C-contiguous array."""
     strides = [e.const(dtype.bytes, dt.i64)]
     for extent in reversed(shape[1:]):
         strides.insert(0, e.count("muli", strides[0], extent))
@@ -118,18 +118,18 @@ def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
 
 
 def lazy(e: Code, value) -> Lazy:
-    """An array, or a number, as an expression."""
+    """An array or a number as a lazy expression."""
     if isinstance(value, Lazy):
         return value
     if isinstance(value, Number):
         return Lazy(value.type.dtype, [], lambda indices, uniform: value.val, [])
     if not isinstance(value, Array):
-        raise NotOutlinable("an operand that is no array and no number")
+        raise NotOutlinable("an operand that is neither an array nor a number")
     return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])
 
 
 def broadcast(e: Code, shapes: list[list[Val]]) -> tuple[list[Val], list[tuple[Val, Val]]]:
-    """The shape that shapes give together, and the pairs of extents that have to be equal, or 1."""
+    """The broadcast shape, and the pairs of extents that must be equal or 1."""
     rank = max(map(len, shapes))
     out, pairs = [], []
     for axis in range(rank):
@@ -149,7 +149,7 @@ def broadcast(e: Code, shapes: list[list[Val]]) -> tuple[list[Val], list[tuple[V
 
 
 def _operand_indices(e: Code, shape: list[Val], whole: list[Val], indices: list[Val], uniform: bool) -> list[Val]:
-    """Where an operand of ``shape`` is read for an element of the result."""
+    """The indices at which an operand of ``shape`` is read for an element of the result."""
     mine = indices[len(indices) - len(shape) :]
     out = []
     for extent, of_all, index in zip(shape, whole[len(whole) - len(shape) :], mine):
@@ -163,7 +163,7 @@ def _operand_indices(e: Code, shape: list[Val], whole: list[Val], indices: list[
 
 
 def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
-    """``compute(*elements)`` of operands that are broadcast together."""
+    """``compute(*elements)`` over broadcast operands."""
     parts = [lazy(e, operand) for operand in operands]
     shape, pairs = broadcast(e, [part.shape for part in parts])
 
@@ -176,9 +176,9 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
 
 
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
-    """``value`` broadcast to ``shape``, of as many axes at least."""
+    """``value`` broadcast to ``shape``, which has at least as many axes."""
     if len(value.shape) > len(shape):
-        raise NotOutlinable("more axes than there is room for")
+        raise NotOutlinable("more axes than the target has")
     pairs = []
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
@@ -201,8 +201,8 @@ def _no_room(have: int, want: int) -> Exception:
 
 
 def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
-    """Runs ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; else, where those that differ
-    are 1, without."""
+    """Emits ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; without, where those that
+    differ are 1."""
     unequal = None
     seen = set()
     for a, b in pairs:
@@ -221,7 +221,7 @@ def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
             for v in (a, b):
                 wrong = wrong if e.least(v) > 1 else e.and_(wrong, e.cmp("ne", v, 1))
             e.fail_if(wrong, _mismatch, a, b)
-        if all(e.least(a) > 1 and e.least(b) > 1 for a, b in pairs):  # then there was an error
+        if all(e.least(a) > 1 and e.least(b) > 1 for a, b in pairs):  # an error has been raised before
             return
         rare, e.rare = e.rare, True
         body(False)
@@ -231,12 +231,12 @@ def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
 
 
 def same_view(a: Array, b: Array) -> bool:
-    """Whether they surely are the same elements."""
+    """Whether two arrays are known to be the same view."""
     return a is b or (bool(a.serialized) and a.serialized == b.serialized)
 
 
 def conflicts(target: Array, value: Lazy) -> bool:
-    """Whether elements of ``target`` may be read after they are written, where they are written one after the other."""
+    """Whether writing ``target`` element by element may overwrite elements that are read later."""
     return any(target.roots & read.roots and not same_view(target, read) for read in value.reads)
 
 
@@ -247,7 +247,8 @@ def keeps(value: Lazy, target: Array) -> None:
 
 
 def write(e: Code, target: Array, value: Lazy, site) -> None:
-    """``target[...] = value``, computed whole before anything is written; ``site()`` numbers a place of allocation."""
+    """``target[...] = value``, evaluated fully before any write where they conflict; ``site()`` numbers an allocation
+    site."""
     keeps(value, target)
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
@@ -314,7 +315,7 @@ def reduced(e: Code, value: Lazy, axes: list[int], start: Val, combine, site) ->
 
 
 def fast_add(e: Code, a: Val, b: Val) -> Val:
-    """A sum whose order does not matter, so that it can be taken in parts."""
+    """A sum whose order is free, so that it can be vectorized."""
     if not a.dtype.is_float:
         return e.add(a, b)
     return e.op(f"arith.addf {a}, {b} fastmath<reassoc> : {a.type}", a.dtype)

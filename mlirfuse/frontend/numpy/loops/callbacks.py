@@ -1,4 +1,4 @@
-"""What compiled loops call: memory for arrays, room for their log, products of matrices."""
+"""Callbacks of compiled loops: allocation, growth of the append log, matrix products."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
-# Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies, the
-# room for small arrays and its end.
+# Words: two numbers of an error, the allocator, the log's position and end, the log's growth function, the product
+# function, the arena for small arrays and its end.
 HEADER = 9
-_CHUNK = 2**13  # words of a log, at first
-running = threading.local()  # .created: of the call that runs in this thread, its buffers by address; .log: see _more
+_CHUNK = 2**13  # initial words of a log
+running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _allocate(site: int, size: int) -> int:
-    """The address of new memory for the loop that runs; 0 where there is none."""
+    """Allocates memory for the running loop; its address, or 0 on failure."""
     try:
         created = np.empty(max(size, 1), np.uint8)
     except (MemoryError, ValueError):
         return 0
     address = created.__array_interface__["data"][0]
-    running.created[address] = created
+    running.buffers[address] = created
     return address
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 def _more(arguments: int, size: int) -> int:
-    """More room for the log of the loop that runs, whose argument is at this address: a new chunk, in ``.log`` with how
-    many words the one before it has got. 0 where there is none."""
+    """Grows the running loop's log, whose argument block is at this address: appends a chunk to ``.log``, with the
+    number of words used in the one before. 0 on failure."""
     log, words = running.log, (ctypes.c_int64 * HEADER).from_address(arguments)
     if log:
         log[-1][1] = filled(log[-1][0], words[3])
@@ -53,8 +53,8 @@ def filled(chunk: np.ndarray, end: int) -> int:
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 def _multiply(places: int, number: int) -> int:
-    """``left @ right`` into a third matrix, which lie as the 15 words at ``places`` say, with elements of NumPy's type
-    ``number``. 0 where that fails."""
+    """Writes ``left @ right`` into a third matrix; ``places`` points to their 15 words (pointers, extents, strides),
+    ``number`` is NumPy's type number. 0 on failure."""
     words = (ctypes.c_int64 * 15).from_address(places)[:]
     try:
         left, right, into = (_matrix(_INEXACT[number], *words[at : at + 5]) for at in (0, 5, 10))

@@ -1,8 +1,8 @@
-"""The text of a loop's function: blocks, slots for variables, memory and errors, beside the arithmetic of
+"""Emits the MLIR text of a loop's function: blocks, slots for variables, memory and errors, on top of the arithmetic of
 :class:`~mlirfuse.lowering.emitter.Emitter`.
 
-The function is ``loop(%args: !llvm.ptr) -> i64``. Variables live in slots (``llvm.alloca``), which LLVM turns into
-registers. It returns 0, or the number of the error that it met.
+The function is ``loop(%args: !llvm.ptr) -> i64``. Variables live in slots (``llvm.alloca``), which LLVM promotes to
+registers. It returns 0, or the number of an error.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mlirfuse.lowering.emitter import Val
 
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 15  # variables that are arrays
-_SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a place of allocation: for each buffer its address, which 0 ends, and size
-# Where among the function's arguments they are, in bytes: the address of what allocates; the log's next free place and
-# its end; the address of what makes more room for it, and of what multiplies matrices; room for small arrays, of which
-# the next free place and the end.
+_SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a site's table: (address, size) per buffer, then a 0
+# Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
+# addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
+# for small arrays.
 ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END = 16, 24, 32, 40, 48, 56, 64
 
-_AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
+_UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
-# A buffer of a place of allocation that none of the variables lies in; from outside where there is none, or too small.
+# Returns a buffer of an allocation site that no variable uses; allocates a new one where none is free and large enough.
 _ALLOCATE = f"""
 llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, %site: i64, %args: !llvm.ptr) -> i64
     attributes {{passthrough = ["no-builtins"]}} {{
@@ -95,7 +95,7 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
 }}
 """
 
-# Takes a buffer, where it is one of a place of allocation, away from that: it will not be used again.
+# Removes a buffer from its allocation site's table, so that it is not reused.
 _HOLD = """
 llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough = ["no-builtins"]} {
   %0 = arith.constant 0 : i64
@@ -127,26 +127,27 @@ llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough 
 
 
 class Size(NamedTuple):
-    """A count: an extent that an array has as the loop begins (its ``symbol``; "" for none) and a number."""
+    """A count: the symbol of an extent at the loop's start ("" for none) plus a number."""
 
     symbol: str
     added: int
 
 
 class Code(ComplexEmitter):
-    """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
+    """The code of one function. ``errors``: for each error number from 1 on, a function that builds the exception from
+    two ints."""
 
     def __init__(self) -> None:
         super().__init__("cpu", llvm.host_features())
         self.errors: list[Callable[[int, int], Exception]] = []
-        self.where: tuple[str, int] | None = None  # the user's statement that is being written
-        self.sites = 0  # places of allocation
+        self.where: tuple[str, int] | None = None  # the user's statement that is being compiled
+        self.sites = 0  # number of allocation sites
         self._holds = False
-        self.rare = False  # what is written now runs rarely: its loops are not worth LLVM's time
+        self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
         self._slots = 0
         self._blocks = 0
-        self._sizes: dict[str, Size] = {}  # by name: what is known of counts that do not change in the loop
-        self._least: dict[str, int] = {}  # by a symbol's name: no extent of it is smaller
+        self._sizes: dict[str, Size] = {}  # by name: loop-invariant counts
+        self._least: dict[str, int] = {}  # by a symbol's name: its lower bound
         self._created: dict[tuple, Val] = {}
         one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
         self.entry += [
@@ -173,26 +174,26 @@ class Code(ComplexEmitter):
         return f"^bb{self._blocks}"
 
     def place(self, block: str) -> None:
-        """What follows is ``block``; control does not come here from what stands before."""
+        """Starts emitting ``block``; code before it does not fall through."""
         self.line(f"{block}:")
 
     def go(self, block: str) -> None:
         self.line(f"cf.br {block}")
 
     def again(self, block: str, *carried: Val) -> None:
-        """Goes back to a loop's head."""
+        """Branches back to a loop's head."""
         values = f"({', '.join(v.name for v in carried)} : {', '.join(v.type for v in carried)})" if carried else ""
-        self.line(f"llvm.br {block}{values} {_AS_IT_IS}" if self.rare else f"cf.br {block}{values}")
+        self.line(f"llvm.br {block}{values} {_UNOPTIMIZED}" if self.rare else f"cf.br {block}{values}")
 
     def fork(self, condition: Val, then: str, otherwise: str) -> None:
         self.line(f"cf.cond_br {condition}, {then}, {otherwise}")
 
     def unreachable(self) -> None:
-        """A block for code that control does not reach, after a break or the like."""
+        """Starts an unreachable block, for code after a break or the like."""
         self.place(self.block())
 
     def branch(self, condition: Val, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Runs one of two pieces of code."""
+        """Emits an if-else."""
         yes, no, after = self.block(), self.block(), self.block()
         self.fork(condition, yes, no if otherwise else after)
         self.place(yes)
@@ -207,7 +208,7 @@ class Code(ComplexEmitter):
     # ---- errors
 
     def fail_if(self, condition: Val, make: Callable[[int, int], Exception], *numbers: Val) -> None:
-        """Leaves the function with an error where ``condition`` holds; ``make`` gets the values of the two numbers."""
+        """Returns an error where ``condition`` holds; ``make`` gets the run-time values of two numbers."""
         self.errors.append(functools.partial(_at, make, self.where))
         code = self.const(len(self.errors), dt.i64)
         bad, good = self.block(), self.block()
@@ -222,7 +223,7 @@ class Code(ComplexEmitter):
     # ---- memory
 
     def slot(self, type_: str) -> str:
-        """A variable's place, made at the function's entry."""
+        """A stack slot for a variable, allocated at the function's entry."""
         self._slots += 1
         if type_.startswith("complex<"):
             type_ = f"!llvm.array<2 x {type_[8:-1]}>"
@@ -232,7 +233,7 @@ class Code(ComplexEmitter):
         return name
 
     def offset(self, pointer: str, by: int | Val) -> str:
-        """``pointer`` moved by bytes."""
+        """``pointer`` plus a number of bytes."""
         name = self.fresh()
         if isinstance(by, int):
             self.line(f"{name} = llvm.getelementptr {pointer}[{by}] : (!llvm.ptr) -> !llvm.ptr, i8")
@@ -241,7 +242,7 @@ class Code(ComplexEmitter):
         return name
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
-        """What stands at ``pointer``: in a slot, or (``memory``) in an array, where bools are bytes."""
+        """The value at ``pointer``: in a slot or, with ``memory``, in an array, where bools are bytes."""
         if dtype.kind == "c":
             part = dtype.real
             return parts(self.load(pointer, part), self.load(self.offset(pointer, part.bytes), part))
@@ -268,7 +269,7 @@ class Code(ComplexEmitter):
         self.line(f"llvm.store {value}, {pointer} : !llvm.ptr, !llvm.ptr")
 
     def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
-        """Memory for ``count`` elements that no variable lies in: its address and a pointer to it."""
+        """Memory for ``count`` elements that no variable uses: its address and a pointer to it."""
         self._declare(site)
         size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
         address = self.op(
@@ -289,13 +290,13 @@ class Code(ComplexEmitter):
             self.sites += 1
 
     def hold(self, site: int, address: Val) -> None:
-        """The buffer at ``address``, if it was allocated at ``site``, stays what it is until the loop's end."""
+        """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
         self._declare(site)
         self._holds = True
         self.line(f"llvm.call @hold(%site{site}, {address}) : (!llvm.ptr, i64) -> ()")
 
     def log(self, words: int) -> str:
-        """A pointer to room for so many words behind those that were logged before."""
+        """A pointer to ``words`` new words at the end of the log."""
         field = lambda at: self.offset("%args", at)  # noqa: E731
         wanted = self.count("addi", self.load(field(LOG), dt.i64), 8 * words)
 
@@ -310,7 +311,7 @@ class Code(ComplexEmitter):
         return self.pointer(at)
 
     def multiply(self, left: Array, right: Array, into: Array) -> None:
-        """The product of two matrices of one type by NumPy. It gets their places: pointers, extents, strides."""
+        """The product of two matrices of one type by a callback to NumPy, which gets pointers, extents and strides."""
         place, at = self.slot(f"!llvm.array<{3 * 5} x i64>"), 0
         for matrix in (left, right, into):
             self.store_pointer(matrix.pointer, self.offset(place, at))
@@ -326,10 +327,10 @@ class Code(ComplexEmitter):
         self.line(f"{name} = llvm.inttoptr {address} : i64 to !llvm.ptr")
         return name
 
-    # ---- counts that do not change: computed at the entry, so that equal ones have one name
+    # ---- loop-invariant counts: computed at the entry, so that equal ones share a name
 
     def extent(self, symbol: int, least: int, word: int) -> Val:
-        """An extent as the loop begins, which is a word of the function's argument."""
+        """An extent at the loop's start, read from a word of the function's argument block."""
         name = f"%n{symbol}"
         if name not in self._least:
             self._least[name] = least
@@ -338,7 +339,7 @@ class Code(ComplexEmitter):
         return self.sized(Size(name, 0))
 
     def size_of(self, val: Val) -> Size | None:
-        """What a count is, where it does not change."""
+        """The :class:`Size` of a loop-invariant count, else None."""
         known = self.known(val)
         return Size("", known) if isinstance(known, int) and val.dtype is dt.i64 else self._sizes.get(val.name)
 
@@ -357,7 +358,7 @@ class Code(ComplexEmitter):
         return found
 
     def steps(self, span: Val, step: int) -> Val:
-        """How many steps there are below ``span``, which is not negative."""
+        """The number of steps below ``span``, which is not negative."""
         size = self.size_of(span)
         if size is not None and not size.symbol:
             return self.const((size.added + step - 1) // step, dt.i64)
@@ -371,18 +372,18 @@ class Code(ComplexEmitter):
         return self.sized(Size(name, 0))
 
     def least(self, val: Val) -> int:
-        """What a count is at least: a negative number for one that may change."""
+        """A lower bound of a count; negative for one that may change."""
         size = self.size_of(val)
         return -(2**62) if size is None else size.added + (self._least[size.symbol] if size.symbol else 0)
 
     def not_above(self, a: Val, b: Val) -> bool:
-        """Whether ``a <= b`` for sure."""
+        """Whether ``a <= b`` is known."""
         x, y = self.size_of(a), self.size_of(b)
         if x is None or y is None:
             return False
         return x.added <= y.added if x.symbol == y.symbol else not x.symbol and x.added <= self.least(b)
 
-    # ---- integers that count and address: they do not overflow
+    # ---- counter and address arithmetic, without overflow
 
     def count(self, op: str, a: Val | int, b: Val | int) -> Val:
         """``addi``, ``subi`` or ``muli`` of 64-bit integers, folded where both are known."""
@@ -419,7 +420,7 @@ class Code(ComplexEmitter):
 
     @contextmanager
     def each(self, count: Val):
-        """Code for each index below ``count``, which must not leave the loop."""
+        """A loop over the indices below ``count``; its body must not branch out of it."""
         index = self.fresh()
         if self.rare:
             head, inside, after = self.block(), self.block(), self.block()
@@ -441,7 +442,7 @@ class Code(ComplexEmitter):
 
     @contextmanager
     def each_of(self, shape: list[Val]):
-        """Code for each element of an array of this shape, the last axis innermost."""
+        """A loop nest over the elements of an array of this shape, the last axis innermost."""
         with self._nest(shape, []) as indices:
             yield indices
 
@@ -470,7 +471,8 @@ class Code(ComplexEmitter):
 
 
 def _at(make: Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
-    """The exception of two ints, with a note of the statement that raised it: its traceback ends at the loop."""
+    """The exception built from two ints, with a note of the statement that raised it; its own traceback ends at the
+    loop."""
     error = make(*numbers)
     if where is not None:
         error.add_note(located("raised by the statement", where))

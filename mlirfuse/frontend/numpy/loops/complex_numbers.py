@@ -1,5 +1,5 @@
-"""Complex numbers in a loop's code: values in two parts, beside the arithmetic of
-:class:`~mlirfuse.lowering.emitter.Emitter`, as NumPy computes them."""
+"""Complex arithmetic in a loop's code, on real and imaginary parts, on top of
+:class:`~mlirfuse.lowering.emitter.Emitter`, with NumPy's formulas."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 
-# The ops of the table that are computed of complex operands.
+# The table's ops that accept complex operands.
 OPS = frozenset(["add", "sub", "mul", "div", "neg", "abs", "eq", "ne", "exp"])
 
 
 @dataclass(frozen=True, slots=True)
 class ComplexParts(Val):
-    """A complex value: ``name`` tells it from others, but is no name in the code."""
+    """A complex value: ``name`` identifies it, but is not a name in the code."""
 
     re: Val = None  # type: ignore[assignment]
     im: Val = None  # type: ignore[assignment]
@@ -30,7 +30,7 @@ def parts(re: Val, im: Val) -> ComplexParts:
 
 
 class ComplexEmitter(Emitter):
-    """Takes complex values where both operands are."""
+    """An emitter that also accepts complex values, where both operands are complex."""
 
     def const(self, value: Any, dtype: DType, lanes: int = 1) -> Val:
         if dtype.kind != "c":
@@ -39,7 +39,7 @@ class ComplexEmitter(Emitter):
         return parts(super().const(value.real, dtype.real), super().const(value.imag, dtype.real))
 
     def cast(self, a: Val, dtype: DType) -> Val:
-        """Of a complex value that is made a real one the real part is left: see that it may be."""
+        """Casts; complex to real keeps the real part, which the caller must have allowed."""
         if isinstance(a, ComplexParts):
             if dtype.kind == "c":
                 return a if dtype is a.dtype else parts(super().cast(a.re, dtype.real), super().cast(a.im, dtype.real))
@@ -93,7 +93,7 @@ class ComplexEmitter(Emitter):
         )
 
     def div(self, a: Any, b: Any) -> Val:
-        """By Smith's algorithm, which scales by the divisor's larger part."""
+        """Division by Smith's algorithm, which scales by the divisor's larger part."""
         if not isinstance(a, ComplexParts):
             return super().div(a, b)
         times, plus, minus, over = super().mul, super().add, super().sub, super().div
@@ -112,7 +112,7 @@ class ComplexEmitter(Emitter):
 
 
 def exponential(e: ComplexEmitter, x: ComplexParts) -> ComplexParts:
-    """``exp`` of finite numbers' parts; where the imaginary one is 0 the result's is too."""
+    """``exp`` for finite parts; real where the imaginary part is 0."""
     size = EMIT["exp"](e, x.re)
     real = e.cmp("eq", x.im, 0)
     re = e.select(real, size, e.mul(size, EMIT["cos"](e, x.im)))

@@ -1,4 +1,4 @@
-"""What becomes of the loops of a function, for people."""
+"""Explanations of functions whose loops run natively."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mlirfuse.runtime import events
 
 @dataclass
 class LoopRuns:
-    """How a loop ran in one call. ``seconds``: of its native runs together. ``as_python``: how often it was asked and
-    ran as Python; None for one that is never asked, which has something in it that is not compiled."""
+    """How a loop ran in one call. ``seconds``: the total of its native runs. ``as_python``: how often it tried and ran
+    as Python; None for a loop that never tries, as it contains something that is not compiled."""
 
     line: int
     source: str
@@ -29,8 +29,8 @@ class LoopRuns:
 
 
 class LoopsExplanation(Tables):
-    """One call of a function whose loops are lifted out of it (:mod:`mlirfuse.frontend.numpy.loops`): ``loops`` in the
-    source's order, and ``seconds`` of the whole call."""
+    """One call of a function with its loops outlined (:mod:`mlirfuse.frontend.numpy.loops`): ``loops`` in source order,
+    and ``seconds`` of the whole call."""
 
     def __init__(self, name: str, file: str, loops: list[LoopRuns], seconds: float):
         self.name, self.file, self.loops, self.seconds = name, file, loops, seconds
@@ -51,23 +51,23 @@ class LoopsExplanation(Tables):
         source = lambda line: linecache.getline(file, line).strip()  # noqa: E731
         loops = [_runs(loop, source(loop.node.lineno), ran) for loop in outlined.loops]
         loops += [
-            LoopRuns(node.lineno, source(node.lineno), 0, 0.0, None, "has a statement in it that is not compiled")
+            LoopRuns(node.lineno, source(node.lineno), 0, 0.0, None, "contains a statement that is not compiled")
             for node in outlined.left
         ]
         return LoopsExplanation(name, file, sorted(loops, key=lambda loop: loop.line), seconds)
 
     def summary(self) -> str:
-        """One line: how many loops run natively, and how long a call takes."""
+        """One line: the number of native loops, and the call's time."""
         native = sum(loop.natively > 0 for loop in self.loops)
         inside = sum(loop.seconds for loop in self.loops)
         return (
-            f"{self.name} runs as Python with its loops lifted out, {native} of {len(self.loops)} natively. "
+            f"{self.name} runs as Python with its loops outlined, {native} of {len(self.loops)} natively. "
             f"This call took {_time(self.seconds)}, {_time(inside)} of it in them"
         )
 
     @property
     def launches(self) -> int:
-        """How often native code of a loop ran."""
+        """The number of native runs of loops."""
         return sum(loop.natively for loop in self.loops)
 
     def tables(self) -> list[Table]:
@@ -91,7 +91,7 @@ def _runs(loop: Loop, source: str, ran: Sequence[LoopRan]) -> LoopRuns:
     native = [seconds for seconds in mine if seconds is not None]
     why = ""
     if not mine:
-        why = "not reached, or inside another that is native"
+        why = "not reached, or inside a native loop"
     elif len(native) < len(mine) and loop.refused:
         why = loop.refused.splitlines()[0]
     return LoopRuns(loop.node.lineno, source, len(native), sum(native), len(mine) - len(native), why)

@@ -1,4 +1,4 @@
-"""The expressions of a loop: constants, variables, operators, subscripts, calls."""
+"""Compiles a loop's expressions: constants, variables, operators, subscripts, calls."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ _OP_OF = {
 
 
 class Expressions(Subscripts):
-    """What a loop's expressions compute. ``outside`` gives the value of a name that is no variable; ``read`` that of a
-    variable (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
+    """Compiles expressions. ``outside`` gives the value of a name that is not a variable; ``read`` that of a variable
+    (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
 
     code: Code
     functions: dict[Any, Callable]
-    of_any_type: frozenset  # functions that take numbers of two types
+    of_any_type: frozenset  # functions that accept numbers of alternative types
     methods: dict[str, Callable]
     names: dict[str, Any]
     variables: dict[str, Any]
@@ -91,13 +91,13 @@ class Expressions(Subscripts):
     def value(self, node: ast.expr) -> Any:
         method = getattr(self, "_" + type(node).__name__, None)
         if method is None:
-            raise NotOutlinable(f"{ast.unparse(node)}: an expression of this form")
+            raise NotOutlinable(f"{ast.unparse(node)}: an unsupported expression")
         return method(node)
 
     def number(self, node: ast.expr) -> Number:
         found = self.value(node)
         if not isinstance(found, Number):
-            raise NotOutlinable(f"{ast.unparse(node)} is no number")
+            raise NotOutlinable(f"{ast.unparse(node)} is not a number")
         return found
 
     def array(self, node: ast.expr | Any) -> Array:
@@ -106,24 +106,24 @@ class Expressions(Subscripts):
         if isinstance(found, Lazy):
             found = arrays.materialized(self.code, found, self.fresh_site())
         if not isinstance(found, Array):
-            raise NotOutlinable("no array")
+            raise NotOutlinable("not an array")
         return found
 
     def fresh_site(self) -> int:
-        """A new place of allocation."""
+        """A new allocation site."""
         self.code_sites += 1
         return self.code_sites - 1
 
     code_sites = 0
 
     def integer(self, found: Any) -> Val:
-        """A number as a 64-bit count. Raises NotOutlinable for others than integers."""
+        """A number as a 64-bit integer. Raises NotOutlinable for non-integers."""
         if not isinstance(found, Number) or not found.type.dtype.is_integer or found.type.dtype is dt.u64:
-            raise NotOutlinable("no integer where one is needed")
+            raise NotOutlinable("not an integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
     def constant(self, value: int | float | bool | complex) -> Number:
-        """A Python number that is known."""
+        """A constant Python number."""
         if isinstance(value, complex):
             return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
         kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
@@ -133,7 +133,7 @@ class Expressions(Subscripts):
         return Number(self.code.const(value, kind.dtype), kind, bits, value)
 
     def size(self, val: Val) -> Number:
-        """An extent, as Python's int."""
+        """An extent as a Python int."""
         known = self.code.known(val)
         return self.constant(known) if known is not None else Number(val, PY_INT, SIZE_BITS)
 
@@ -156,7 +156,7 @@ class Expressions(Subscripts):
         return self.choice(self.truth(node.test), lambda: self.value(node.body), lambda: self.value(node.orelse))
 
     def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Number:
-        """One of two numbers, only that one computed."""
+        """One of two numbers; evaluates only that one."""
         e = self.code
         kept: list[Number] = []
         slots: list[str] = []
@@ -165,7 +165,7 @@ class Expressions(Subscripts):
             def run() -> None:
                 found = compute()
                 if not isinstance(found, Number) or found.other is not None:
-                    raise NotOutlinable("a conditional expression of others than numbers of one type")
+                    raise NotOutlinable("a conditional expression other than of numbers of one type")
                 slots.append(e.slot(found.type.dtype.signless))
                 e.store(found.val, slots[-1])
                 kept.append(found)
@@ -179,7 +179,7 @@ class Expressions(Subscripts):
     # ---- truth
 
     def truth(self, node: ast.expr) -> Val:
-        """Whether an expression is true, as an i1."""
+        """The truth of an expression, as an i1."""
         e = self.code
         if isinstance(node, ast.BoolOp):
             result = e.slot("i1")
@@ -206,12 +206,12 @@ class Expressions(Subscripts):
         return self.code.cast(found.val, dt.bool_)
 
     def _BoolOp(self, node: ast.BoolOp) -> Number:
-        # The value of `a or b` is one of them; where both are bools it is the truth.
+        # `a or b` returns one of its operands; where both are bools that is the logical or.
         for operand in node.values:
             if not isinstance(operand, (ast.Compare, ast.BoolOp)) and not (
                 isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
             ):
-                raise NotOutlinable("'and' and 'or' of others than conditions")
+                raise NotOutlinable("'and' and 'or' other than of conditions")
         return Number(self.truth(node), PY_BOOL)
 
     # ---- operators
@@ -254,14 +254,14 @@ class Expressions(Subscripts):
         return self.ufunc(ufunc, [left, right])
 
     def _of_python(self, op: ast.operator, left: Number, right: Number) -> Number:
-        """Python's arithmetic of Python's numbers."""
+        """Python's arithmetic on Python numbers."""
         if left.known is not None and right.known is not None:
             try:
                 return self.constant(_FOLD[type(op)](left.known, right.known))
             except (KeyError, ArithmeticError, TypeError, ValueError):
                 raise NotOutlinable("arithmetic of constants") from None
         if dt.bool_ in (left.type.dtype, right.type.dtype):
-            raise NotOutlinable("arithmetic of Python's bools")
+            raise NotOutlinable("arithmetic on Python bools")
         e = self.code
         if isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod)):
             zero = e.cmp("eq", right.val, 0)
@@ -280,7 +280,7 @@ class Expressions(Subscripts):
         name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_div",
                 ast.Mod: "mod"}.get(type(op))  # fmt: skip
         if name is None:
-            raise NotOutlinable("this operator on Python's numbers")
+            raise NotOutlinable("this operator on Python numbers")
         return Number(EMIT[name](e, a, b), PY_FLOAT)
 
     def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
@@ -290,7 +290,7 @@ class Expressions(Subscripts):
             return Number(e.mul(a, a), PY_COMPLEX)
         compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul}.get(type(op))
         if compute is None:
-            raise NotOutlinable("this operator on Python's complex numbers")
+            raise NotOutlinable("this operator on Python complex numbers")
         return Number(compute(a, b), PY_COMPLEX)
 
     def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
@@ -300,7 +300,7 @@ class Expressions(Subscripts):
         elif isinstance(right.known, int) or (left.known is not None and left.known > 0):
             result = EMIT["pow"](e, a, b)
         else:
-            raise NotOutlinable("a power of Python's numbers, which may be complex")
+            raise NotOutlinable("a power of Python numbers, which may be complex")
         finite = e.and_(e.cmp("lt", e.abs(a), float("inf")), e.cmp("lt", e.abs(b), float("inf")))
         over = e.and_(finite, e.cmp("eq", e.abs(result), float("inf")))
         e.fail_if(over, lambda *_: OverflowError(34, "Numerical result out of range"))
@@ -310,7 +310,7 @@ class Expressions(Subscripts):
         e, a, b = self.code, left.val, right.val
         if isinstance(op, ast.Pow):
             if not isinstance(right.known, int) or not 0 <= right.known <= 8:
-                raise NotOutlinable("a power of Python's ints")
+                raise NotOutlinable("a power of Python ints")
             found = self.constant(1)
             for _ in range(right.known):
                 found = self._of_ints(ast.Mult(), found, left)
@@ -328,7 +328,7 @@ class Expressions(Subscripts):
             return self._of_ints(ast.Mult(), left, self.constant(1 << right.known))
         name = {ast.Add: "addi", ast.Sub: "subi", ast.Mult: "muli"}.get(type(op))
         if name is None:
-            raise NotOutlinable("this operator on Python's ints")
+            raise NotOutlinable("this operator on Python ints")
         bits = left.bits + right.bits if name == "muli" else max(left.bits, right.bits) + 1
         if bits <= 62:
             return Number(e.count(name, a, b), PY_INT, bits)
@@ -337,7 +337,7 @@ class Expressions(Subscripts):
         e.line(f'{pair} = "llvm.intr.{intrinsic}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
         result = e.op(f"llvm.extractvalue {pair}[0] : !llvm.struct<(i64, i1)>", dt.i64)
         over = e.op(f"llvm.extractvalue {pair}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
-        e.fail_if(over, lambda *_: OverflowError("a Python int in a compiled loop needs more than 64 bits"))
+        e.fail_if(over, lambda *_: OverflowError("a Python int in a compiled loop exceeds 64 bits"))
         return Number(result, PY_INT)
 
     def _Compare(self, node: ast.Compare) -> Any:
@@ -364,16 +364,16 @@ class Expressions(Subscripts):
             a, b = left.val, right.val
             if a.dtype is not b.dtype:
                 if dt.bool_ in (a.dtype, b.dtype):
-                    raise NotOutlinable("a comparison of Python's bools")
+                    raise NotOutlinable("a comparison of Python bools")
                 wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
                 a, b = self.code.cast(a, wide), self.code.cast(b, wide)
             return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
         return self.ufunc(_UFUNC_OF[type(op)], [left, right])
 
-    # ---- NumPy's functions of elements
+    # ---- ufuncs
 
     def ufunc(self, function: np.ufunc, operands: list) -> Any:
-        """What a ufunc computes, in the types that NumPy chooses."""
+        """A ufunc of operands, with the dtypes that NumPy selects."""
         return alternatives.computed(self.code, lambda *given: self._ufunc(function, list(given)), operands)
 
     def _ufunc(self, function: np.ufunc, operands: list) -> Any:
@@ -443,7 +443,7 @@ class Expressions(Subscripts):
     def as_operand(self, found: Any) -> Any:
         if isinstance(found, (Number, Array, Lazy)):
             return found
-        raise NotOutlinable("an operand that is no array and no number")
+        raise NotOutlinable("an operand that is neither an array nor a number")
 
     # ---- attributes and calls
 
@@ -484,7 +484,7 @@ class Expressions(Subscripts):
         raise NotOutlinable(f"the attribute {name}")
 
     def part(self, found: Any, name: str) -> Any:
-        """The "real" or "imag" part of a number or an array, a view of it; or its "conjugate"."""
+        """The "real" or "imag" part of a number, or of an array as a view; or its "conjugate"."""
         dtype = found.type.dtype if isinstance(found, Number) else found.dtype
         if name == "imag" and dtype.kind != "c":
             raise NotOutlinable("the imaginary part of real numbers")
@@ -500,7 +500,7 @@ class Expressions(Subscripts):
         return Array(kind, pointer, found.shape, found.strides, False, found.roots, found.base)
 
     def outside(self, value: Any) -> Any:
-        """What an object from outside the loop stands for."""
+        """The loop's representation of an object from outside the loop."""
         if type(value) in (bool, int, float, complex):
             return self.constant(value)
         return Static(value)
@@ -509,7 +509,7 @@ class Expressions(Subscripts):
         return self.call(node)
 
     def call(self, node: ast.Call, returns: bool = True) -> Any:
-        """The value of a call; None where it ``returns`` nothing that is used."""
+        """The value of a call; None where its result is unused (``returns`` is False)."""
         function = self.value(node.func)
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
             raise NotOutlinable("a call with * or **")
@@ -522,7 +522,7 @@ class Expressions(Subscripts):
         if not isinstance(function, Static):
             raise NotOutlinable("a call of a value")
         called = function.value
-        if isinstance(called, _native.Function):  # a compiled function of the user's
+        if isinstance(called, _native.Function):  # another jitted function
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
         if not returns and not isinstance(called, types.FunctionType):
             raise NotOutlinable(f"line {node.lineno}: an expression that is a statement")
@@ -533,7 +533,7 @@ class Expressions(Subscripts):
         if rule is not None:
             values = [*args, *keywords.values()]
             if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
-                raise NotOutlinable("a function of a number whose type only the run tells")
+                raise NotOutlinable("a function of a number whose type is only known at run time")
             return rule(self, args, keywords)
         if isinstance(called, np.ufunc) and not keywords:
             return self.ufunc(called, args)
@@ -552,7 +552,7 @@ class Expressions(Subscripts):
 
 
 def _raised(function: Callable, *args: Any) -> Exception:
-    """The exception that Python raises for a call."""
+    """The exception that a call raises in Python."""
     try:
         function(*args)
     except Exception as error:

@@ -1,5 +1,5 @@
-"""The functions and methods that a loop's code knows, beside ufuncs: rules ``rule(c, args, keywords)`` over the values
-of :mod:`mlirfuse.frontend.numpy.loops.values`."""
+"""The functions and methods, other than ufuncs, that compiled loops support: rules ``rule(c, args, keywords)`` over the
+values of :mod:`mlirfuse.frontend.numpy.loops.values`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METHODS: dict[str, Callable] = {}
 
 
 def rule(*functions: Any, method: str | None = None):
-    """Registers a rule under functions, and under the name of a method."""
+    """Registers a rule for functions, and for a method's name."""
 
     def register(created: Callable) -> Callable:
         for function in functions:
@@ -49,7 +49,7 @@ def rule(*functions: Any, method: str | None = None):
 
 
 def take(args: list, keywords: dict, *names: str) -> list:
-    """The arguments by position and name; None where one is not given. Raises NotOutlinable for others."""
+    """The arguments for these parameter names; None for those not given. Raises NotOutlinable for others."""
     unknown = set(keywords) - set(names)
     if unknown or len(args) > len(names):
         raise NotOutlinable(f"the argument {', '.join(unknown) or len(args)} of a function")
@@ -57,7 +57,7 @@ def take(args: list, keywords: dict, *names: str) -> list:
 
 
 def known(found: Any, otherwise: Any = None) -> Any:
-    """The value of a constant; ``otherwise`` where nothing is given."""
+    """The value of a constant; ``otherwise`` where the argument is not given."""
     if found is None:
         return otherwise
     if isinstance(found, Static):
@@ -66,17 +66,17 @@ def known(found: Any, otherwise: Any = None) -> Any:
         return found.known
     if isinstance(found, Tuple):
         return tuple(known(item) for item in found.items)
-    raise NotOutlinable("an argument that has to be known")
+    raise NotOutlinable("an argument that must be a constant")
 
 
 def cast(e, found: Any, kind: DType) -> Any:
-    """A number or an array as another type."""
+    """A number or an array cast to another type."""
     if isinstance(found, Val):
         return e.cast(found, kind)
     return arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found])
 
 
-# ---- Python's
+# ---- Python's built-ins
 
 
 @rule(len)
@@ -93,7 +93,7 @@ def _extreme(predicate: str):
     def pick(c, args, keywords):
         items = args[0].items if len(args) == 1 and isinstance(args[0], Tuple) else args
         if keywords or len(items) < 2 or not all(isinstance(v, Number) for v in items):
-            raise NotOutlinable("min and max of others than some numbers")
+            raise NotOutlinable("min and max other than of several numbers")
         best = items[0]
         for other in items[1:]:
             kind = joined(best.type, other.type)
@@ -111,7 +111,7 @@ FUNCTIONS[min], FUNCTIONS[max] = _extreme("lt"), _extreme("gt")
 def _abs(c, args, keywords):
     (found,) = args
     if isinstance(found, Number) and found.type == PY_COMPLEX:
-        raise NotOutlinable("abs of Python's complex numbers")
+        raise NotOutlinable("abs of Python complex numbers")
     if isinstance(found, Number) and found.type.python and found.type.dtype is not dt.bool_:
         return Number(c.code.abs(found.val), found.type, found.bits)
     return c.ufunc(np.absolute, [found])
@@ -121,14 +121,14 @@ def _abs(c, args, keywords):
 def _int(c, args, keywords):
     (found,) = args
     if not isinstance(found, Number) or found.type.dtype.kind == "c":
-        raise NotOutlinable("int of what is no real number")
+        raise NotOutlinable("int of something other than a real number")
     if not found.type.dtype.is_float:
         return Number(c.integer(found) if found.type.dtype is not dt.bool_ else c.code.cast(found.val, dt.i64), PY_INT,
                       found.bits)  # fmt: skip
     e, val = c.code, c.code.cast(found.val, dt.f64)
     e.fail_if(
         e.not_(e.cmp("lt", e.abs(val), 2.0**62)),
-        lambda *_: OverflowError("a float that is NaN, infinite or beyond 2**62 is made an int in a compiled loop"),
+        lambda *_: OverflowError("int() of a float that is NaN, infinite or beyond 2**62 in a compiled loop"),
     )
     return Number(e.cast(val, dt.i64), PY_INT, 62)
 
@@ -137,7 +137,7 @@ def _int(c, args, keywords):
 def _float(c, args, keywords):
     (found,) = args
     if not isinstance(found, Number) or found.type.dtype is dt.u64 or found.type.dtype.kind == "c":
-        raise NotOutlinable("float of what is no real number")
+        raise NotOutlinable("float of something other than a real number")
     return Number(c.code.cast(found.val, dt.f64), PY_FLOAT, known=None)
 
 
@@ -162,7 +162,7 @@ _MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
          "hypot": "hypot", "copysign": "copysign"}  # fmt: skip
 
 
-_OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # where a finite argument's result is infinite
+_OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # an infinite result of finite arguments is an error
 
 
 def _of_math(name: str, op: str):
@@ -202,7 +202,7 @@ def _ceil(c, args, keywords):
     return _int(c, [number(c.code.ceil(c.code.cast(args[0].val, dt.f64)))], {})
 
 
-# ---- types of NumPy's
+# ---- NumPy's scalar types
 
 
 def _scalar_type(kind: DType):
@@ -223,7 +223,7 @@ def _complex(c, args, keywords):
         or not 1 <= len(args) <= 2
         or not all(isinstance(v, Number) and v.type.dtype is not dt.u64 for v in args)
     ):
-        raise NotOutlinable("complex of others than numbers")
+        raise NotOutlinable("complex of something other than numbers")
     e, one = c.code, c.code.cast(args[0].val, dt.c128)
     if len(args) == 2:
         one = e.add(one, e.mul(e.const(1j, dt.c128), e.cast(args[1].val, dt.c128)))
@@ -240,11 +240,11 @@ def element_type(found: Any, otherwise: DType) -> DType:
     return otherwise if given is None else element_dtype(given)
 
 
-# ---- arrays made
+# ---- array creation
 
 
 def extents(c, found: Any) -> list[Val]:
-    """A shape: a number or a tuple of numbers, none of them negative."""
+    """A shape: a number or a tuple of numbers, checked not to be negative."""
     items = found.items if isinstance(found, Tuple) else [found]
     out = []
     for item in items:
@@ -279,7 +279,7 @@ def _filled_like(value: int | None):
     return make
 
 
-# np.empty's elements are nobody's: zeros are as good, and the same in every run.
+# np.empty's elements are unspecified: zeros make runs reproducible.
 FUNCTIONS |= {np.zeros: _filled(0), np.empty: _filled(0), np.ones: _filled(1)}
 FUNCTIONS |= {np.zeros_like: _filled_like(0), np.empty_like: _filled_like(0), np.ones_like: _filled_like(1)}
 
@@ -325,7 +325,7 @@ def _common(items: list[Number]) -> np.dtype:
     try:
         return np.result_type(*(item.type.dtype.numpy for item in items))
     except TypeError:
-        raise NotOutlinable("types that do not go together") from None
+        raise NotOutlinable("types without a common type") from None
 
 
 def _astype(c, args, keywords):
@@ -368,7 +368,7 @@ def _flip(c, args, keywords):
     for k in axes:
         offset = e.count("addi", offset, e.count("muli", e.count("subi", array.shape[k], 1), strides[k]))
         strides[k] = e.count("subi", 0, strides[k])
-    # of no elements the offset points nowhere, and nothing is read
+    # for an empty array the offset is out of bounds, but nothing is read
     inner = array.inner and rank - 1 not in axes
     return c.view(array, array.shape, strides, inner, e.offset(array.pointer, offset))
 
@@ -399,7 +399,7 @@ def _where(c, args, keywords):
         return e.select(e.cast(x, dt.bool_), e.cast(y, out), e.cast(z, out))
 
     if all(isinstance(v, Number) for v in (condition, a, b)):
-        raise NotOutlinable("np.where of numbers, which makes an array")
+        raise NotOutlinable("np.where of numbers, which gives an array")
     return arrays.elementwise(e, out, compute, [condition, a, b])
 
 
@@ -411,7 +411,7 @@ def _clip(c, args, keywords):
     return c.ufunc(np.minimum, [c.ufunc(np.maximum, [found, low]), high])
 
 
-# Whose results do not depend on the types of numbers, or that see to it.
+# Functions whose results do not depend on the types of numbers, or that handle alternative types.
 OF_ANY_TYPE = frozenset([min, max, float, bool, *(getattr(math, name) for name in _MATH)])
 
 FUNCTIONS[np.outer] = lambda c, args, keywords: c._ufunc_method(

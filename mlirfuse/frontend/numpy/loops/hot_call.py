@@ -1,7 +1,7 @@
-"""A loop's call, once its code is there: a Python function that is written for the types of the variables.
+"""The fast path of a loop's call: a generated Python function, specialized to the types of the variables.
 
-It looks whether the variables are as they were when the code was written, puts them into the words of the code's
-argument, calls it, and reads what variables have become:
+It checks that the variables match the compiled code, packs them into the words of the code's argument block, calls it,
+and reads the variables' new values:
 
     def call(v):
         a = v.get('a', unset)
@@ -12,7 +12,7 @@ argument, calls it, and reads what variables have become:
         status = function(addressof(memory))
         …
 
-What is rare (another type, an error, a list that has been given something) is left to :mod:`kernel`.
+:mod:`kernel` handles rare cases (another type, an error, a list that was appended to).
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from mlirfuse.ir import dtypes as dt
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Compiled, Loop
 
-_MOST_ARRAYS = 5  # whose memory is compared one by one
-_MOST_SIZES = 256  # that are known to go with the code
+_MOST_ARRAYS = 5  # limit for pairwise overlap checks
+_MOST_SIZES = 256  # limit of cached size tuples that the code holds for
 
 
 class Missed:
-    """Stands for a call that the function was not written for."""
+    """The result of a call that does not match the specialization."""
 
 
 class _NotHere(Exception):
-    """There is something that no such function is written for."""
+    """A case that the fast path does not support."""
 
 
 class HotCall:
-    """The function for one loop and its code for some types: ``call(variables)`` gives the variables' values as
-    :class:`Loop` does, or :class:`Missed`. ``sizes``: extents and ints that the code holds for."""
+    """The fast path of one loop and its code for some types: ``call(variables)`` returns the variables' values as
+    :class:`Loop` does, or :class:`Missed`. ``sizes``: tuples of extents and ints that the code is valid for."""
 
     def __init__(self, call: Callable, sizes: set):
         self.call, self.sizes = call, sizes
@@ -59,8 +59,8 @@ class HotCall:
 
 
 def hot_call(loop: Loop, compiled: Compiled, values: dict, variables: dict, tools: dict) -> HotCall | None:
-    """For calls like the one with these variables, where there is nothing rare in it. ``tools``: what of
-    :mod:`kernel` the function uses."""
+    """The fast path for calls like the one with these variables; None where it is not supported. ``tools``: functions
+    of :mod:`kernel` that it uses."""
     try:
         return _Writer(loop, compiled, values, variables, tools).created()
     except _NotHere:
@@ -101,7 +101,7 @@ class _Writer:
     # ---- the variables
 
     def _look_up(self, name: str) -> None:
-        """Reads a variable, or what is around the function, and looks whether it is as it was."""
+        """Reads a variable or a scope entry, and checks that it is unchanged."""
         x, scope = self.local[name], self.loop.scope
         if "." in name:
             base, *attributes = name.split(".")
@@ -154,7 +154,7 @@ class _Writer:
             self.miss_if(f"{x} is not {self.constant(value)}")
 
     def _places(self) -> None:
-        """Where the arrays lie: apart, with extents that the code holds for."""
+        """Checks that arrays do not overlap and have extents that the code is valid for."""
         for name in self.arrays:
             array, p = self.values[name], self._place(name)
             self.lines.append(f"{p} = place_of({self.local[name]})")
@@ -200,7 +200,7 @@ class _Writer:
             "memory = words()",
             "start = addressof(memory)",
             f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
-            "buffers = thread.created = {}",
+            "buffers = thread.buffers = {}",
             "log = thread.log = []",
             "status = function(start)",
             "if status or log:",
@@ -251,7 +251,7 @@ class _Writer:
         return "q" * count, count, f"number(({words}), 0, {self.constant(kind)})"
 
     def _array(self, kind: ArrayType, n: int) -> tuple[str, int, str]:
-        """Mostly one of those that there were."""
+        """Reuses an input array where the output is one."""
         count = 1 + 2 * kind.rank
         words = "(" + "".join(f"r{n + k}, " for k in range(count)) + ")"
         before, after = "", ""
@@ -266,7 +266,7 @@ class _Writer:
 
 
 def _packed(kind: NumberType, x: str) -> tuple[str, list[str]]:
-    """The form of a number in words, and what is put there."""
+    """The struct format of a number in words, and the values to pack."""
     if kind.dtype.kind == "c":
         return "dd" if kind.dtype is dt.c128 else "ff", [f"{x}.real", f"{x}.imag"]
     if kind.dtype is dt.u64:

@@ -1,7 +1,7 @@
-"""Elements that an array tells: those where a mask is true, those at positions.
+"""Advanced indexing in a loop: elements where a mask is true, or at an index array.
 
-A mask goes over the first axes of an array, positions over the first one; each place that is chosen has the elements of
-the axes behind them, one where there are none.
+A mask covers the first axes of an array, an index array the first one; each selected entry has the elements of the
+remaining axes, one where there are none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlirfuse.lowering.emitter import Val
 
 
 def read(e: Code, array: Array, chosen: Array, site) -> Array | Lazy:
-    """``array[chosen]``; ``site()`` numbers a place of allocation."""
+    """``array[chosen]``; ``site()`` numbers an allocation site."""
     if chosen.dtype is dt.bool_:
         return _where_true(e, array, chosen, site())
     _check(e, array, chosen)
@@ -28,7 +28,7 @@ def read(e: Code, array: Array, chosen: Array, site) -> Array | Lazy:
 
 
 def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
-    """``array[chosen] = value``, of elements that the type of ``array`` holds."""
+    """``array[chosen] = value``, whose elements fit the dtype of ``array``."""
     arrays.keeps(value, array)
     masked = chosen.dtype is dt.bool_
     if masked:
@@ -36,7 +36,7 @@ def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     else:
         _check_room(e, value, [*chosen.shape, *array.shape[1:]])
         _check(e, array, chosen)
-    if chosen.roots & array.roots or any(read.roots & array.roots for read in value.reads):  # of another position
+    if chosen.roots & array.roots or any(read.roots & array.roots for read in value.reads):  # at another index
         value = arrays.lazy(e, arrays.materialized(e, value, site()))
     if chosen.roots & array.roots:
         chosen = arrays.materialized(e, chosen, site())
@@ -55,7 +55,7 @@ def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     arrays.run(e, value.pairs, nest)
 
 
-# ---- positions
+# ---- index arrays
 
 
 def _position(e: Code, array: Array, chosen: Array, indices: list[Val]) -> Val:
@@ -64,9 +64,9 @@ def _position(e: Code, array: Array, chosen: Array, indices: list[Val]) -> Val:
 
 
 def _check(e: Code, array: Array, chosen: Array) -> None:
-    """An IndexError where a position is out of range."""
+    """An IndexError where an index is out of range."""
     if not array.shape or not chosen.dtype.is_integer or chosen.dtype is dt.u64:
-        raise NotOutlinable("a subscript by an array of others than positions")
+        raise NotOutlinable("a subscript by a non-integer array")
     extent, wrong = array.shape[0], e.slot("i64")
     inside = e.const(0, dt.i64)
     e.store(inside, wrong)
@@ -83,7 +83,7 @@ def _check(e: Code, array: Array, chosen: Array) -> None:
 
 def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
     if len(value.shape) > len(shape):
-        raise NotOutlinable("more axes than there is room for")
+        raise NotOutlinable("more axes than the target has")
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
             wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
@@ -97,7 +97,7 @@ def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
 
 def _check_mask(e: Code, array: Array, mask: Array) -> None:
     if not mask.shape or len(mask.shape) > len(array.shape):
-        raise NotOutlinable("a mask of other axes")
+        raise NotOutlinable("a mask with more axes than the array")
     for axis, (have, want) in enumerate(zip(mask.shape, array.shape)):
         e.fail_if(e.cmp("ne", have, want), _other_extent(axis), have, want)
 
@@ -119,8 +119,8 @@ def _count(e: Code, mask: Array) -> Val:
 
 
 def _where_true(e: Code, array: Array, mask: Array, site: int) -> Array:
-    """The elements in a new array. Where a place is one element each is written, to be written over by the next one
-    where its mask is false: there is room for one more."""
+    """The elements in a new array. Single-element entries are written unconditionally, and overwritten by the next
+    where the mask is false: the array has room for one more."""
     _check_mask(e, array, mask)
     count, rest = _count(e, mask), array.shape[len(mask.shape) :]
     created = arrays.dense(e, site, array.dtype, [e.count("addi", count, 1), *rest])
@@ -167,5 +167,5 @@ def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:
 
 
 def _if_true(e: Code, true: Val, rest: list[Val]) -> list[Val]:
-    """The extents of a place; nothing of it where its mask is false."""
+    """The extents of an entry; 0 where its mask is false."""
     return [e.select(true, rest[0], e.const(0, dt.i64)), *rest[1:]]

@@ -1,4 +1,4 @@
-"""One loop at run time: its code by the types of the variables, and a call with their values."""
+"""One loop at run time: caches its code by the types of the variables, and calls it."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from mlirfuse.runtime import events, load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
-_ROOM = 512  # words behind the others, where small arrays are that the loop makes
+_ROOM = 512  # words at the end of the argument block, an arena for small arrays
 _SMALL, _LARGE = 2**40, 2**62
-_ALIGNED = 4  # of what an array's place says
-_MOST_TYPES = 16  # for which one loop is compiled
-_MOST_PATTERNS = 2  # of extents, for each of these; then for any extents
-_LARGE_EXTENT = 4  # and more: what stencils take off is there, for sure
+_ALIGNED = 4  # a flag of _native.place_of
+_MOST_TYPES = 16  # limit of type combinations per loop
+_MOST_PATTERNS = 2  # limit of extent patterns per type combination; then code for any extents
+_LARGE_EXTENT = 4  # from here on, a stencil's margins surely fit
 
 
 class Unset:
-    """Stands for a variable that has no value after a loop."""
+    """Marks a variable without a value after a loop."""
 
 
 @dataclass
 class Compiled:
-    """A loop's code for variables of some types. ``inputs``: names of the variables that it reads, with their types;
-    ``outputs``: those that it assigns, by name and type, None of which nothing is known; ``appends``: for each append
-    the list, and the type of what it is given."""
+    """A loop's code for some variable types. ``inputs``: names and types of the variables it reads; ``outputs``: names
+    and types of those it assigns, None for an unknown type; ``appends``: for each append the list and the type of the
+    value."""
 
     code: Any
     function: Callable
@@ -62,8 +62,8 @@ class Compiled:
     outputs: list[tuple[str, Any, int, Any]]
     appends: list[tuple[str, Any]]
     memory: type
-    words: int  # without the room for small arrays
-    before: int  # how many words there are before the outputs, without the first
+    words: int  # without the arena for small arrays
+    before: int  # words before the outputs, without the first
     hot: HotCall | None = None
     called: bool = False
 
@@ -78,9 +78,8 @@ class LoopRan(events.Event):
 
 
 class Loop:
-    """A loop statement. ``assigned``: the variables that it assigns, whose values :meth:`__call__` gives in that
-    order; ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it appends to, and
-    does nothing else with."""
+    """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
+    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to."""
 
     def __init__(
         self,
@@ -97,18 +96,18 @@ class Loop:
         self.leaves, self.lists = list(leaves), lists
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
-        self.dead = False  # not even asked: nothing of it could be compiled
+        self.dead = False  # do not try again: nothing of it could be compiled
         self._by_types: dict[tuple, Compiled | None] = {}
-        self._patterns: dict[tuple, tuple] = {}  # by extents, of some calls
-        self._known_patterns: dict[tuple, set] = {}  # by types: those that there is code for
-        self._compiled = 0  # for how many types
-        self._hot: Callable | None = None  # for calls like the last
+        self._patterns: dict[tuple, tuple] = {}  # extents -> pattern, of recent calls
+        self._known_patterns: dict[tuple, set] = {}  # types -> the patterns that have code
+        self._compiled = 0  # number of type combinations compiled
+        self._hot: Callable | None = None  # the fast path for calls like the last
         self._held: list[dict] = []
         self._lock = threads.lock()
 
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
-        """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without, and the number
-        of the statement by which it left, from 1 on, or 0; None where it has to run as Python."""
+        """Runs the loop natively: the values of the assigned variables (:class:`Unset` for one without), and the
+        number, from 1, of the statement that left the loop, or 0; None where it must run as Python."""
         if not LoopRan.observers:
             if self._hot is not None:
                 found = self._hot(variables)
@@ -123,7 +122,7 @@ class Loop:
     def _answer(self, variables: dict[str, Any]) -> tuple | None:
         values = {}
         places: dict[str, tuple] = {}
-        ints: list[int] = []  # that the loop does not change
+        ints: list[int] = []  # loop-invariant ints
         key: list = []
         for name, value in self._given(variables):
             kind = type(value)
@@ -167,12 +166,12 @@ class Loop:
         return self._run(compiled, values, places)
 
     def is_owner(self, name: str, value: Any) -> bool:
-        """Whether a variable is an object of the user's of which the loop reads attributes alone, which variables of
-        their own stand for."""
+        """Whether a variable is a user's object of which the loop only reads attributes, which have variables of their
+        own."""
         return name in self._owners and not isinstance(value, type) and has_attributes(value)
 
     def _warm(self, compiled: Compiled, values: dict, variables: dict, sizes: tuple) -> None:
-        """Calls like this one are run by a function that is written for them from now on."""
+        """Generates the fast path for calls like this one."""
         if not compiled.called:
             compiled.called, compiled.hot = True, hot_call(self, compiled, values, variables, _TOOLS)
         if compiled.hot is not None:
@@ -180,8 +179,8 @@ class Loop:
             self._hot = compiled.hot.call
 
     def _given(self, variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """What names stand for as the loop begins: variables of the function, things around it, and, as
-        ``function.name``, what functions that were made in functions have from around them."""
+        """The values of names at the loop's start: variables, scope entries and, as ``function.name``, the closure
+        variables of nested functions."""
         for name in self.names:
             if "." in name:
                 base, *attributes = name.split(".")
@@ -200,14 +199,14 @@ class Loop:
                 for free, cell in zip(value.__code__.co_freevars, value.__closure__):
                     try:
                         yield f"{name}.{free}", cell.cell_contents
-                    except ValueError:  # it has none yet
+                    except ValueError:  # an empty cell
                         continue
 
     # ---- compiling
 
     def _pattern_of(self, extents: tuple, ints: tuple) -> tuple:
-        """What a loop's code holds for: of the extents of arrays for each a number, which equal ones share, and what it
-        is at least, or (-1, 1) for an extent of 1; and of ints the same for those that equal an extent, else None."""
+        """The pattern of extents and ints that the code is specialized to: per extent a number shared by equal ones and
+        a lower bound, or (-1, 1) for extent 1; the same for ints that equal an extent, else None."""
         numbers: dict[int, int] = {}
 
         def about(n: int) -> tuple:
@@ -240,11 +239,11 @@ class Loop:
                     self.refused = str(why)
                 except RecursionError:
                     self.refused = "an expression that is too deep"
-                except Exception as error:  # ours: NumPy runs what we fail at
-                    self.refused = f"a failure of the compiler's: {type(error).__name__}: {error}"
+                except Exception as error:  # an error of ours: fall back to Python
+                    self.refused = f"an internal compiler error: {type(error).__name__}: {error}"
             self._by_types[key] = created
             held = {k: v for k, v in values.items() if type(v) is not np.ndarray and k not in self.lists}
-            self._held.append(held)  # ids are in the key
+            self._held.append(held)  # the key has ids: keep the objects alive
             self.dead = created is None and not any(self._by_types.values())
             return created
 
@@ -260,7 +259,7 @@ class Loop:
             except NotOutlinable:
                 names[name] = value
             if isinstance(value, np.ndarray) and not value.flags.writeable and _writes(self.node):
-                raise NotOutlinable("writing into what is read-only")
+                raise NotOutlinable("writing into a read-only array")
         fixed = {name for name, value in values.items() if type(value) is int and name not in self._changed}
         kinds: dict[str, Any] = {}
         others: dict[str, NumberType] = {}
@@ -277,7 +276,7 @@ class Loop:
             if not writer.retyped:
                 break
         else:
-            raise NotOutlinable("types that do not settle")
+            raise NotOutlinable("types that do not converge")
         deadline.check()
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
@@ -300,7 +299,7 @@ class Loop:
             start + 8 * compiled.words + 63 & -64,
             start + 8 * len(memory),
         )
-        buffers = callbacks.running.created = {}
+        buffers = callbacks.running.buffers = {}
         log: list = []
         callbacks.running.log = log
         status = compiled.function(start)
@@ -309,7 +308,7 @@ class Loop:
     def finish(
         self, compiled: Compiled, values: dict, places: dict, memory: Any, status: int, buffers: dict, log: list
     ) -> tuple:
-        """What a call gives, after the code has run and given ``status``."""
+        """The result of a call, after the code returned ``status``."""
         words = memory[: compiled.words]
         buffers = {ctypes.addressof(memory): np.frombuffer(memory, np.uint8)} | buffers
         arrays = {places[name][0]: values[name] for name in reversed(places)}
@@ -333,12 +332,12 @@ class Loop:
 
 
 def _default(value: Any) -> tuple:
-    """A default of a function's that is called, as a part of a key."""
+    """A default of a called function, as part of a key."""
     return type(value), repr(value) if type(value) in (bool, int, float, complex) else id(value)
 
 
 def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: dict, arrays: dict) -> None:
-    """Gives lists what was logged for them."""
+    """Appends the logged values to the lists."""
     if len(appends) == 1 and isinstance(appends[0][1], NumberType) and appends[0][1].dtype is dt.f64:
         ((name, kind),) = appends
         for chunk, count in log:
@@ -357,7 +356,7 @@ def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: di
 def _write(
     writer: Statements, node: ast.stmt, inputs: list, assigned: list[str], known: dict[str, tuple]
 ) -> tuple[list, int]:
-    """Writes the whole function; the variables that it hands back, and the words of its argument."""
+    """Emits the whole function; the output variables, and the number of words of its argument block."""
     e = writer.code
     at = callbacks.HEADER
     given = []
@@ -388,7 +387,7 @@ def _write(
 
 
 def _incoming(writer: Statements, name: str, kind: Any, at: int, known: tuple = ()) -> tuple[Any, int]:
-    """A variable's value as the loop begins; ``known``: of the extents of an array, or of an int."""
+    """Emits the load of a variable at the loop's start; ``known``: what is known of an array's extents or of an int."""
     e = writer.code
     word = lambda k, dtype=dt.i64: e.load(e.offset("%args", 8 * k), dtype)  # noqa: E731
     if isinstance(kind, NumberType):
@@ -478,7 +477,7 @@ def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) 
 
 
 def _as_type(value: Any, kind: NumberType) -> Any:
-    """A number as another type, which holds its value."""
+    """A number converted to another type, exactly."""
     if not kind.python:
         return kind.dtype.numpy.type(value if kind.dtype.kind == "c" else value.real)
     value = value.real if kind.dtype.kind != "c" else value
@@ -502,11 +501,11 @@ def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffe
         low, high = np.lib.array_utils.byte_bounds(array)
         if low <= address < high and array.dtype == dtype:
             return _window(array, address, shape, strides)
-    return np.empty(shape, dtype)  # of no elements
+    return np.empty(shape, dtype)  # an empty array
 
 
 def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple) -> np.ndarray:
-    """A view of what ``array`` is a view of, elsewhere."""
+    """A view at another address of the memory of ``array``."""
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
@@ -516,7 +515,7 @@ def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple) -> np
 
 
 def _number(words: Sequence[int], at: int, kind: NumberType) -> Any:
-    """The number that stands in the words from ``at`` on."""
+    """The number in the words from ``at`` on."""
     word = words[at]
     if kind.dtype is dt.c128:
         found = complex(*_TWO_FLOATS.unpack(_TWO_INTS.pack(word, words[at + 1])))
@@ -530,7 +529,7 @@ def _number(words: Sequence[int], at: int, kind: NumberType) -> Any:
 
 
 def _shared(places: dict[str, tuple]) -> tuple:
-    """The names of arrays that may share elements, in groups."""
+    """Groups of names of arrays that may overlap."""
     arrays = sorted([(low, high, name) for name, (_, low, high, _) in places.items() if low < high])
     end = 0
     for low, high, _ in arrays:
@@ -559,7 +558,7 @@ def _writes(node: ast.stmt) -> bool:
     )
 
 
-# What a hot call uses of this module.
+# The functions of this module that a hot call uses.
 _TOOLS = {
     "header": callbacks.FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": callbacks.running, "shared": _shared,
     "number": _number, "unpack": _unpack, "as_type": _as_type, "attribute_data": attribute_data,

@@ -1,5 +1,4 @@
-"""The user's function with its loops lifted out of it: the same function, in which each loop statement first asks
-whether it can run natively.
+"""Outlines the loops of the user's function: in the rewritten function each loop statement first tries to run natively.
 
     for t in range(n):            done = loops[0](locals())
         a[1:] = a[:-1] + t   =>   if done is None:
@@ -8,9 +7,8 @@ whether it can run natively.
                                       t, = done
                                       if t is unset: del t       # the loop did not run
 
-A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. What a list
-is given by ``append`` is noted while the loop runs, and appended at its end. Everything else of the function runs as
-Python, on the real arrays.
+A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. Appends to
+lists are logged, and done when the loop ends. The rest of the function runs as Python, on the real arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from mlirfuse.frontend.numpy.loops.source import (
 )
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
-_POSITION = "mlirfuse_position"  # in what a loop that is compiled goes over
+_POSITION = "mlirfuse_position"  # the index variable of a loop over an array
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
@@ -44,16 +42,16 @@ _FORMS = (
 
 
 class Outlined:
-    """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it. ``preferred``:
-    it is better run so than traced, as there is a ``while``, or a loop that writes into arrays; ``tried``: where one of
-    its loops runs natively, as it appends to lists. Raises NotOutlinable."""
+    """A function with its loops outlined: the ``function`` to call, its ``loops``, and those ``left`` in Python.
+    ``preferred``: run it so rather than trace it, as it has a ``while``, or a loop that writes into arrays; ``tried``:
+    run it so if a loop turns out to run natively, as it appends to lists. Raises NotOutlinable."""
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
         if looks_at_variables(definition):
-            raise NotOutlinable("a function that looks at its own variables")
+            raise NotOutlinable("a function that reads locals() or its frame")
         if _watches_errors(definition):
-            raise NotOutlinable("a function that asks for NumPy's warnings or errors")
+            raise NotOutlinable("a function that enables NumPy's floating-point warnings or errors")
         self.loops: list[Loop] = []
         scope = Scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
@@ -68,7 +66,7 @@ class Outlined:
 
 
 def outlined(fn: types.FunctionType) -> Outlined | None:
-    """``fn`` with its loops lifted; None where it has none that may be. Raises NoSource."""
+    """``fn`` with its loops outlined; None where no loop can be. Raises NoSource."""
     try:
         return Outlined(fn)
     except NoSource:
@@ -78,7 +76,8 @@ def outlined(fn: types.FunctionType) -> Outlined | None:
 
 
 def _watches_errors(definition: ast.FunctionDef) -> bool:
-    """Whether NumPy's errors are to be other than ignored somewhere (``np.errstate(divide="raise")``)."""
+    """Whether the function sets NumPy's floating-point errors to other than "ignore"
+    (``np.errstate(divide="raise")``)."""
     for node in ast.walk(definition):
         if not isinstance(node, ast.Call):
             continue
@@ -114,8 +113,8 @@ def _over_range(node: ast.For) -> bool:
 
 
 def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
-    """``for x in data``, which has a loop in it, as a loop over the positions in ``data``: for an array, the same. Any
-    other statement stays."""
+    """``for x in data`` with an inner loop, rewritten as a loop over the indices of ``data``: equivalent for an array.
+    Other statements stay."""
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or not isinstance(node.target, ast.Name):
         return node
     data = node.iter.id
@@ -136,7 +135,7 @@ def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
 
 
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
-    """Whether a loop statement has nothing in it that is never compiled."""
+    """Whether a loop contains no statement that is never compiled."""
     if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
         return False
     if getattr(node, "orelse", None):
@@ -157,7 +156,7 @@ def _candidate(node: ast.stmt, scope: Scope) -> bool:
 
 
 def _calls_users(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression is a call of a function of the user's by its name."""
+    """Whether an expression calls a function of the user's by name."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     try:
@@ -179,7 +178,7 @@ class _Rewriter:
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
             return [node]
-        if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # after an error there, variables are looked at
+        if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # a handler may read variables after an error
             return [node]
         loop = isinstance(node, (ast.For, ast.While))
         native = _over_positions(node, self.local)
@@ -204,13 +203,13 @@ class _Rewriter:
         return created
 
     def _outlined(self, node: ast.stmt, native: ast.stmt):
-        """``native``: the statement as it is compiled."""
+        """Replaces a loop by the call of its native version; ``native``: the statement to compile."""
         found = [n for n in natively(native) if isinstance(n, ast.Name)]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
-        if not set(assigned) - {_POSITION} <= self.local:  # globals and variables of enclosing functions
+        if not set(assigned) - {_POSITION} <= self.local:  # it assigns globals or enclosing functions' variables
             return None
         lists = _lists(native)
-        if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list that is more than appended to
+        if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list is used for more than appends
             return None
         number = len(self.loops)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
@@ -234,7 +233,7 @@ class _Rewriter:
 
 
 def natively(node: ast.stmt) -> Iterator[ast.AST]:
-    """What of a loop is compiled: all but what leaves the function, which runs as Python."""
+    """The nodes of a loop that are compiled: all but the statements that leave the function, which run as Python."""
     queue: list[ast.AST] = [node]
     while queue:
         found = queue.pop()
@@ -245,7 +244,7 @@ def natively(node: ast.stmt) -> Iterator[ast.AST]:
 
 @dataclass
 class _Lists:
-    """Lists that a loop appends to: their names, and the nodes that name them there."""
+    """The lists that a loop appends to: their names, and the nodes with these names in appends."""
 
     names: set[str]
     nodes: set[ast.AST]
@@ -257,7 +256,7 @@ def _lists(node: ast.stmt) -> _Lists:
 
 
 def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) -> None:
-    """Gives statements the place of another in the source, all but ``but``."""
+    """Copies a statement's source location to others, except ``but``."""
     queue: list[ast.AST] = list(statements)
     while queue:
         found = queue.pop()

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices that a loop's code knows, as rules of ``functions.py``."""
+"""Products of vectors and matrices in compiled loops, as rules of ``functions.py``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _matmul(c, args, keywords):
     if ranks == (2, 1):
         if e.known(left.strides[0]) != left.dtype.bytes:
             return _by_rows(c, left, right, kind)
-        left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns have no gaps
+        left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns are contiguous
     created = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
     arrays.fill(e, created, e.const(0, kind))
     with e.each(right.shape[0]) as row:
@@ -61,11 +61,11 @@ def _narrow():
     raise NotOutlinable("a product of narrow integers")
 
 
-_SMALL = 4096  # multiplications: so many cost less here than the way to the library
+_SMALL = 4096  # multiplications up to which an inline product beats the call of BLAS
 
 
 def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
-    """A matrix times a matrix: a large one by NumPy's library."""
+    """A matrix times a matrix: large ones by NumPy's BLAS."""
     e = c.code
     if not left.dtype is right.dtype is kind:
         left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
@@ -88,7 +88,7 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     return created
 
 
-_ROWS = 4  # that are multiplied together, so that the vector is read once for them
+_ROWS = 4  # rows multiplied together, so that they share reads of the vector
 
 
 def _by_rows(c, left: Array, right: Array, kind: DType) -> Array:

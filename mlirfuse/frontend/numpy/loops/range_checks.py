@@ -1,4 +1,4 @@
-"""Whether a type holds a number: the errors that NumPy raises where it does not."""
+"""Range checks of conversions, with the errors that NumPy raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.lowering.emitter import Val
 
 
 def fits(e: Code, found: Any, kind: dt.DType) -> None:
-    """An OverflowError where ``found`` is a Python int that ``kind`` does not hold. Raises NotOutlinable for a
+    """Raises OverflowError where ``found`` is a Python int outside the range of ``kind``. Raises NotOutlinable for a
     complex number as a real one."""
     if isinstance(found, Number) and found.type.dtype.kind == "c" and kind.kind not in "cb":
         raise NotOutlinable("a complex number as a real one")
@@ -29,8 +29,8 @@ def fits(e: Code, found: Any, kind: dt.DType) -> None:
 
 
 def stored(e: Code, found: Number, kind: dt.DType) -> None:
-    """As :func:`fits`, for what is assigned to elements: NumPy's integers have to fit too, if ``kind`` is signed,
-    and floats as the integers that they are cut to. NumPy's wrap around in an unsigned ``kind``."""
+    """:func:`fits` for assignments to elements: NumPy integers must fit too, if ``kind`` is signed, and floats
+    truncated to integers. NumPy's wrap around in an unsigned ``kind``."""
     own = found.type.dtype
     if found.type.python or not (own.is_integer and kind.is_integer and kind.is_signed):
         cut_fits(e, found, kind, kind.is_signed)
@@ -39,15 +39,15 @@ def stored(e: Code, found: Number, kind: dt.DType) -> None:
 
 
 def cut_fits(e: Code, found: Number, kind: dt.DType, scalars: bool = False) -> None:
-    """As :func:`fits`, for what is assigned to elements that a mask or positions name: Python's floats have to fit
-    too, as the integers that they are cut to. ``scalars``: NumPy's, too."""
+    """:func:`fits` for assignments through a mask or an index array: Python floats truncated to integers must fit too.
+    ``scalars``: NumPy's floats, too."""
     fits(e, found, kind)
     if found.type.dtype.is_float and kind.is_integer and (found.type.python or scalars):
         _cut_within(e, found, kind)
 
 
 def _cut_within(e: Code, found: Number, kind: dt.DType) -> None:
-    """An error where a float without what is behind its point is none of ``kind``."""
+    """An error where a truncated float is outside the range of ``kind``."""
     info = np.iinfo(kind.numpy)
     low, high = int(info.min), int(info.max)
     if found.known is not None and low <= found.known <= high:
@@ -72,7 +72,7 @@ def _cut_within(e: Code, found: Number, kind: dt.DType) -> None:
 
 
 def _within(e: Code, val: Val, kind: dt.DType) -> None:
-    """An OverflowError where an integer is none of ``kind``."""
+    """An OverflowError where an integer is outside the range of ``kind``."""
     info = np.iinfo(kind.numpy)
     low, high = int(info.min), min(int(info.max), 2**63 - 1)
     over = e.cmp("gt", val, high)

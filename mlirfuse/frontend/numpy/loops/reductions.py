@@ -1,4 +1,4 @@
-"""Reductions and running sums that a loop's code knows, as rules of ``functions.py``."""
+"""Reductions and scans in compiled loops, as rules of ``functions.py``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from mlirfuse.lowering.emitter import Val
 
 
 def _reduction(c, args, keywords, start, combine, out_of, finish=None):
-    """A reduction over all axes or one. ``out_of`` gives the type of the result, ``start(dtype)`` what it begins
-    with."""
+    """A reduction over all axes or one. ``out_of`` maps the operand's dtype to the result's, ``start(dtype)`` gives the
+    initial value."""
     found, axis, keepdims = take(args, keywords, "a", "axis", "keepdims")
     if isinstance(found, (Number, Tuple)):
         raise NotOutlinable("a reduction of a number")
@@ -34,10 +34,10 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
         raise NotOutlinable("keepdims")
     axes = list(range(rank)) if given is None else [given] if isinstance(given, int) else list(given)
     if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
-        raise NotOutlinable("an axis that is not there")
+        raise NotOutlinable("an axis out of range")
     axes = sorted({a % rank for a in axes})
     kind = out_of(value.dtype)
-    wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # as NumPy's pairs
+    wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # see fast_add
     count = e.const(1, dt.i64)
     for a in axes:
         count = e.count("muli", count, value.shape[a])
@@ -120,12 +120,12 @@ _named("all", (np.all,), lambda e, k, n: e.const(True, dt.bool_), lambda e, a, b
 
 def _position_of(predicate: str, name: str):
     def find(c, args, keywords):
-        """Of the elements along an axis, or of all in their order."""
+        """Searches along an axis, or the flattened array."""
         found, axis = take(args, keywords, "a", "axis")
         e, array = c.code, c.array(found)
         rank, given = len(array.shape), known(axis)
         if given is not None and (not isinstance(given, int) or not -rank <= given < rank):
-            raise NotOutlinable("an axis that is not there")
+            raise NotOutlinable("an axis out of range")
         axes = list(range(rank)) if given is None else [given % rank]
         rest = [k for k in range(rank) if k not in axes]
         for k in axes:
@@ -189,13 +189,13 @@ METHODS |= {"var": _variance(False), "std": _variance(True)}
 
 @rule(np.arange)
 def _arange(c, args, keywords):
-    """Of ints, with a step that is known."""
+    """np.arange of ints with a constant step."""
     if keywords or not 1 <= len(args) <= 3 or not all(isinstance(v, Number) and v.type == PY_INT for v in args):
-        raise NotOutlinable("np.arange of others than ints")
+        raise NotOutlinable("np.arange other than of ints")
     e, one = c.code, c.constant(1)
     start, stop, step = (c.constant(0), args[0], one) if len(args) == 1 else (*args, one)[:3]
     if not step.known:
-        raise NotOutlinable("np.arange with a step that is not known")
+        raise NotOutlinable("np.arange with a step that is not constant")
     size, by = abs(step.known), e.const(step.known, dt.i64)
     far, near = (stop, start) if step.known > 0 else (start, stop)
     count = e.count("addi", e.count("subi", far.val, near.val), size - 1)

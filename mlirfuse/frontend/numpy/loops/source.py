@@ -1,4 +1,4 @@
-"""The source of the user's functions, as Python's syntax tree."""
+"""Parses the source of the user's functions to syntax trees."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def _parsed(code: types.CodeType) -> ast.FunctionDef:
         raise NotOutlinable("a lambda")
     try:
         linecache.checkcache(code.co_filename)
-        lines = linecache.getlines(code.co_filename)  # inspect.getsource looks at the path of every module: 20 ms
+        lines = linecache.getlines(code.co_filename)  # inspect.getsource visits every module: 20 ms
         tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))))
     except SyntaxError as error:
         raise NoSource(str(error)) from None
     found = tree.body[0] if tree.body else None
     if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
-        raise NoSource("a function of another source")
+        raise NoSource("a function whose source has changed")
     ast.increment_lineno(found, code.co_firstlineno - 1)
     return found
 
 
 def parsed(function: types.FunctionType) -> ast.FunctionDef:
-    """The definition of ``function``, with the lines of its file. Raises NotOutlinable where there is none, or it is
-    not what was compiled."""
+    """The definition of ``function``, with its file's line numbers. Raises NotOutlinable where there is none, or it
+    differs from the compiled code."""
     linecache.lazycache(function.__code__.co_filename, function.__globals__)  # a module's loader may have its source
     return _parsed(function.__code__)
 
 
 def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
-    """Whether the source still is what ``code`` was compiled from."""
+    """Whether the source still compiles to ``code``."""
     spec = definition.args
     names = [a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
     if tuple(names) != code.co_varnames[: len(names)]:
@@ -59,7 +59,7 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
     except (SyntaxError, ValueError):
         return False
     created = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
-    # Free variables are globals there: the names tell, not the instructions.
+    # Free variables compile to globals here: compare names, not instructions.
     return (
         created is not None
         and set(created.co_varnames) == set(code.co_varnames)
@@ -72,7 +72,7 @@ def _constants(code: types.CodeType) -> set:
 
 
 def appended(node: ast.Expr) -> ast.Name | None:
-    """The name of the list in ``name.append(value)``; None for another statement."""
+    """The name of the list in ``name.append(value)``; None for other statements."""
     call = node.value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
         return None
@@ -91,21 +91,21 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def attributes_read(node: ast.stmt, assigned: Collection[str]) -> set[str]:
-    """The attributes, as :func:`dotted`, of variables that a loop does not assign: what they are as it begins, they are
-    to its end, as nothing that is compiled assigns attributes."""
+    """The attributes, as :func:`dotted`, of variables that a loop does not assign: they are loop-invariant, as compiled
+    code assigns no attributes."""
     found = {dotted(n) for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
     return {name for name in found if name is not None and name.partition(".")[0] not in assigned}
 
 
 def only_for_attributes(node: ast.stmt, names: Collection[str]) -> set[str]:
-    """Those of ``names`` that a loop uses for their attributes alone."""
+    """The subset of ``names`` whose attributes alone a loop uses."""
     nodes = list(ast.walk(node))
     bases = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
     return set(names) - {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in bases}
 
 
 def has_attributes(value: Any) -> bool:
-    """Whether ``value`` is an object of the user's, also with slots, or a named tuple."""
+    """Whether ``value`` is a user's object, also with slots, or a named tuple."""
     if namespace_of(value) is not None:
         return True
     return hasattr(type(value), "_fields") or any("__slots__" in vars(kind) for kind in type(value).__mro__)
@@ -116,7 +116,7 @@ _DATA = (bool, int, float, complex, np.ndarray)
 
 
 def attribute_data(value: Any, attributes: Collection[str]) -> Any:
-    """The number or array behind attributes of a user's object, which reading runs no code for; else
+    """The number or array at a path of attributes of a user's object, where reading them runs no code; else
     :func:`attribute_data` itself."""
     for name in attributes:
         if not has_attributes(value) or type(value).__getattribute__ not in _USUAL_ACCESS:
@@ -132,7 +132,7 @@ def attribute_data(value: Any, attributes: Collection[str]) -> Any:
 
 
 def looks_at_variables(definition: ast.FunctionDef) -> bool:
-    """Whether a function looks at its own variables, or stops in its midst."""
+    """Whether a function reads its own variables (``locals()``, frames), or is a generator."""
     words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
     for found in ast.walk(definition):
         name = found.id if isinstance(found, ast.Name) else found.attr if isinstance(found, ast.Attribute) else None
@@ -142,7 +142,7 @@ def looks_at_variables(definition: ast.FunctionDef) -> bool:
 
 
 class Scope:
-    """Finds what a name that is no variable of the function stands for. Raises LookupError."""
+    """Resolves a name that is not a local variable of the function. Raises LookupError."""
 
     def __init__(self, fn: types.FunctionType):
         self.globals, self.file = fn.__globals__, fn.__code__.co_filename
@@ -162,8 +162,8 @@ class Scope:
 def remade(
     fn: types.FunctionType, name: str, spec: ast.arguments, body: list[ast.stmt], added: dict[str, Any]
 ) -> types.FunctionType:
-    """A function ``name`` with these arguments and statements over the globals of ``fn`` and the variables of the
-    functions around it; ``added``: further variables. It has the defaults of ``fn``."""
+    """A function ``name`` with these arguments and statements, the globals and closure of ``fn``, and its defaults;
+    ``added``: further closure variables."""
     free = list(fn.__code__.co_freevars)
     bare = copy.deepcopy(spec)
     bare.defaults, bare.kw_defaults = [], [None for _ in spec.kwonlyargs]
@@ -172,7 +172,7 @@ def remade(
             arg.annotation = None
     inner = ast.parse("def inner(): pass").body[0]
     assert isinstance(inner, ast.FunctionDef)
-    inner.name = f".{name}"  # which no variable has: in its own body, the name is that of the function given
+    inner.name = f".{name}"  # not an identifier: in its own body the name must still refer to the original function
     inner.args, inner.body = bare, body
     outer = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
     assert isinstance(outer, ast.FunctionDef)

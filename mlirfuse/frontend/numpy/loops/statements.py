@@ -1,4 +1,4 @@
-"""The statements of a loop: assignments, branches, loops within, and the user's functions that it calls."""
+"""Compiles a loop's statements: assignments, branches, inner loops, and inlined user functions."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from mlirfuse.lowering.emitter import Val
 
 
 class Statements(Variables):
-    """Writes the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
-    variables may lie in; ``extents``: what is known of theirs; all grow from one writing to the next. ``loop``: the
-    whole; ``leaves``: statements that leave the function; ``lists``: names of lists that are appended to; ``file``: of
-    the source."""
+    """Emits the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
+    variables may lie in; ``extents``: their known extents; all grow from one pass to the next. ``loop``: the whole
+    statement; ``leaves``: statements that leave the function; ``lists``: names of lists that it appends to; ``file``:
+    the source file."""
 
     functions = FUNCTIONS
     methods = METHODS
@@ -64,20 +64,20 @@ class Statements(Variables):
     ):
         self.code = Code()
         self.loop, self.leaves, self.lists = [loop], leaves, lists
-        self.left = (self.code.slot("i64"), self.code.block())  # the number of the statement that left, and where to go
+        self.left = (self.code.slot("i64"), self.code.block())  # the leaving statement's number, the exit block
         self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
-        self.appends: list[tuple[str, Any]] = []  # for each that is written its list, and the type of what it appends
+        self.appends: list[tuple[str, Any]] = []  # for each append its list, and the value's type
         self.names = names  # objects that the loop refers to and does not assign
         self.types, self.roots, self.extents, self.small = kinds, roots, extents, small
         self.others = others
         self.variables: dict[str, Slots] = {}
-        self.definite: set[str] | None = set()  # assigned whatever way control came; None: control does not come here
+        self.definite: set[str] | None = set()  # variables assigned on all paths; None: unreachable
         self.jumps: list[tuple[str, str]] = []
         self.bounded: dict[str, int] = {}
         self.unchecked: frozenset = frozenset()
         self.prefix, self.file = "", file
         self.inline: list[types.FunctionType] = []
-        self.result: tuple[str, str] | None = None  # of the function that is inlined: its variable ("": none), its end
+        self.result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
         self.arrays = 0
         self._scopes: list[dict[str, Any]] = []
 
@@ -94,25 +94,25 @@ class Statements(Variables):
                     ),
                 )
             return self.get(full, variable)
-        if full in self.types:  # assigned further down: by an earlier trip of the loop around
+        if full in self.types:  # assigned below, in an earlier iteration of the enclosing loop
             self.declare(full, self.types[full])
             return self.read(name)
         names = self._scopes[-1] if self._scopes else self.names
         if isinstance(names, Names) and name in names.free:
             return self._of_closure(names, name)
         if name not in names:
-            raise NotOutlinable(f"the variable {name} is not known yet")
+            raise NotOutlinable(f"the variable {name} has no known type yet")
         return self.outside(names[name])
 
     def _of_closure(self, names: Names, name: str) -> Any:
-        """What an inlined function has from around it: what that was when the loop began."""
+        """A closure variable of an inlined function, with its value at the loop's start."""
         if name in _assigned(self.loop):
-            raise NotOutlinable(f"the variable {name} of a function that is called, which the loop changes")
+            raise NotOutlinable(f"the variable {name} of a called function, which the loop changes")
         full = next((f"{f}.{name}" for f, value in self.names.items() if value is names.function), "")
         if full in self.variables:
             return self.get(full, self.variables[full])
         if full not in self.names:
-            raise NotOutlinable(f"the variable {name} is not known yet")
+            raise NotOutlinable(f"the variable {name} has no known type yet")
         return self.outside(self.names[full])
 
     # ---- statements
@@ -122,7 +122,7 @@ class Statements(Variables):
             self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
             method = getattr(self, "_" + type(statement).__name__, None)
             if method is None:
-                raise NotOutlinable(f"line {statement.lineno}: a statement of this form")
+                raise NotOutlinable(f"line {statement.lineno}: an unsupported statement")
             method(statement)
             if self.definite is None:
                 return
@@ -143,14 +143,14 @@ class Statements(Variables):
         self._append(name.id, self.value(node.value.args[0]))
 
     def _append(self, name: str, found: Any) -> None:
-        """Notes what a list is given: the number of the append, and the words of the value. An array is noted by its
-        place, where nothing else will be put."""
+        """Logs an append: its number, and the words of the value. An array is logged by its memory, which is not
+        reused."""
         e = self.code
         if isinstance(found, Tuple):
             found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
         found = self.array(found) if isinstance(found, Lazy) else found
         if isinstance(found, Number) and found.other is not None:
-            raise NotOutlinable("a number whose type only the run tells is appended")
+            raise NotOutlinable("a number whose type is only known at run time is appended")
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
@@ -193,22 +193,22 @@ class Statements(Variables):
         elif isinstance(target, ast.Subscript):
             array = self.value(target.value)
             if not isinstance(array, Array):
-                raise NotOutlinable(f"line {target.lineno}: writing into what is no array")
+                raise NotOutlinable(f"line {target.lineno}: writing into something other than an array")
             self.write(array, target, value)
         else:
-            raise NotOutlinable(f"line {target.lineno}: an assignment of this form")
+            raise NotOutlinable(f"line {target.lineno}: an unsupported assignment")
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Array) and len(value.shape) == 1 and len(target.elts) <= 8:
             e, count = self.code, len(target.elts)
             e.fail_if(
                 e.cmp("ne", value.shape[0], count),
-                lambda *_: ValueError(f"an array is unpacked into {count} variables, and has another length"),
+                lambda *_: ValueError(f"an array of another length is unpacked into {count} variables"),
             )
             at = [arrays.element(e, value, [e.const(k, dt.i64)]) for k in range(count)]
             value = Tuple([arrays.number(v) for v in at])
         if not isinstance(value, Tuple) or len(value.items) != len(target.elts):
-            raise NotOutlinable(f"line {target.lineno}: unpacking of what is no tuple of that length")
+            raise NotOutlinable(f"line {target.lineno}: unpacking of something other than a tuple of that length")
         items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
         for part, item in zip(target.elts, items):
             if isinstance(part, ast.Starred):
@@ -275,10 +275,10 @@ class Statements(Variables):
             self.assign(target.id, self.binary(node.op, before, self.value(node.value)))
             return
         if not isinstance(target, ast.Subscript):
-            raise NotOutlinable(f"line {node.lineno}: an assignment of this form")
+            raise NotOutlinable(f"line {node.lineno}: an unsupported assignment")
         array = self.value(target.value)
         if not isinstance(array, Array):
-            raise NotOutlinable(f"line {node.lineno}: writing into what is no array")
+            raise NotOutlinable(f"line {node.lineno}: writing into something other than an array")
         place = self.element_of(array, target)
         if place is not None:
             old = arrays.number(e.load(place, array.dtype, memory=True))
@@ -295,13 +295,13 @@ class Statements(Variables):
         taken = indices.read(e, array, chosen, self.fresh_site)
         result = self.binary(node.op, taken, self.value(node.value))
         if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
-            raise NotOutlinable("an update in place of another kind of numbers")
+            raise NotOutlinable("an in-place update with another kind of numbers")
         indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
         new = self.binary(op, view, value)
         if not isinstance(new, (Array, Lazy)) or not _same_kind(new.dtype, view.dtype):
-            raise NotOutlinable("an update in place of another kind of numbers")
+            raise NotOutlinable("an in-place update with another kind of numbers")
         arrays.write(self.code, view, arrays.lazy(self.code, new), self.fresh_site)
 
     def _If(self, node: ast.If) -> None:
@@ -334,7 +334,7 @@ class Statements(Variables):
 
     def _Raise(self, node: ast.Raise | ast.Return) -> None:
         if self.inline:
-            raise NotOutlinable(f"line {node.lineno}: a raise in a function that is called")
+            raise NotOutlinable(f"line {node.lineno}: a raise in a called function")
         slot, end = self.left
         self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
         self.code.go(end)
@@ -370,7 +370,7 @@ class Statements(Variables):
         self.definite = before
 
     def _trip(self, statements: list[ast.stmt], again: str, after: str) -> None:
-        self.jumps.append((after, again))  # where break and continue go
+        self.jumps.append((after, again))  # targets of break and continue
         self.body(statements)
         self.jumps.pop()
         if self.definite is not None:
@@ -379,10 +379,10 @@ class Statements(Variables):
     def _For(self, node: ast.For) -> None:
         e = self.code
         if node.orelse or not isinstance(node.target, ast.Name):
-            raise NotOutlinable(f"line {node.lineno}: a loop of this form")
+            raise NotOutlinable(f"line {node.lineno}: an unsupported loop")
         call = node.iter
         if not isinstance(call, ast.Call) or self._called(call.func) is not range or call.keywords:
-            raise NotOutlinable(f"line {node.lineno}: a loop over something else than a range")
+            raise NotOutlinable(f"line {node.lineno}: a loop over something other than a range")
         given = [self.number(arg) for arg in call.args]
         counts = [self.integer(v) for v in given]
         for v, count in zip(given, counts):
@@ -395,7 +395,7 @@ class Statements(Variables):
         start, stop, step = _range_of(e, counts)
         known = e.known(step)
         if known is None or known == 0:
-            raise NotOutlinable("a range with a step that is not known")
+            raise NotOutlinable("a range with a step that is not constant")
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
         accesses = self._monotone(node) if inner else []
         for name in _assigned([node]):
@@ -448,11 +448,11 @@ class Statements(Variables):
         found = self.value(node)
         return found.value if isinstance(found, Static) else None
 
-    # ---- subscripts that a loop's bounds keep in range
+    # ---- subscripts that the loop's bounds keep in range
 
     def _monotone(self, node: ast.For) -> list[tuple[ast.Subscript, int]]:
-        """Subscripts of elements (with an axis each) that are sums of the loop's variable and what the loop does not
-        change: in range for all trips where they are for the first and the last."""
+        """Subscripts of elements (with their axes) that are sums of the loop variable and loop-invariant terms: in
+        range in all iterations if they are in the first and the last."""
         assert isinstance(node.target, ast.Name)
         changed = set(_assigned(node.body)) | {node.target.id}
         out = []
@@ -474,7 +474,7 @@ class Statements(Variables):
         return variable.type if variable is not None else None
 
     def _in_range(self, node: ast.For, accesses: list, first: Val, last: Val) -> Val:
-        """Whether all of the subscripts are in range in the first and in the last trip."""
+        """Whether all subscripts are in range in the first and in the last iteration."""
         e = self.code
         assert isinstance(node.target, ast.Name)
         fits = e.const(True, dt.bool_)
@@ -497,7 +497,7 @@ class Statements(Variables):
         return fits
 
     def _at(self, item: ast.expr, name: str, end: Val) -> Val:
-        """A sum as :func:`_is_sum` knows them, for a value of the loop's variable."""
+        """A sum (see :func:`_is_sum`) at one value of the loop variable."""
         if isinstance(item, ast.Name) and item.id == name:
             return end
         if isinstance(item, ast.BinOp):
@@ -505,19 +505,18 @@ class Statements(Variables):
             return self.code.count(op, self._at(item.left, name, end), self._at(item.right, name, end))
         return self.integer(self.value(item))
 
-    # ---- functions of the user's, inlined
+    # ---- inlined user functions
 
     def inlined(
         self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
     ) -> Any:
-        """The value of a call of a function with its code in place of the call; None where it ``returns`` nothing that
-        is used."""
+        """Inlines a call; its value, or None where the result is unused (``returns`` is False)."""
         if function in self.inline or len(self.inline) > 4:
             raise NotOutlinable("a function that calls itself")
         definition = parsed(function)
         spec = definition.args
         if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
-            raise NotOutlinable(f"the function {function.__name__}, which has arguments of other kinds")
+            raise NotOutlinable(f"the function {function.__name__}, which has unsupported kinds of parameters")
         names = [arg.arg for arg in spec.args]
         defaults = function.__defaults__ or ()
         numbers = {n: d for n, d in zip(names[len(names) - len(defaults) :], defaults) if type(d) in _NUMBERS}
@@ -551,7 +550,7 @@ class Statements(Variables):
         return result
 
 
-_NUMBERS = (bool, int, float, complex)  # that defaults of functions are
+_NUMBERS = (bool, int, float, complex)  # types of supported defaults
 
 
 def _same_kind(source: dt.DType, target: dt.DType) -> bool:
@@ -565,7 +564,7 @@ def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
     if len(counts) == 2:
         return counts[0], counts[1], one
     if len(counts) != 3:
-        raise NotOutlinable("a range of no numbers")
+        raise NotOutlinable("a range of something other than numbers")
     return counts[0], counts[1], counts[2]
 
 
@@ -580,7 +579,7 @@ def _assigned(statements: list[ast.stmt]) -> set[str]:
 
 
 def _is_sum(node: ast.expr, name: str, changed: set[str]) -> bool:
-    """Whether ``node`` is a sum of the variable ``name``, constants and variables that do not change."""
+    """Whether ``node`` is a sum of the variable ``name``, constants and loop-invariant variables."""
     if isinstance(node, ast.Constant):
         return type(node.value) is int
     if isinstance(node, ast.Name):

@@ -1,4 +1,4 @@
-"""Subscripts in a loop: elements, and views by numbers, slices, None and Ellipsis."""
+"""Compiles subscripts: elements, and views by numbers, slices, None and Ellipsis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.lowering.emitter import Val
 
 
 class Subscripts:
-    """What subscripts name. ``unchecked``: those (nodes and axes) that are known to be in range."""
+    """Compiles subscripts. ``unchecked``: those (nodes and axes) that are known to be in range."""
 
     code: Code
     unchecked: frozenset
@@ -44,7 +44,7 @@ class Subscripts:
         if isinstance(found, Lazy):
             found = self.array(found)
         if not isinstance(found, Array):
-            raise NotOutlinable("a subscript of what is no array")
+            raise NotOutlinable("a subscript of something other than an array")
         chosen = self.chosen(node)
         if chosen is not None:
             return indices.read(self.code, found, chosen, self.fresh_site)
@@ -56,7 +56,7 @@ class Subscripts:
     def _of_tuple(self, found: Tuple, node: ast.Subscript) -> Any:
         index = self.value(node.slice) if not isinstance(node.slice, ast.Slice) else None
         if not isinstance(index, Number) or not isinstance(index.known, int):
-            raise NotOutlinable("a subscript of a tuple that is not known")
+            raise NotOutlinable("a subscript of a tuple that is not constant")
         try:
             return found.items[index.known]
         except IndexError:
@@ -66,7 +66,7 @@ class Subscripts:
         return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
     def element_of(self, array: Array, node: ast.Subscript) -> str | None:
-        """A pointer to the element that a subscript names; None where it names no element."""
+        """A pointer to the element that a subscript selects; None where it selects no single element."""
         items = self._items(node)
         if len(items) != len(array.shape) or any(isinstance(item, ast.Slice) for item in items):
             return None
@@ -83,14 +83,14 @@ class Subscripts:
         return arrays.element_pointer(self.code, array, indices)
 
     def chosen(self, node: ast.Subscript) -> Array | None:
-        """The array of positions, or the mask, that is the whole of a subscript; None for others."""
+        """The index array or mask that is the only item of a subscript; None for other subscripts."""
         if isinstance(node.slice, (ast.Tuple, ast.Slice, ast.Constant)):
             return None
         found = self.value(node.slice)
         return self.array(found) if isinstance(found, (Array, Lazy)) else None
 
     def viewed(self, array: Array, node: ast.Subscript) -> Array:
-        """The view that a subscript of numbers, slices, None and Ellipsis names."""
+        """The view that a subscript of numbers, slices, None and Ellipsis selects."""
         e, items = self.code, self._items(node)
         is_none = lambda i: (isinstance(i, ast.Constant) and i.value is None) or ast.unparse(i) == "np.newaxis"  # noqa: E731
         is_dots = lambda i: isinstance(i, ast.Constant) and i.value is Ellipsis  # noqa: E731

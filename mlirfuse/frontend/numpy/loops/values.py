@@ -1,4 +1,4 @@
-"""What the variables and expressions of a loop stand for while its code is written."""
+"""Compile-time representations of a loop's variables and expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.lowering.emitter import Val
 
 
 class NotOutlinable(Exception):
-    """The loop, or this part of it, is not compiled; the message says why."""
+    """The loop, or a part of it, cannot be compiled; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NumberType:
 
     @property
     def operand(self) -> Any:
-        """What NumPy's promotion takes for it."""
+        """Its operand in NumPy's type promotion."""
         if self.python and self.dtype is not dt.bool_:
             return {"f": float, "c": complex}.get(self.dtype.kind, int)
         return self.dtype.numpy
@@ -34,7 +34,7 @@ class NumberType:
 
 @dataclass(frozen=True)
 class ArrayType:
-    """An array. ``inner``: its last axis has no gaps."""
+    """An array. ``inner``: its last axis is contiguous."""
 
     dtype: DType
     rank: int
@@ -53,28 +53,28 @@ PY_COMPLEX = NumberType(dt.c128, True)
 
 
 class Site(NamedTuple):
-    """A place in the code where arrays are allocated."""
+    """A site in the code that allocates arrays."""
 
     number: int
 
 
 @dataclass
 class Number:
-    """A number. ``bits``: of a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: another type
-    that it has where a condition holds; ``val`` is of ``type`` always, which holds the values of both."""
+    """A number. ``bits``: for a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: its type where
+    a condition holds; ``val`` always has ``type``, which holds the values of both."""
 
     val: Val
     type: NumberType
     bits: int = 64
-    known: Any = None  # its value, of a constant
+    known: Any = None  # the value of a constant
     other: tuple[NumberType, Val] | None = None
 
 
 @dataclass
 class Array:
-    """Memory seen as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
-    outside, by name, or the places of allocation whose memory it may be; ``base``: the address of the allocation that
-    it lies in, 0 for memory from outside; ``serialized``: the source that it was read by, which tells equal views."""
+    """Memory viewed as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
+    outside, by name, or the allocation sites whose memory it may be; ``base``: the address of its allocation, 0 for
+    memory from outside; ``serialized``: the source expression it was read by, which identifies equal views."""
 
     dtype: DType
     pointer: str
@@ -92,9 +92,9 @@ class Array:
 
 @dataclass
 class Lazy:
-    """An array expression that is computed where it is used. ``at(indices, uniform)`` computes an element; ``uniform``
-    says that no operand's last axis is stretched. ``reads``: the arrays it reads; ``last``: the extents of operands'
-    last axes, ``outer``: pairs of extents that have to go together."""
+    """An array expression that is evaluated at its use. ``at(indices, uniform)`` computes an element; ``uniform``: no
+    operand's last axis is broadcast. ``reads``: the arrays it reads; ``last``: the extents of operands' last axes,
+    ``outer``: pairs of extents that must broadcast."""
 
     dtype: DType
     shape: list[Val]
@@ -105,7 +105,7 @@ class Lazy:
 
 @dataclass
 class Tuple:
-    """A tuple, whose length is known."""
+    """A tuple of constant length."""
 
     items: list
     is_list: bool = False
@@ -113,7 +113,7 @@ class Tuple:
 
 @dataclass
 class Static:
-    """An object that is known when the code is written: a module, a function, a type, None."""
+    """An object known at compile time: a module, a function, a type, None."""
 
     value: Any
 
@@ -127,7 +127,7 @@ class Method:
 
 
 def type_of(value: Any) -> NumberType | ArrayType | TupleType:
-    """The type under which a loop's code is kept for a variable's value. Raises NotOutlinable."""
+    """The type of a variable's value, as a key of the loop's code. Raises NotOutlinable."""
     kind = type(value)
     found = _NUMBERS.get(kind)
     if found is not None:
@@ -147,7 +147,7 @@ _SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_, dt.c64, dt.c128}
 
 
 def element_dtype(dtype: Any) -> DType:
-    """The elements' type of arrays of ``dtype``. Raises NotOutlinable."""
+    """The element dtype of arrays of ``dtype``. Raises NotOutlinable."""
     try:
         found = dt.of(dtype)
     except TypeError:
@@ -158,18 +158,18 @@ def element_dtype(dtype: Any) -> DType:
 
 
 def kind_of(found: Any) -> Any:
-    """The type under which a variable holds a value. Raises NotOutlinable."""
+    """The type of a variable that is assigned this value. Raises NotOutlinable."""
     if isinstance(found, (Number, Array)):
         return found.type
     if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
-        raise NotOutlinable("a tuple with a number whose type only the run tells")
+        raise NotOutlinable("a tuple with a number whose type is only known at run time")
     if isinstance(found, Tuple) and not found.is_list:
         return TupleType(tuple(kind_of(item) for item in found.items))
-    raise NotOutlinable("a variable is given a list or an object")
+    raise NotOutlinable("a list or an object is assigned to a variable")
 
 
 def words_of(kind: Any) -> int:
-    """How many words a value of this type takes."""
+    """The number of words that a value of this type takes."""
     if isinstance(kind, TupleType):
         return sum(map(words_of, kind.items))
     if isinstance(kind, ArrayType):
@@ -197,4 +197,4 @@ def joined(a, b):
                 return numpy
     if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.items) == len(b.items):
         return TupleType(tuple(joined(x, y) for x, y in zip(a.items, b.items)))
-    raise NotOutlinable("a variable is given values of different types")
+    raise NotOutlinable("values of different types are assigned to a variable")

@@ -1,4 +1,4 @@
-"""The variables of a loop: their types, which grow until they hold all that is assigned, and their slots."""
+"""The variables of a loop: their types, which widen until they hold all assigned values, and their slots."""
 
 from __future__ import annotations
 
@@ -27,29 +27,28 @@ from mlirfuse.ir import dtypes as dt
 
 
 class Retyped(Exception):
-    """A variable has got another type: the code is written again with it."""
+    """A variable's type has widened: emit the code again with it."""
 
 
 @dataclass
 class Slots:
-    """A variable's place: for a number its slot; for an array slots of its pointer, base, extents and strides; for a
-    tuple those of its items. ``assigned``: a slot that says whether it has been assigned. ``other``: another type that
-    a number may have, and a slot that says whether it has it."""
+    """A variable's slots: for a number one; for an array those of its pointer, base, extents and strides; for a tuple
+    those of its items. ``assigned``: a slot that says whether the variable has been assigned. ``other``: a number's
+    alternative type, and a slot that says whether the number has it."""
 
     type: Any
     assigned: str
     slots: list
-    array: int = -1  # the number of an array among all, where its base stands
+    array: int = -1  # the array's number, the index of its base
     other: tuple[NumberType, str] | None = None
 
 
 class Variables(Expressions):
-    """``types``: what is known of the variables so far, by full names: ``prefix`` tells those of an inlined function.
-    ``others``: the other types that numbers may have.
-    ``roots``: the memory that array variables may lie in; ``extents``: theirs that are known as the loop begins.
-    ``small``: Python ints below 2 ** 40. ``definite``: the variables that are assigned whatever way control came;
-    None: control does not come here. ``bounded``: variables that count, with a bound of their bits. ``retyped``:
-    something was learned that the code written so far does not know."""
+    """``types``: the variables' types so far, by full names; ``prefix`` distinguishes those of an inlined function.
+    ``others``: the alternative types of numbers. ``roots``: the memory that array variables may lie in; ``extents``:
+    their extents known at the loop's start. ``small``: Python ints below 2 ** 40. ``definite``: the variables assigned
+    on all paths; None: unreachable code. ``bounded``: counting variables, with a bound of their bits. ``retyped``:
+    something was learned that the code emitted so far does not use."""
 
     types: dict[str, Any]
     others: dict[str, NumberType]
@@ -85,12 +84,12 @@ class Variables(Expressions):
         return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
 
     def assign(self, name: str, found: Any) -> None:
-        """Gives a variable a value. Raises :class:`Retyped` where its type grows by it."""
+        """Assigns to a variable. Raises :class:`Retyped` where that widens its type."""
         name = self.prefix + name
         if isinstance(found, Lazy):
             found = self.array(found)
         if isinstance(found, Static):
-            raise NotOutlinable(f"{name} is given an object")
+            raise NotOutlinable(f"{name} is assigned an object")
         kind = kind_of(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
@@ -112,8 +111,8 @@ class Variables(Expressions):
     retyped = False
 
     def _extents(self, name: str, found: Any) -> tuple:
-        """What is known of the extents of all arrays that a variable is given, or of all its ints; None for one of
-        which nothing is."""
+        """The common extents of all arrays assigned to a variable, or the bounds of all its ints; None for an unknown
+        one."""
         if isinstance(found, Array):
             given = tuple(map(self.code.size_of, found.shape))
         elif isinstance(found, Number) and found.type == PY_INT and found.other is None:
@@ -126,12 +125,13 @@ class Variables(Expressions):
         return tuple(a if a == b else None for a, b in zip(given, before)) if len(given) == len(before) else ()
 
     def _learn_other(self, name: str, found: Any, known: Any, wanted: Any) -> None:
-        """Notes the other type of a number that is assigned different ones. Raises :class:`Retyped` where it is new."""
+        """Records the alternative type of a number that is assigned different types. Raises :class:`Retyped` for a new
+        one."""
         if not isinstance(wanted, NumberType):
             return
         kinds = {found.type, known, self.others.get(name), found.other[0] if found.other else None} - {wanted, None}
         if len(kinds) > 1:
-            raise NotOutlinable("a variable is given values of three types")
+            raise NotOutlinable("values of three types are assigned to a variable")
         if kinds and name not in self.others:
             (self.others[name],) = kinds
             if name in self.variables:
@@ -184,8 +184,8 @@ def _roots(found: Any) -> frozenset:
 
 
 class Names(dict):
-    """What an inlined function's names stand for: modules and functions; others may change between calls. ``free``:
-    those of variables around it."""
+    """The names in an inlined function: modules and functions; others may change between calls. ``free``: its closure
+    variables."""
 
     def __init__(self, function: types.FunctionType):
         super().__init__()
@@ -202,5 +202,5 @@ class Names(dict):
         if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
             raise NotOutlinable(f"the function {name} that an inlined function calls")
         if not callable(found) and not isinstance(found, types.ModuleType):
-            raise NotOutlinable(f"the global {name} of a function that is called")
+            raise NotOutlinable(f"the global {name} of a called function")
         return found

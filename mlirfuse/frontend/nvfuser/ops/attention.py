@@ -1,4 +1,4 @@
-"""Attention, forward and backward: a library's, with groups of kernels before and after."""
+"""Attention, forward and backward: extern ops, between groups of kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mlirfuse.ir import dtypes as dt
 
 
 class Attention(OperatorBase):
-    """``sdpfa_fwd`` and ``sdpfa_bwd``. Queries have the shape (batch, heads, L, E), or more dimensions in front, keys
-    (…, S, E), values (…, S, Ev)."""
+    """``sdpfa_fwd`` and ``sdpfa_bwd``. Queries have the shape (batch, heads, L, E) with optional leading dimensions,
+    keys (…, S, E), values (…, S, Ev)."""
 
     def _attention(self, query, key, value, dropout_p, is_causal, scale, bias, mask, state=None):
-        """The operands of an attention, and its options: what is no constant is an operand."""
+        """An attention's operands and options: options that are not constants become operands."""
         values = [self._tensor(t, n).value for t, n in ((query, "query"), (key, "key"), (value, "value"))]
         if len({v.dtype for v in values}) > 1 or values[0].dtype.kind != "f":
-            raise TypeError("query, key and value must have one float type")
+            raise TypeError("query, key and value must have the same float type")
         rank = values[0].rank
         if rank < 4 or any(v.rank != rank for v in values):
-            raise ValueError(f"query, key and value must have one rank, at least 4, not {[v.rank for v in values]}")
+            raise ValueError(f"query, key and value must have one rank of at least 4, not {[v.rank for v in values]}")
         leading = tuple(range(rank - 2))
         for a, b, dims in ((0, 1, (*leading, rank - 1)), (1, 2, (*leading, rank - 2))):
             for d in dims:
@@ -44,7 +44,7 @@ class Attention(OperatorBase):
                 continue
             added = self._tensor(tensor, name).value
             if name == "mask" and added.dtype is not dt.bool_:
-                raise TypeError(f"mask must be of DataType.Bool, not {tensor.dtype}: add numbers as bias")
+                raise TypeError(f"mask must be of DataType.Bool, not {tensor.dtype}: pass additive masks as bias")
             if added.rank > rank:
                 raise ValueError(f"{name} must broadcast to {rank} dimensions, it has {added.rank}")
             for n, m in zip(added.shape[::-1], scores[::-1]):
@@ -60,9 +60,9 @@ class Attention(OperatorBase):
 
     @operation
     def sdpfa_fwd(self, query, key, value, dropout_p=None, is_causal=None, scale=None, bias=None, mask=None):
-        """Attention, by the framework: its result, the logarithm of the sum of the exponentials of each row's scores,
-        and the random state of its dropout, as two UInt64 numbers and an offset. ``bias`` is added to the scores; where
-        ``mask`` is False, nothing is seen."""
+        """Attention by the framework: its result, the logsumexp of each row's scores, and the random state of its
+        dropout, as two UInt64 numbers and an offset. ``bias`` is added to the scores; positions where ``mask`` is False
+        are masked."""
         (q, k, v), options, more = self._attention(query, key, value, dropout_p, is_causal, scale, bias, mask)
         wide = dt.f64 if q.dtype is dt.f64 else dt.f32
         results = [(q.dtype, (*q.shape[:-1], v.shape[-1])), (wide, q.shape[:-1]), (dt.u64, (2,)), (dt.u64, ())]
@@ -86,8 +86,8 @@ class Attention(OperatorBase):
         bias=None,
         mask=None,
     ):
-        """The gradients of attention by query, key and value. ``philox_seed`` is the random state that sdpfa_fwd
-        gave."""
+        """The gradients of attention's query, key and value. ``philox_seed`` is the random state that sdpfa_fwd
+        returned."""
         (q, k, v), options, more = self._attention(
             query, key, value, dropout_p, is_causal, scale, bias, mask, philox_seed
         )

@@ -1,4 +1,4 @@
-"""What the operations of ``fd.ops`` have in common: arguments checked, types promoted, values and scalars made."""
+"""The base of ``fd.ops``: argument checks, type promotion, creation of values and scalars."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ from mlirfuse.ir.graph import Value
 
 
 class OperatorBase:
-    """A public method of a class derived from this is an operation: its call is checked, recorded for printing and for
-    replay, and emitted into the definition's graph. Methods call each other freely; only the outermost call is
-    recorded."""
+    """Public methods of derived classes are operations: a call is checked, recorded for printing and replay, and
+    emitted into the definition's graph. Methods call each other freely; only the outermost call is recorded."""
 
     def __init__(self, definition):
         self._fd = definition
 
     def __getattr__(self, name):
-        raise AttributeError(f"fd.ops has no operation '{name}'; see docs/nvfuser/api.md for what there is")
+        raise AttributeError(f"fd.ops has no operation '{name}'; see docs/nvfuser/api.md for the list")
 
     @property
     def _b(self):
         return self._fd.builder
 
     def _operand(self, value):
-        """An argument as it is recorded: values checked to be this definition's, NumPy numbers and torch.Size made
-        plain."""
+        """An argument in recorded form: checks that values belong to this definition, converts NumPy numbers and
+        torch.Size."""
         if isinstance(value, Val):
             self._fd._own(value)
             return value
@@ -95,7 +94,7 @@ class OperatorBase:
         return out
 
     def _dim(self, dim, rank, what="dim", beyond="dim") -> int:
-        """A dimension counted from 0. ``beyond``: nvFuser's words for one that is out of range."""
+        """A dimension counted from 0. ``beyond``: nvFuser's message for one out of range."""
         if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
             raise TypeError(f"incompatible function arguments: {what} must be an integer, not {type(dim).__name__}")
         if rank == 0 and dim in (0, -1):  # as in torch
@@ -105,7 +104,7 @@ class OperatorBase:
         return int(dim) % rank
 
     def _with_dimension(self, value: Value) -> Value:
-        """A tensor of rank 0 as one of rank 1, for ops along a dimension; others as they are."""
+        """A 0-d tensor as a 1-d one, for ops along a dimension; others unchanged."""
         return value if value.rank else self._b.reshape(value, (1,))
 
     def _dims(self, dims, rank, what="dims", beyond="dims", twice="duplicated dimension entries") -> tuple[int, ...]:
@@ -116,7 +115,7 @@ class OperatorBase:
         return out
 
     def _equal_shapes(self, values, what) -> None:
-        """Notes that extents of aligned operands must be equal where neither broadcasts."""
+        """Records that extents of aligned operands must be equal where neither broadcasts."""
         rank = max((v.rank for v in values), default=0)
         for k in range(rank):
             extents = [v.shape[k - rank + v.rank] for v in values if v.rank >= rank - k]
@@ -125,8 +124,8 @@ class OperatorBase:
                 self._fd.equal(extents[0], n, what)
 
     def _within(self, a, b, what, words) -> None:
-        """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not
-        to be so, as does a call where it is not. ``words`` are the same at every call."""
+        """Records that ``a <= b``, which keeps reads in bounds. Raises where this is known to be false; a call raises
+        where it is false. ``words`` must be the same at every call."""
         if a == 0 and not isinstance(b, int) and not _may_be_negative(b):
             return
         replay, label = self._fd._replay, f"{what}: {words}"
@@ -137,8 +136,8 @@ class OperatorBase:
             raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
 
     def _called(self, name: str, function, operands, results: list[tuple], sizes: tuple = ()) -> list[Value]:
-        """A call of a library function; ``results`` are pairs of element type and shape. The function gets the values
-        of ``sizes`` behind its operands."""
+        """An extern call; ``results``: pairs of dtype and shape. The function gets the values of ``sizes`` after its
+        operands."""
         created: Value | list[Value] = self._b.op(
             "call",
             *operands,
@@ -164,7 +163,7 @@ class OperatorBase:
         return self._b.cast(operand.value, dtype) if isinstance(operand, Tensor) else operand.as_value(dtype)
 
     def _elementwise(self, row: str, operands, dtype, what=None, **attrs) -> Tensor | Scalar:
-        """The row on operands cast to ``dtype``: a tensor if any is one, else a scalar."""
+        """The table's op on operands cast to ``dtype``: a tensor if any operand is one, else a scalar."""
         if not any(isinstance(o, Tensor) for o in operands):
             return self._scalar(row, operands, dtype, attrs)
         values = [self._at(o, dtype) for o in operands]
@@ -172,8 +171,7 @@ class OperatorBase:
         return self._make(self._b.elementwise(row, *values, **attrs))
 
     def _scalar(self, row: str, operands, dtype, attrs) -> Scalar:
-        """An op on scalars: a constant of constants, a size of sizes; computed on the host where a size is needed from
-        another."""
+        """An op on scalars: folds constants, and sizes symbolically; other sizes are computed on the host."""
         definition = table.TABLE[row]
         result = table.result_dtypes(definition, [dtype] * len(operands), attrs)[0]
         data_type = from_dtype(result)
@@ -195,7 +193,7 @@ class OperatorBase:
 
 
 def _may_be_negative(size: sz.Size) -> bool:
-    """Whether a size that numbers of a call decide, or that is a difference, can come out negative."""
+    """Whether a size from a call's numbers, or a difference, can be negative."""
     if isinstance(size, int):
         return False
     return any(factor < 0 for _, factor in size.terms) or any(name[0] in "vh" for name in sz.symbols(size))

@@ -1,4 +1,4 @@
-"""Operations of ``fd.ops`` that make tensors of numbers: constants, ranges and random numbers."""
+"""Creation operations of ``fd.ops``: constants, ranges and random numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mlirfuse.ir import dtypes as dt
 
 
 class Creation(OperatorBase):
-    """The k-th random operation draws at offset k of the call's seed, each element by its position."""
+    """The k-th random operation uses offset k of the call's seed, and each element its position."""
 
     @operation
     def full(self, shape, fill_value, dtype=None):
-        """``fill_value`` everywhere."""
+        """A tensor filled with ``fill_value``."""
         fill, sizes = self._fd.as_val(fill_value), self._given(shape, "full")
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("full: fill_value must be a scalar")
@@ -44,7 +44,7 @@ class Creation(OperatorBase):
         n, target = self._size(length), to_dtype(dtype)
         self._within(0, n, "iota", "length must be non-negative.")
         if target.kind not in "iuf":
-            raise TypeError(f"iota: it makes integers and floats, not {dtype}")
+            raise TypeError(f"iota: supports integers and floats, not {dtype}")
         wide = dt.f64 if target is dt.f64 else dt.f32 if target.kind == "f" else target
         out = self._b.op("iota", shape=(n,), axis=0, dtype=wide)
         for other, row, neutral in ((step, "mul", 1), (start, "add", 0)):
@@ -90,13 +90,13 @@ class Creation(OperatorBase):
 
     @operation
     def uniform(self, minval, maxval, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
-        """Uniform in [minval, maxval). Without a seed, another each call, from torch's generator."""
+        """Uniform in [minval, maxval). Without a seed, a new one each call, from torch's generator."""
         minval, maxval = self._operands(minval, maxval)
         return self._random("uniform", shape, dtype, rng_seed, rng_offset, self.sub(maxval, minval), minval)
 
     @operation
     def normal(self, mean, std, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
-        """Normally distributed. Without a seed, another each call, from torch's generator."""
+        """Normally distributed. Without a seed, a new one each call, from torch's generator."""
         mean, std = self._operands(mean, std)
         return self._random("normal", shape, dtype, rng_seed, rng_offset, std, mean)
 
@@ -105,20 +105,20 @@ class Creation(OperatorBase):
 
     @operation
     def rand_like(self, x, rng_seed=None, rng_offset=None):
-        """Uniform in [0, 1), of the shape and type of ``x``."""
+        """Uniform in [0, 1), with the shape and dtype of ``x``."""
         x = self._tensor(x)
         return self._random("uniform", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
 
     @operation
     def randn_like(self, x, rng_seed=None, rng_offset=None):
-        """Standard normal, of the shape and type of ``x``."""
+        """Standard normal, with the shape and dtype of ``x``."""
         x = self._tensor(x)
         return self._random("normal", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
 
     @operation
     def dropout(self, x, prob, scale=None, rng_seed=None, rng_offset=None):
-        """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask.
-        ``scale`` is 1 / prob unless given."""
+        """``x`` times ``scale`` where a uniform number is below ``prob`` (the probability of keeping), else 0; and the
+        mask. ``scale`` defaults to 1 / prob."""
         x, prob = self._tensor(x), self._fd.as_val(prob)
         created = dt.f64 if x.value.dtype is dt.f64 else dt.f32
         draw = self._random("uniform", self._shape_of(x), from_dtype(created), rng_seed, rng_offset, None, None)

@@ -1,4 +1,4 @@
-"""Elementwise operations, casts and copies. Most are derived from the op table's ``nvfuser`` names."""
+"""Elementwise operations, casts and copies. Most are generated from the op table's ``nvfuser`` names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mlirfuse.ir import ops as table
 
 
 class Elementwise(OperatorBase):
-    """Casts, copies, choices and what is composed of the table's rows; the rows are added below the class."""
+    """Casts, copies, selections and compositions of table ops; the table's own ops are added below the class."""
 
     @operation
     def cast(self, arg, dtype):
-        """``arg`` as another element type."""
+        """``arg`` converted to ``dtype``."""
         arg, target = self._fd.as_val(arg), to_dtype(dtype)
         if isinstance(arg, Tensor):
             if arg.value.dtype.kind == "c" and target.kind != "c":
@@ -34,7 +34,7 @@ class Elementwise(OperatorBase):
 
     @operation
     def set(self, x):
-        """The same values."""
+        """A copy of the values."""
         x = self._fd.as_val(x)
         if isinstance(x, Scalar):
             return self._scalar("copy", [x], x.dtype, {})
@@ -42,12 +42,12 @@ class Elementwise(OperatorBase):
 
     @operation
     def segment_set(self, x):
-        """The same values; what makes them and what uses them go into different kernels."""
+        """The same values; a kernel boundary between their producers and consumers."""
         return self._make(self._b.op("segment_set", self._tensor(x).value))
 
     @operation
     def stride_order(self, arg, stride_order):
-        """The same values; as an output they lie in memory in this order (0: innermost)."""
+        """The same values; an output has this memory order (0: innermost)."""
         arg = self._tensor(arg)
         order = self._fd._stride_order(stride_order, arg.ndim)
         return self._make(self._b.op("copy", arg.value), stride_order=order)
@@ -56,7 +56,7 @@ class Elementwise(OperatorBase):
 
     @operation
     def where(self, condition, x, y):
-        """``x`` where condition, else ``y``. Half types stay."""
+        """``x`` where condition, else ``y``. Half and BFloat16 are not promoted."""
         condition, x, y = self._operands(condition, x, y)
         kind = condition.value.dtype if isinstance(condition, Tensor) else condition.dtype
         if kind is not dt.bool_:
@@ -88,7 +88,7 @@ class Elementwise(OperatorBase):
 
     @operation
     def clamp(self, x, min=None, max=None):
-        """``x`` within [min, max]; NaN stays."""
+        """``x`` within [min, max]; NaN stays NaN."""
         x = self._fd.as_val(x)
         out = x
         for bound, row in ((min, "maximum"), (max, "minimum")):
@@ -131,7 +131,7 @@ class Elementwise(OperatorBase):
         operands = self._operands(lhs, rhs)
         common = self._common(operands)
         if common.kind == "b":
-            raise TypeError("it takes floats and integers, not bools")
+            raise TypeError("floats and integers are supported, not bools")
         return self._elementwise("div" if common.kind in "fc" else "trunc_div", operands, common, "div")
 
     @operation
@@ -146,7 +146,7 @@ class Elementwise(OperatorBase):
         x = self._fd.as_val(x)
         kind = x.value.dtype if isinstance(x, Tensor) else x.dtype
         if kind.kind not in table.NUMBER:
-            raise TypeError(f"it takes floats and integers, not {promotion.from_name(kind)}")
+            raise TypeError(f"floats and integers are supported, not {promotion.from_name(kind)}")
         zero = self._number(0, kind)
         return self.where(
             self.gt(x, zero), self._number(1, kind), self.where(self.lt(x, zero), self._number(-1, kind), zero)
@@ -154,7 +154,7 @@ class Elementwise(OperatorBase):
 
 
 class _Choice(Scalar):
-    """``where`` of scalars: the operands have two types."""
+    """``where`` of scalars, whose operands have two dtypes."""
 
     __slots__ = ()
 
@@ -170,8 +170,8 @@ class _Choice(Scalar):
         return np.asarray((x if condition.evaluate(bindings) else y).evaluate(bindings)).astype(self.dtype.numpy)[()]
 
 
-FLOATS = {"integers_to_float": True}  # as exp: integers and bools as Float
-PLAIN = None  # the operand's type stays
+FLOATS = {"integers_to_float": True}  # as for exp: integers and bools become Float
+PLAIN = None  # keeps the operand's dtype
 TO_BOOL = "bool"
 _DEFAULT: dict[str, bool] = {}
 
@@ -184,9 +184,9 @@ _RULES = {
 
 
 def promotion_rule(row: table.OpDef):
-    """How the operands of an elementwise row are promoted: ``PLAIN``, ``TO_BOOL``, or arguments of
-    :func:`promotion.common_dtype`. Unless ``_RULES`` says otherwise: ``FLOATS`` for one operand that floats alone can
-    be, ``PLAIN`` for another one, the defaults for two."""
+    """The promotion of an elementwise op's operands: ``PLAIN``, ``TO_BOOL``, or arguments of
+    :func:`promotion.common_dtype`. Unless ``_RULES`` has the op: ``FLOATS`` for one operand where only floats are
+    supported, ``PLAIN`` for other unary ops, the defaults for binary ones."""
     if row.name in _RULES:
         return _RULES[row.name]
     if len(row.operands) == 1:

@@ -1,4 +1,4 @@
-"""Operations of ``fd.ops`` that read and write elements at given positions."""
+"""Operations of ``fd.ops`` that read and write elements at indices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Indexing(OperatorBase):
         return index
 
     def _positions(self, index: Value, value: Value, axis: int) -> Value:
-        """``index`` along an axis of ``value``, checked by the kernel that reads it; negative ones count from the end.
-        On a GPU they are checked where ``config.check_indices`` is on, and else held inside."""
+        """``index`` along an axis of ``value``, checked by the kernel that reads it, with negative ones counted from
+        the end. On a GPU checked only where ``config.check_indices`` is on, else clamped."""
         return self._b.op("position", index, extent=value.shape[axis], axis=axis, checked=True)
 
     @operation
@@ -55,7 +55,7 @@ class Indexing(OperatorBase):
         return self._make(self._b.op("take", arg.value, value, axis=axis))
 
     def _element(self, arg: Tensor, index: Tensor, dim) -> Tensor:
-        """The element of a tensor of rank 0, at an index of rank 0."""
+        """The element of a 0-d tensor at a 0-d index."""
         axis = self._dim(dim, 0)
         lookup = self._with_dimension(arg.value)
         indices = self._positions(self._with_dimension(index.value), lookup, axis)
@@ -67,7 +67,7 @@ class Indexing(OperatorBase):
         dimensions."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if arg.ndim != index.ndim:
-            raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
+            raise ValueError(f"arg and index must have the same rank, not {arg.ndim} and {index.ndim}")
         if not arg.ndim:
             return self._element(arg, index, dim)
         axis, value = self._dim(dim, arg.ndim), arg.value
@@ -80,10 +80,10 @@ class Indexing(OperatorBase):
 
     @operation
     def take_along_axis(self, arg, index, dim):
-        """As gather, where ``index`` has ``arg``'s extents, or 1, in the other dimensions."""
+        """gather where ``index`` has ``arg``'s extents, or 1, in the other dimensions."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if arg.ndim != index.ndim:
-            raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
+            raise ValueError(f"arg and index must have the same rank, not {arg.ndim} and {index.ndim}")
         if not arg.ndim:
             return self._element(arg, index, dim)
         axis = self._dim(dim, arg.ndim, beyond=f"Tensor arguments have dimension {arg.ndim}")
@@ -104,9 +104,9 @@ class Indexing(OperatorBase):
         than ``index``."""
         arg, index, src = (self._tensor(arg), self._indices(self._tensor(index, "index")), self._fd.as_val(src))
         if arg.ndim != index.ndim or (isinstance(src, Tensor) and src.ndim != arg.ndim):
-            raise ValueError("arg, index and src must have one rank")
+            raise ValueError("arg, index and src must have the same rank")
         if isinstance(src, Tensor) and src.value.dtype is not arg.value.dtype:
-            raise TypeError(f"arg and src must have one type, not {arg.dtype} and {src.dtype}")
+            raise TypeError(f"arg and src must have the same dtype, not {arg.dtype} and {src.dtype}")
         axis = self._dim(dim, arg.ndim)
         for k, n in enumerate(index.value.shape):
             if k != axis:
@@ -126,10 +126,10 @@ class Indexing(OperatorBase):
         acc, index, value = (self._tensor(acc), self._indices(self._tensor(index, "index")), self._tensor(value))
         if acc.ndim != value.ndim or index.ndim != 1 or not acc.ndim:
             raise ValueError(
-                f"acc and value must have one rank and index rank 1, not {acc.ndim}, {value.ndim} and {index.ndim}"
+                f"acc and value must have the same rank and index rank 1, not {acc.ndim}, {value.ndim} and {index.ndim}"
             )
         if acc.value.dtype is not value.value.dtype:
-            raise TypeError(f"acc and value must have one type, not {acc.dtype} and {value.dtype}")
+            raise TypeError(f"acc and value must have the same dtype, not {acc.dtype} and {value.dtype}")
         self._fd.equal(index.value.shape[0], value.value.shape[0], "index_put_accumulate")
         for a, b in zip(acc.value.shape[1:], value.value.shape[1:]):
             self._fd.equal(a, b, "index_put_accumulate")
@@ -142,8 +142,8 @@ class Indexing(OperatorBase):
     def embedding_fwd(
         self, input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None
     ):
-        """Rows of ``weight`` at ``input``, scaled down to ``max_norm`` where longer by the ``norm_type``-norm. The
-        others matter only backward; ``weight`` itself is not changed."""
+        """Rows of ``weight`` at ``input``, scaled down to ``max_norm`` where their ``norm_type``-norm is larger. The
+        other arguments only affect the backward; ``weight`` is not changed."""
         input, weight = (self._indices(self._tensor(input, "input")), self._tensor(weight, "weight"))
         if weight.ndim != 2:
             raise ValueError(f"weight must have rank 2, not {weight.ndim}")
@@ -158,7 +158,7 @@ class Indexing(OperatorBase):
 
     @operation
     def embedding_bwd(self, grad, input, num_embeddings, padding_idx=None):
-        """The gradient of an embedding's weight: rows of ``grad`` added up by index, none for ``padding_idx``."""
+        """The gradient of an embedding's weight: rows of ``grad`` summed by index, none for ``padding_idx``."""
         grad, input = (self._tensor(grad, "grad"), self._indices(self._tensor(input, "input")))
         if grad.ndim != input.ndim + 1:
             raise ValueError(f"grad must have one dimension more than input, not {grad.ndim} and {input.ndim}")
@@ -184,7 +184,7 @@ class Indexing(OperatorBase):
 
     @operation
     def triu(self, input, diagonal=0):
-        """Zeros below the given diagonal of the last two dimensions."""
+        """``input`` with zeros below the given diagonal of the last two dimensions."""
         input, offset = self._tensor(input, "input"), self._fd.as_val(diagonal)
         if input.ndim < 2:
             raise ValueError(f"input tensor for triu must have 2 or more dims, but got {input.ndim} dims")

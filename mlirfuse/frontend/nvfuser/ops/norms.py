@@ -11,16 +11,16 @@ from mlirfuse.ir import sizes as sz
 
 
 class Normalizations(OperatorBase):
-    """Half types are computed, and given back, in Float. Results that a mask leaves out are None."""
+    """Half and BFloat16 are computed, and returned, in Float. Results disabled by a mask are None."""
 
     def _full_precision(self, x) -> Tensor:
         return self.cast(x, DataType.Float) if self._tensor(x).value.dtype.bits == 16 else x
 
     def _norm_dims(self, x, norm_shape) -> list[int]:
-        """The inner dimensions that ``norm_shape`` (or how many, as an integer) covers."""
+        """The inner dimensions that ``norm_shape`` (or their number, an integer) covers."""
         count = norm_shape if isinstance(norm_shape, int) else len(self._list(norm_shape, "norm_shape"))
         if not 0 < count <= x.ndim:
-            raise ValueError(f"the normalized shape has {count} dimensions, the input {x.ndim}")
+            raise ValueError(f"the normalized shape has {count} dimensions, but the input has {x.ndim}")
         if not isinstance(norm_shape, int):
             for n, m in zip(self._sizes(norm_shape, "norm_shape"), x.value.shape[x.ndim - count :]):
                 if n != -1:
@@ -31,7 +31,7 @@ class Normalizations(OperatorBase):
         return Scalar(self._fd, DataType.Int, size=sz.product(x.value.shape[d] for d in dims))
 
     def _along(self, v, x, dims) -> Tensor:
-        """A tensor over ``dims`` of ``x``, with 1 elsewhere."""
+        """A tensor over ``dims`` of ``x``, with extents of 1 elsewhere."""
         v = self._tensor(v, "a parameter")
         if v.ndim != len(dims):
             raise ValueError(f"a parameter of rank {v.ndim} does not fit {len(dims)} dimensions")
@@ -53,7 +53,7 @@ class Normalizations(OperatorBase):
     def layer_norm_backward(
         self, dy, x, norm_shape, mean, rstd, weight=None, bias=None, output_mask=(True, True, True)
     ):
-        """The gradients by x, weight and bias (None where the mask says so)."""
+        """The gradients of x, weight and bias (None where masked off)."""
         dy, x = (self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x)))
         inner = self._norm_dims(x, norm_shape)
         outer = [d for d in range(x.ndim) if d not in inner]
@@ -81,7 +81,7 @@ class Normalizations(OperatorBase):
 
     @operation
     def rms_norm_backward(self, dy, x, norm_shape, rstd, weight=None, output_mask=(True, True)):
-        """The gradients by x and weight (None where the mask says so)."""
+        """The gradients of x and weight (None where masked off)."""
         dy, x = (self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x)))
         inner = self._norm_dims(x, norm_shape)
         outer = [d for d in range(x.ndim) if d not in inner]
@@ -95,8 +95,8 @@ class Normalizations(OperatorBase):
         return dx, dw
 
     def _statistics(self, x, dims, running_mean, running_var, momentum, eps, training, over):
-        """Mean and 1/std over ``dims``, of the batch or as they run; in training the running ones are updated where
-        they are inputs. ``over``: the dimensions that running statistics keep."""
+        """Mean and 1/std over ``dims``, of the batch or the running ones; training updates running statistics that are
+        inputs. ``over``: the dimensions that running statistics keep."""
         if not training:
             mean = self._along(self._full_precision(running_mean), x, over)
             return mean, self.rsqrt(self.add(self._along(self._full_precision(running_var), x, over), eps))
@@ -126,8 +126,8 @@ class Normalizations(OperatorBase):
 
     @operation
     def batch_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, training, channels_last=False):
-        """The normalized and scaled input, the mean and 1/std of each channel; in training, running statistics that are
-        inputs are updated."""
+        """The normalized and scaled input, and each channel's mean and 1/std; training updates running statistics that
+        are inputs."""
         x = self._full_precision(self._tensor(arg))
         channel = self._channel(x, channels_last)
         dims = [d for d in range(x.ndim) if d != channel]
@@ -152,7 +152,7 @@ class Normalizations(OperatorBase):
         output_mask=(True, True, True),
         channels_last=False,
     ):
-        """The gradients by input, weight and bias (None where the mask says so)."""
+        """The gradients of input, weight and bias (None where masked off)."""
         x, dy = (
             self._full_precision(self._tensor(input)),
             self._full_precision(self._tensor(grad_output, "grad_output")),
@@ -185,7 +185,7 @@ class Normalizations(OperatorBase):
     def instance_norm(
         self, arg, weight, bias, running_mean, running_var, momentum, eps, use_input_stats=True, channels_last=False
     ):
-        """As batch_norm, with statistics of each channel of each sample."""
+        """batch_norm with statistics of each channel of each sample."""
         x = self._full_precision(self._tensor(arg))
         channel = self._channel(x, channels_last)
         dims = [d for d in range(1, x.ndim) if d != channel]
@@ -199,7 +199,7 @@ class Normalizations(OperatorBase):
     def instance_norm_backward(
         self, input, grad_output, weight, save_mean, save_invstd, output_mask=(True, True, True), channels_last=False
     ):
-        """The gradients by input, weight and bias (None where the mask says so)."""
+        """The gradients of input, weight and bias (None where masked off)."""
         x, dy = (
             self._full_precision(self._tensor(input)),
             self._full_precision(self._tensor(grad_output, "grad_output")),
@@ -227,7 +227,7 @@ class Normalizations(OperatorBase):
 
     def _grouped(self, x, groups):
         if x.ndim < 2 or groups < 1:
-            raise ValueError(f"it takes 1 group or more of a tensor of rank 2 or more, not {groups} of rank {x.ndim}")
+            raise ValueError(f"needs 1 or more groups and a tensor of rank 2 or more, not {groups} of rank {x.ndim}")
         n, c, *rest = x.value.shape
         each = sz.floordiv(c, groups)
         if isinstance(c, int) and c % groups:
@@ -250,7 +250,7 @@ class Normalizations(OperatorBase):
 
     @operation
     def group_norm_backward(self, dy, x, num_groups, mean, rstd, weight=None, output_mask=(True, True, True)):
-        """The gradients by x, weight and bias (None where the mask says so)."""
+        """The gradients of x, weight and bias (None where masked off)."""
         dy, x = (self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x)))
         groups = self._integer(num_groups, "num_groups")
         grouped = self._grouped(x, groups)

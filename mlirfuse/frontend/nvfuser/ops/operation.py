@@ -1,5 +1,5 @@
-"""What makes a method of ``fd.ops`` an operation: its call is checked, recorded for printing and for replay, and then
-run."""
+"""Decorators that make a method of ``fd.ops`` an operation: check the call, record it for printing and replay, and run
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYNONYMS = {"axes": "dims", "keep_dim": "keepdim", "dim": "dims", "dims": "dim"
 
 
 def operation(function):
-    """A method of :class:`Operators` as an operation."""
+    """Decorator: makes a method of :class:`Operators` an operation."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
     names = [p.name for p in parameters]
@@ -43,7 +43,7 @@ def operation(function):
             bound = signature.bind(self, *args, **kwargs)
         except TypeError as error:
             raise DefinitionTypeError(
-                f"{at_line(user_line())}fd.ops.{function.__name__}: {error}; it takes ({', '.join(names)})"
+                f"{at_line(user_line())}fd.ops.{function.__name__}: {error}; its arguments are ({', '.join(names)})"
             ) from error
         given = dict(list(bound.arguments.items())[1:])
         fd._depth += 1
@@ -66,7 +66,7 @@ def operation(function):
 
 
 def query(function):
-    """A method of :class:`Operators` that is no operation of its own, but raises errors as one."""
+    """Decorator: a method of :class:`Operators` that is not an operation itself, but raises errors like one."""
 
     @functools.wraps(function)
     def call(self, *args, **kwargs):
@@ -81,15 +81,15 @@ def query(function):
 
 
 def _described(value) -> str:
-    """What an argument is, in a message."""
+    """An argument's description in a message."""
     if isinstance(value, Tensor):
         return f"a tensor of rank {value.ndim}"
     return "a scalar" if isinstance(value, Val) else type(value).__name__
 
 
 def _shown(parameters, given) -> list:
-    """The arguments as printed: tensors and scalars in front by position, the others by name unless they are the
-    default."""
+    """The arguments as printed: leading tensors and scalars by position, others by name unless they have default
+    values."""
     out, positional = [], True
     for k, p in enumerate(parameters):
         value = given.get(p.name, p.default)

@@ -1,4 +1,4 @@
-"""``fd.ops``: nvFuser's operations, put together from a class for each kind."""
+"""``fd.ops``: nvFuser's operations, combined from one class per category."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Operators(Elementwise, Reductions, Shapes, Creation, Indexing, Scans, Prod
 
 
 def names() -> list[str]:
-    """All operations."""
+    """The names of all operations."""
     return sorted(n for n in dir(Operators) if not n.startswith("_"))

@@ -41,13 +41,13 @@ class Reductions(OperatorBase):
 
     @operation
     def sum(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The sum over ``dims`` (all unless given), computed and returned as ``dtype``; of integers and bools as
-        Int."""
+        """The sum over ``dims`` (default: all), computed and returned as ``dtype``; by default Int for integers and
+        bools."""
         return self._sum_like("sum", arg, dims, keepdim, dtype)
 
     @operation
     def prod(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The product over ``dims`` (all unless given), typed as a sum. Of complex numbers, a library's."""
+        """The product over ``dims`` (default: all), with a sum's dtype. An extern op for complex numbers."""
         if self._tensor(arg).value.dtype.kind == "c":
             return self._complex_product(self._tensor(arg), dims, bool(keepdim), dtype)
         return self._sum_like("prod", arg, dims, keepdim, dtype)
@@ -71,12 +71,12 @@ class Reductions(OperatorBase):
 
     @operation
     def max(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The largest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
+        """The maximum over ``dims`` (default: all); NaN if any element is. ``dtype`` is unused."""
         return self._extremum("max", arg, dims, keepdim)
 
     @operation
     def min(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The smallest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
+        """The minimum over ``dims`` (default: all); NaN if any element is. ``dtype`` is unused."""
         return self._extremum("min", arg, dims, keepdim)
 
     def _moments_input(self, arg, what: str, halves: bool) -> Tensor:
@@ -95,20 +95,20 @@ class Reductions(OperatorBase):
         return self._reduce("mean", arg, dims, keepdim)
 
     def _variance(self, arg: Tensor, dims, correction, keepdim) -> Tensor:
-        """Of complex numbers, that of the parts added up."""
+        """The variance; for complex numbers the sum of the real and imaginary parts' variances."""
         if arg.value.dtype.kind == "c":
             return self.add(*(self._variance(part(arg), dims, correction, keepdim) for part in (self.real, self.imag)))
         return self._reduce("var", arg, dims, keepdim, correction=self._integer(correction, "correction"))
 
     @operation
     def mean(self, arg, dims=None, keepdim=False):
-        """The arithmetic mean over ``dims`` (all unless given); of half types as Float."""
+        """The arithmetic mean over ``dims`` (default: all); Float for Half and BFloat16."""
         return self._mean(self._moments_input(arg, "mean", True), dims, keepdim)
 
     @operation
     def var(self, arg, dims=None, correction=1, keepdim=False):
-        """The variance over ``dims``: squares of deviations divided by the count minus ``correction``. Of complex
-        numbers, a real one."""
+        """The variance over ``dims``: squared deviations divided by the count minus ``correction``. Real for complex
+        numbers."""
         return self._variance(self._moments_input(arg, "var", True), dims, correction, keepdim)
 
     @operation
@@ -127,7 +127,7 @@ class Reductions(OperatorBase):
 
     @operation
     def welford(self, arg, dims):
-        """Mean, sum of squared deviations and count (an Int scalar's tensor) over ``dims``."""
+        """Mean, sum of squared deviations and count (a 0-d Int tensor) over ``dims``."""
         arg = self._moments_input(arg, "welford", False)
         if arg.value.dtype.kind == "c":
             raise TypeError(f"welford is not supported for {arg.dtype}: use var_mean")
@@ -142,9 +142,9 @@ class Reductions(OperatorBase):
 
 
 def _product(axes: tuple[int, ...], keepdim: bool, array) -> list:
-    """The product over ``axes`` of torch's tensor or NumPy's array."""
+    """The product over ``axes`` of a torch tensor or NumPy array."""
     if arrays.framework(array) != "torch":
         return [array.prod(axes, keepdims=keepdim)]
-    for axis in reversed(axes):  # torch takes one at a time
+    for axis in reversed(axes):  # torch reduces one axis at a time
         array = array.prod(axis, keepdim=keepdim)
     return [array]

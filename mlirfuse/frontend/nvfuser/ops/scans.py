@@ -1,4 +1,4 @@
-"""Scans, and sorting, which the arrays' framework runs: groups form around it."""
+"""Scans as kernels; sorts as extern ops of the arrays' framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.ir.graph import Value
 
 
 class Scans(OperatorBase):
-    """Running sums, products and extrema; sorting."""
+    """Cumulative sums, products and extrema; sorting."""
 
     def _scan(self, row, arg, dim, dtype=None) -> Tensor:
         arg = self._tensor(arg)
@@ -22,34 +22,35 @@ class Scans(OperatorBase):
         return self._along_dimension(row, arg, value, dim)
 
     def _along_dimension(self, row: str, arg: Tensor, value: Value, dim, **attrs) -> Tensor:
-        """An op along a dimension, of the shape of ``arg``; a tensor of rank 0 has one of extent 1, as in torch."""
+        """An op along a dimension, with the shape of ``arg``; a 0-d tensor counts as 1-d with extent 1, as in torch."""
         axis = self._dim(dim, arg.ndim)
         created = self._b.op(row, self._with_dimension(value), axis=axis, **attrs)
         return self._make(created if arg.ndim else self._b.reshape(created, ()))
 
     @operation
     def cumsum(self, arg, dim):
-        """Running sums along ``dim``; of integers and bools as Int."""
+        """Cumulative sums along ``dim``; of integers and bools as Int."""
         return self._scan("cumsum", arg, dim, promotion.reduction_dtype(self._tensor(arg).value.dtype, DataType.Null))
 
     @operation
     def cumprod(self, arg, dim):
-        """Running products along ``dim``; of integers and bools as Int."""
+        """Cumulative products along ``dim``; of integers and bools as Int."""
         return self._scan("cumprod", arg, dim, promotion.reduction_dtype(self._tensor(arg).value.dtype, DataType.Null))
 
     @operation
     def cummax(self, arg, dim):
-        """Running maxima along ``dim``."""
+        """Cumulative maxima along ``dim``."""
         return self._scan("cummax", arg, dim)
 
     @operation
     def cummin(self, arg, dim):
-        """Running minima along ``dim``."""
+        """Cumulative minima along ``dim``."""
         return self._scan("cummin", arg, dim)
 
     @operation
     def argsort(self, arg, dim=-1, descending=False, stable=False):
-        """The order that sorts ``arg`` along ``dim``; of equal elements torch's, or with ``stable`` that of before."""
+        """The indices that sort ``arg`` along ``dim``; equal elements in torch's order, or with ``stable`` in input
+        order."""
         arg = self._tensor(arg)
         axis, value = self._dim(dim, arg.ndim), self._with_dimension(arg.value)
         function = functools.partial(sorting.argsort, axis, bool(descending), bool(stable))
@@ -58,8 +59,8 @@ class Scans(OperatorBase):
 
     @operation
     def topk(self, arg, k, dim=-1, largest=True, sorted=True):
-        """The ``k`` largest (or smallest) along ``dim`` in order, and their positions: of equal elements those that
-        torch takes."""
+        """The ``k`` largest (or smallest) elements along ``dim`` in order, and their indices; ties are broken as in
+        torch."""
         arg, axis = self._tensor(arg), self._dim(dim, self._tensor(arg).ndim)
         count = self._size(k)
         value = self._with_dimension(arg.value)

@@ -1,4 +1,4 @@
-"""Operations of ``fd.ops`` that change shapes, move or leave out elements, and sizes as scalars."""
+"""Shape operations of ``fd.ops``, slices, pads and concatenation; and sizes as scalars."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CLASS = {"b": "b", "i": "i", "u": "i", "f": "f", "n": "f", "c": "c"}  # types t
 
 
 class Shapes(OperatorBase):
-    """Broadcasts, reshapes, slices, pads, joins; ``size`` and ``shape``."""
+    """Broadcasts, reshapes, slices, pads, concatenation; ``size`` and ``shape``."""
 
     @operation
     def broadcast(self, arg, is_broadcast_dim):
-        """New dimensions of extent 1 where flagged."""
+        """``arg`` with new dimensions of extent 1 where flagged."""
         arg, flags = self._tensor(arg), [bool(f) for f in self._list(is_broadcast_dim, "is_broadcast_dim")]
         if flags.count(False) != arg.ndim:
             raise ValueError(
-                f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor "
+                f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, but the tensor "
                 f"has rank {arg.ndim}"
             )
         axes = tuple(k for k, f in enumerate(flags) if f)
@@ -37,8 +37,8 @@ class Shapes(OperatorBase):
 
     @operation
     def broadcast_in_dim(self, arg, shape, broadcast_dims):
-        """``arg``'s dimension k becomes dimension ``broadcast_dims[k]`` of a tensor of this shape, repeated along the
-        others."""
+        """``arg`` with dimension k at ``broadcast_dims[k]`` of a tensor of this shape, repeated along the other
+        dimensions."""
         arg, sizes, dims = (
             self._tensor(arg),
             self._sizes(shape, "shape"),
@@ -58,10 +58,10 @@ class Shapes(OperatorBase):
 
     @operation
     def expand(self, arg, shape):
-        """Dimensions of extent 1 repeated to ``shape``; -1 keeps one as it is."""
+        """``arg`` with dimensions of extent 1 repeated to ``shape``; -1 keeps a dimension."""
         arg, sizes = self._tensor(arg), self._sizes(shape, "shape")
         if len(sizes) < arg.ndim:
-            raise ValueError(f"the expanded shape has {len(sizes)} dimensions, the tensor {arg.ndim}")
+            raise ValueError(f"the expanded shape has {len(sizes)} dimensions, but the tensor has {arg.ndim}")
         return self._expanded(arg, sizes, list(range(len(sizes) - arg.ndim, len(sizes))))
 
     def _expanded(self, arg, sizes, dims) -> Tensor:
@@ -85,7 +85,7 @@ class Shapes(OperatorBase):
 
     @operation
     def squeeze(self, arg, dims, squeeze_expanded=False):
-        """Without ``dims``, which broadcast; with ``squeeze_expanded`` also expanded ones."""
+        """``arg`` without the broadcast dimensions ``dims``; with ``squeeze_expanded`` also without expanded ones."""
         arg = self._tensor(arg)
         axes = self._dims(dims, arg.ndim)
         value = arg.value
@@ -116,7 +116,7 @@ class Shapes(OperatorBase):
 
     @operation
     def reshape(self, arg, new_shape):
-        """The same elements in row-major order in another shape; one extent may be -1."""
+        """The elements in row-major order in a new shape; one extent may be -1."""
         arg = self._tensor(arg)
         sizes = self._sizes(new_shape, "new_shape")
         return self._make(self._reshaped(arg.value, sizes))
@@ -146,14 +146,14 @@ class Shapes(OperatorBase):
         arg = self._tensor(arg)
         sizes = self._sizes(original_shape, "original_shape")
         if len(sizes) != arg.ndim:
-            raise ValueError(f"original_shape has {len(sizes)} dimensions, the tensor {arg.ndim}")
+            raise ValueError(f"original_shape has {len(sizes)} dimensions, but the tensor has {arg.ndim}")
         for n, m in zip(sizes, arg.value.shape):
             self._fd.equal(n, m, "view")
         return self._make(self._reshaped(arg.value, self._sizes(new_shape, "new_shape")))
 
     @operation
     def slice(self, arg, start_indices, end_indices, strides=None, manual_normalization=False):
-        """Elements from start to before end of each dimension; both are clamped to the extents unless
+        """Elements from start up to end (exclusive) of each dimension, clamped to the extents unless
         ``manual_normalization``."""
         arg = self._tensor(arg)
         starts = self._sizes(start_indices, "start_indices", check=False)
@@ -185,8 +185,8 @@ class Shapes(OperatorBase):
         return self._make(self._b.op("slice", arg.value, start=tuple(from_), size=tuple(sizes), step=tuple(steps)))
 
     def _slice_bounds(self, k: int, start, end, extent, normalized: bool) -> tuple:
-        """Start and end of a slice along dimension ``k``, clamped to its extent unless they are ``normalized``. Bounds
-        that a call gives are checked by it."""
+        """Start and end of a slice along dimension ``k``, clamped to its extent unless ``normalized``. Bounds known
+        only at a call are checked by it."""
         low, order = "must be greater than or equal to", f"in dimension {k}"
         self._within(0, start, "slice", f"Slice operation start_indices {low} 0, {order}")
         if normalized or (isinstance(start, int) and isinstance(end, int)):
@@ -201,8 +201,8 @@ class Shapes(OperatorBase):
 
     @operation
     def pad(self, arg, pad_widths, value=None):
-        """``value`` (0 unless given) added around: ``pad_widths`` are before and after the last dimension, then the one
-        before it, …"""
+        """``arg`` padded with ``value`` (0 by default): ``pad_widths`` are before and after the last dimension, then
+        the one before it, …"""
         arg, widths = (self._tensor(arg), self._sizes(pad_widths, "pad_widths", check=False))
         if len(widths) % 2:
             raise ValueError(f"Invalid number of padding widths: {len(widths)}, two for each dimension are needed")
@@ -216,7 +216,7 @@ class Shapes(OperatorBase):
             low[axis], high[axis] = (widths[2 * k], widths[2 * k + 1])
             left = arg.value.shape[axis] + low[axis] + high[axis]
             if not all(isinstance(n, int) and n >= 0 for n in (low[axis], high[axis])):
-                self._within(0, left, "pad", f"extent_int >= 0: the pads take more from dimension {axis} than there is")
+                self._within(0, left, "pad", f"extent_int >= 0: negative pads exceed the extent of dimension {axis}")
         if all(n == 0 for n in low + high):
             return self._make(arg.value)
         fill = self._fd.as_val(0 if value is None else value)
@@ -229,21 +229,21 @@ class Shapes(OperatorBase):
                 "number, or a scalar of the tensor's type"
             )
         if not isinstance(fill, Tensor) and "biufc".index(fill.dtype.kind) > "biufc".index(kind.replace("n", "f")):
-            raise TypeError(f"Tensor arg and pad value must have the same dtype. {value} is no {arg.dtype}")
+            raise TypeError(f"Tensor arg and pad value must have the same dtype. {value} is not a {arg.dtype}")
         return self._make(
             self._b.op("pad", arg.value, self._at(fill, arg.value.dtype), low=tuple(low), high=tuple(high))
         )
 
     @operation
     def cat(self, tensors, dim=0, manual_padding=False):
-        """Tensors joined along ``dim``; types are promoted."""
+        """Tensors concatenated along ``dim``; dtypes are promoted."""
         tensors = [self._tensor(t, "tensors") for t in self._list(tensors, "tensors")]
         if not tensors:
             raise ValueError("Attempting to concatenate empty list of tensors")
         rank = tensors[0].ndim
         if any(t.ndim != rank for t in tensors) or rank == 0:
             raise ValueError(
-                "Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not "
+                "Unexpected number of dimensions: cat needs tensors of equal rank, at least 1, not "
                 f"{[t.ndim for t in tensors]}"
             )
         axis = self._dim(dim, rank, beyond="Invalid dimension to cat")
@@ -259,18 +259,18 @@ class Shapes(OperatorBase):
 
     @operation
     def split(self, arg, sizes, dim=0):
-        """Consecutive pieces of these sizes along ``dim``."""
+        """Consecutive slices of these sizes along ``dim``."""
         arg = self._tensor(arg)
         axis, sizes = self._dim(dim, arg.ndim), self._sizes(sizes, "sizes", check=False)
         total = 0
         for n in sizes:
             total = total + n
         for k, n in enumerate(sizes):
-            self._within(0, n, "split", f"the size of piece {k} must be 0 or more")
+            self._within(0, n, "split", f"the size of slice {k} must be 0 or more")
         self._fd.equal(total, arg.value.shape[axis], "split")
-        return self._pieces(arg, axis, sizes)
+        return self._slices(arg, axis, sizes)
 
-    def _pieces(self, arg, axis, sizes) -> list[Tensor]:
+    def _slices(self, arg, axis, sizes) -> list[Tensor]:
         out, start = [], 0
         for n in sizes:
             out.append(self._make(self._b.slice(arg.value, axis, start, n)))
@@ -279,9 +279,9 @@ class Shapes(OperatorBase):
 
     @operation
     def chunk(self, arg, chunks, dim=0):
-        """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as
-        in torch. Where it is not known, there are ``chunks``, and a call with an extent that gives fewer is an
-        error."""
+        """``chunks`` slices along ``dim``, equal but for the last; fewer where the extent is known to be too small, as
+        in torch. Where the extent is unknown, there are ``chunks``, and a call with an extent that gives fewer
+        raises."""
         arg = self._tensor(arg)
         axis, extent = (self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)])
         chunks = self._integer(chunks, "chunks")
@@ -289,12 +289,12 @@ class Shapes(OperatorBase):
             raise ValueError(f"chunk expects chunks to be positive, not {chunks}")
         step = sz.ceildiv(extent, chunks)
         before = sz.mul(step, chunks - 1)
-        if not isinstance(extent, int) or self._fd._replay is not None:  # an extent may be known in a call alone
+        if not isinstance(extent, int) or self._fd._replay is not None:  # an extent may be known only in a call
             self._within(
                 before + sz.minimum(extent, 1),
                 extent,
                 "chunk",
-                f"the extent of dimension {axis} makes fewer than {chunks} pieces, as in torch: "
+                f"the extent of dimension {axis} gives fewer than {chunks} slices, as in torch: "
                 "ask for fewer, or declare the extent",
             )
         if isinstance(extent, int):
@@ -302,11 +302,11 @@ class Shapes(OperatorBase):
             sizes = [min(length, extent - at) for at in range(0, extent, length)] if extent else [0] * chunks
         else:
             sizes = [step] * (chunks - 1) + [extent - before]
-        return self._pieces(arg, axis, sizes)
+        return self._slices(arg, axis, sizes)
 
     @operation
     def flip(self, arg, dims):
-        """Elements of ``dims`` in reverse order."""
+        """``arg`` with the elements along ``dims`` in reverse order."""
         arg = self._tensor(arg)
         axes = self._dims(dims, arg.ndim)
         start = tuple(n - 1 if k in axes else 0 for k, n in enumerate(arg.value.shape))
@@ -333,7 +333,7 @@ class Shapes(OperatorBase):
     def at(self, vector, index: int) -> Scalar:
         """Element ``index`` of a vector."""
         if not isinstance(vector, Vector):
-            raise TypeError(f"it takes a vector, as fd.ops.shape gives, not {type(vector).__name__}")
+            raise TypeError(f"a vector is needed, as from fd.ops.shape, not {type(vector).__name__}")
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
             raise TypeError(f"the index must be an integer, not {type(index).__name__}")
         if not -len(vector) <= index < len(vector):

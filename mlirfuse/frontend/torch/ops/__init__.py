@@ -1,4 +1,4 @@
-"""Rules for ATen and prims overloads, by what they do. Importing this package registers them all."""
+"""Lowering rules of ATen and prims overloads, by category. Importing this package registers them all."""
 
 from mlirfuse.frontend.torch.ops import (  # noqa: F401
     foreach,

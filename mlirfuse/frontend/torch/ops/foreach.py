@@ -1,6 +1,6 @@
-"""``torch._foreach_*``: an elementwise op for each tensor of a list, as optimizers call them.
+"""``torch._foreach_*``: elementwise ops on lists of tensors, as optimizers call them.
 
-Each is spelled as the op on one tensor is; `fusion-foreach` launches them together.
+Each lowers to the op on single tensors; `fusion-foreach` launches them together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BASES |= {f"pow.{overload}": "pow.Tensor_Scalar" for overload in ("Scalar", "Sc
 
 
 def _of_each(base: str) -> Any:
-    """The rule of a list, by the rule of a tensor."""
+    """The rule of a list op, from the rule of the tensor op."""
 
     def lower(c: Context, *args: Any, **kwargs: Any) -> list[Any]:
         fakes, _ = pytree.tree_unflatten(c.fakes, pytree.tree_structure((args, kwargs)))

@@ -1,4 +1,4 @@
-"""The positions by which tensors are indexed."""
+"""Index tensors of indexing ops."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from mlirfuse.ir.sizes import Size
 
 
 def positions(index: Value) -> Value:
-    """``index``. Raises :class:`Unsupported` for what chooses otherwise than by numbers."""
+    """``index``. Raises :class:`Unsupported` for boolean masks and other non-integers."""
     if index.dtype not in (dt.i32, dt.i64):
-        raise Unsupported(f"positions that are {index.dtype}")
+        raise Unsupported(f"indices of dtype {index.dtype}")
     return index
 
 
 def checked(c: Context, index: Value, extent: Size, dim: int, wraps: bool = False) -> Value:
-    """The positions ``index`` along dimension ``dim``, of this ``extent``: an IndexError of the call if one is not
-    there, on a CPU and where ``config.check_indices`` is on. ``wraps``: negative ones count from the end."""
+    """The indices ``index`` along dimension ``dim`` of this ``extent``, checked on a CPU and where
+    ``config.check_indices`` is on: the call raises IndexError for one out of bounds. ``wraps``: negative ones count
+    from the end."""
     index = positions(index)
     if c.out.device.type != "cpu" and not config.check_indices:
         return c.op("position", index, extent=extent, axis=dim, wraps=wraps)
@@ -30,7 +31,8 @@ def checked(c: Context, index: Value, extent: Size, dim: int, wraps: bool = Fals
 
 @rule("mlirfuse.checked.default")
 def checked_values(c: Context, x: Value, holds: Value, message: str) -> Value:
-    """An index of an axis of one element, which is not there where ``holds`` is false, carries the check."""
+    """``x`` with a run-time check of ``holds``: an index into an axis of extent 1 is out of bounds where it is
+    false."""
     zero, outside = c.b.constant(0, dt.i32), c.b.constant(1, dt.i32)
     index = c.b.elementwise("where", holds, zero, outside)
     index = c.op("position", index, extent=1, checked=True, message=message)
@@ -38,18 +40,18 @@ def checked_values(c: Context, x: Value, holds: Value, message: str) -> Value:
 
 
 def along_dimensions(b: Builder, indices: Sequence[Value | None]) -> dict[int, Value]:
-    """The positions along each dimension that is indexed, where these are neighbours and each one's positions differ
-    along one dimension of their own: ``x[:, rows[:, None], columns]``. Those along one dimension have any shape, those
-    along several are vectors. Raises :class:`Unsupported` for others."""
+    """The indices by dimension, where the indexed dimensions are adjacent and each index tensor varies along a
+    dimension of its own: ``x[:, rows[:, None], columns]``. A single index tensor has any shape, several are vectors.
+    Raises :class:`Unsupported` for others."""
     given = {place: positions(index) for place, index in enumerate(indices) if index is not None}
     count, first = len(given), min(given, default=0)
     if list(given) != list(range(first, first + count)):
-        raise Unsupported("positions along dimensions that are no neighbours")
+        raise Unsupported("indices of dimensions that are not adjacent")
     if count <= 1:
         return given
     for own, (place, index) in enumerate(given.items()):
         shape = (1,) * (count - index.rank) + index.shape
         if len(shape) > count or any(n != 1 for d, n in enumerate(shape) if d != own):
-            raise Unsupported("positions that differ along several dimensions")
+            raise Unsupported("indices that vary along several dimensions")
         given[place] = b.reshape(index, (shape[own],))
     return given

@@ -1,4 +1,4 @@
-"""Elementwise overloads. Most are one op of the table, whose row has their name."""
+"""Elementwise overloads. Most map to the table's op of the same name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mlirfuse.ir.ops import TABLE, OpDef
 
 
 def _of_one(row: OpDef) -> Callable[..., Value]:
-    """Computes in the result's type, which has floats for integers where the row takes floats alone; a test in its
-    operand's."""
+    """The rule of a unary op: computes in the result's dtype (a float for integers where the op takes only floats), or
+    for a predicate in the operand's."""
 
     def lower(c: Context, x: Value) -> Value:
         dtype = element(x) if row.result == "bool" else c.dtype
@@ -45,7 +45,7 @@ for _row in TABLE.values():
 
 @rule("aten.sign.default")
 def sign(c: Context, x: Value) -> Value:
-    """Torch's is 0 for NaN, where the table's stays NaN."""
+    """torch's sign of NaN is 0; the table's is NaN."""
     created = _of_one(TABLE["sign"])(c, x)
     if not c.dtype.is_float:
         return created
@@ -68,9 +68,9 @@ def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
 
 
 def _with_alpha(c: Context, name: str, a: Any, b: Any, alpha: Any) -> Value:
-    """``a`` plus or minus alpha times ``b``; half types are rounded once, as in eager."""
+    """``a`` plus or minus alpha times ``b``; float16 and bfloat16 round once, as in eager."""
     if alpha == 1:
-        if c.rounds and c.out.device.type == "cpu":  # eager rounds a number too; of other ops, and on GPUs, it does not
+        if c.rounds and c.out.device.type == "cpu":  # only here, and only on the CPU, eager rounds the number too
             a, b = c.value(a, c.dtype), c.value(b, c.dtype)
         return c.elementwise(name, a, b, dtype=c.dtype)
     if c.dtype is dt.bool_:
@@ -91,7 +91,7 @@ def div(c: Context, a: Any, b: Any) -> Value:
 
 
 def _by_number(c: Context, name: str, a: Any, b: Any) -> Value:
-    """On the CPU eager does not round a 0-d second operand of a wider type to a half type."""
+    """On the CPU eager does not round a wider 0-d second operand to float16 or bfloat16."""
     wider = isinstance(b, Value) and not b.rank and element(b).is_float and element(b).bits > c.dtype.bits
     if wider and c.dtype.is_float and c.out.device.type == "cpu":
         wide = c.dtype.compute
@@ -113,7 +113,7 @@ def floor_divide(c: Context, a: Any, b: Any) -> Value:
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(c: Context, a: Any, b: Any) -> Value:
-    """Torch's zeros have the dividend's sign, where the table's, which are NumPy's, have the divisor's."""
+    """torch's zeros have the dividend's sign; the table's, like NumPy's, the divisor's."""
     if not c.dtype.is_float:
         return _divided(c, "mod", a, b)
     wide = c.dtype.compute
@@ -131,7 +131,7 @@ def fmod(c: Context, a: Any, b: Any) -> Value:
 
 
 def _divided(c: Context, name: str, a: Any, b: Any) -> Value:
-    """Division of integers by 0 is an error of torch's, on the CPU: only a number that is not 0 is taken."""
+    """Integer division by 0 raises in torch on the CPU, so only a nonzero constant is supported."""
     if not c.dtype.is_float and (isinstance(b, Value) or b == 0):
         raise Unsupported("integers divided by a tensor, which may hold a 0")
     if name in ("trunc_div", "floor_div"):
@@ -221,7 +221,7 @@ def fmin(c: Context, a: Value, b: Value) -> Value:
 
 
 def _first_unless(c: Context, relation: str, a: Value, b: Value) -> Value:
-    """``a`` where it stands in ``relation`` to ``b``, or ``b`` is NaN, else ``b``: of equal zeros the first."""
+    """``a`` where ``a relation b`` holds or ``b`` is NaN, else ``b``: for equal zeros the first."""
     a, b = c.value(a, c.dtype), c.value(b, c.dtype)
     taken = c.b.elementwise(relation, a, b)
     if c.dtype.is_float:
@@ -302,7 +302,7 @@ def convert_element_type(c: Context, x: Value, dtype: torch.dtype) -> Value:
 
 
 def converted(c: Context, x: Value) -> Value:
-    """A float as an integer is what C makes of it, which for numbers out of range depends on the machine."""
+    """Float to integer as in C: out-of-range values depend on the machine."""
     return c.b.cast(x, c.dtype)
 
 
@@ -311,7 +311,7 @@ def leaky_relu(c: Context, x: Value, negative_slope: float = 0.01) -> Value:
     wide = c.dtype.compute
     y = c.value(x, wide)
     if not math.isfinite(negative_slope):
-        raise Unsupported("a slope that is no finite number")
+        raise Unsupported("a slope that is not finite")
     scaled = c.op("mul", y, c.b.constant(negative_slope, wide))
     return c.b.cast(c.op("where", c.op("gt", y, c.b.constant(0, wide)), y, scaled), c.dtype)
 

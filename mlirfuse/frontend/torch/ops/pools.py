@@ -1,7 +1,7 @@
-"""Pools of maxima (:mod:`mlirfuse.frontend.torch.pools`): shifted reads of the image, and of what is told of windows.
+"""Rules of max pools (:mod:`mlirfuse.frontend.torch.pools`): shifted reads of the image, and of the windows' offsets.
 
-A place of the image reads the windows that it is in, rather than a window adding to a place: no place is written twice,
-and the sums are the same in each call.
+In the backward each pixel gathers from the windows that contain it, instead of windows scattering to pixels: no pixel
+is written twice, and sums are deterministic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONE = 255  # an offset that no window has
 
 class _Along(NamedTuple):
     """Windows along a dimension ``d``: window o has the elements ``o * stride - padding + k * dilation`` for k below
-    ``kernel``, and its ``k`` counts ``weight`` in an offset."""
+    ``kernel``; ``weight``: the factor of ``k`` in an offset."""
 
     d: int
     kernel: int
@@ -61,8 +61,8 @@ def max_pool(c: Context, x: Value, kernel: Sequence[int], stride: Sequence[int],
 
 
 def _element(c: Context, x: Value, dims: Sequence[_Along], at: Sequence[int], padded: bool) -> Value:
-    """The element ``at`` of each window; where that is outside the image, which ``padded`` windows have, the least
-    number. Each is padded by itself: what they had in common would be computed again for each, or stored."""
+    """The element ``at`` of each window; outside the image, which ``padded`` windows reach, the smallest value. Pads
+    each separately: a shared padded image would be recomputed for each, or stored."""
     start, low, high = [0] * x.rank, [0] * x.rank, [0] * x.rank
     step = [1] * x.rank
     for a, k in zip(dims, at):
@@ -83,11 +83,12 @@ def _least(c: Context, dtype: DType) -> Value:
 
 
 def _first_inside(c: Context, dims: Sequence[_Along]) -> Value:
-    """The offset of each window's first element that is in the image: that of what has no larger one than padding."""
+    """The offset of each window's first element inside the image: the maximum's offset if all its elements are
+    minimal."""
     found = c.b.constant(0, dt.i32)
     for a in dims:
         if a.padding:
-            first = _of(c, "mul", _counted(c, a.d, dt.i32), -a.stride)
+            first = _of(c, "mul", _iota(c, a.d, dt.i32), -a.stride)
             outside = _of(c, "maximum", _of(c, "add", first, a.padding), 0)
             found = c.op("add", found, _of(c, "mul", _of(c, "ceil_div", outside, a.dilation), a.weight))
     return c.b.cast(found, dt.u8)
@@ -99,23 +100,23 @@ def max_pool_indices(c: Context, offsets: Value, size: Sequence[Size], kernel: S
     offsets, found = c.b.cast(offsets, dt.i64), c.b.constant(0, dt.i64)
     for a, extent in zip(_dimensions(offsets.rank, kernel, stride, padding, dilation), size):
         number = _of(c, "mod", _of(c, "floor_div", offsets, a.weight), a.kernel)
-        first = _of(c, "sub", _of(c, "mul", _counted(c, a.d, dt.i64), a.stride), a.padding)
+        first = _of(c, "sub", _of(c, "mul", _iota(c, a.d, dt.i64), a.stride), a.padding)
         place = c.op("add", first, _of(c, "mul", number, a.dilation))
         found = c.op("add", _of(c, "mul", found, extent), place)
     return found
 
 
 @rule("mlirfuse.max_pool_backward.default")
-def max_pool_backward(c: Context, gradient: Value, reported: Value, size: Sequence[Size], kernel: Sequence[int],
+def max_pool_backward(c: Context, gradient: Value, offsets: Value, size: Sequence[Size], kernel: Sequence[int],
                       stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                       ceil_mode: bool) -> Value:  # fmt: skip
-    """In the order of torch's loop over windows, in the type that it adds in."""
-    if reported.dtype is not dt.u8:
-        raise Unsupported("places that are computed of no offsets")
+    """In the order of torch's loop over windows, and in its accumulation dtype."""
+    if offsets.dtype is not dt.u8:
+        raise Unsupported("indices that are not computed from offsets")
     dims, wide = _dimensions(c.out.dim(), kernel, stride, padding, dilation), c.dtype.compute
     none, total = c.b.constant(0, wide), None
     for windows in itertools.product(*(_windows_around(c, a) for a in dims)):
-        hit = c.op("eq", _read(c, reported, windows, _NONE), _offset(c, windows))
+        hit = c.op("eq", _read(c, offsets, windows, _NONE), _offset(c, windows))
         part = c.op("where", hit, c.b.cast(_read(c, gradient, windows, 0), wide), none)
         total = part if total is None else c.op("add", total, part)
     assert total is not None
@@ -123,9 +124,8 @@ def max_pool_backward(c: Context, gradient: Value, reported: Value, size: Sequen
 
 
 class _Window(NamedTuple):
-    """One of the windows that a place along a dimension may be in: the last that begins there or before, less ``back``.
-    ``number``: which of its elements along the dimension each place is; ``inside``: whether it is one, None where it
-    always is."""
+    """One of the windows that may contain an index along a dimension: the last that starts at or before it, minus
+    ``back``. ``number``: the window's element at each index; ``inside``: whether it is one, None where it always is."""
 
     along: _Along
     back: int
@@ -134,9 +134,9 @@ class _Window(NamedTuple):
 
 
 def _windows_around(c: Context, a: _Along) -> list[_Window]:
-    """From the first on."""
-    begin = _of(c, "add", _counted(c, a.d, dt.u32), a.padding)
-    behind = _of(c, "mod", begin, a.stride)  # the beginning of the last window
+    """The candidate windows, the first one first."""
+    begin = _of(c, "add", _iota(c, a.d, dt.u32), a.padding)
+    behind = _of(c, "mod", begin, a.stride)  # start of the last window
     found = []
     for back in reversed(range((a.kernel - 1) * a.dilation // a.stride + 1)):
         number, inside = _of(c, "add", behind, back * a.stride), None
@@ -151,7 +151,7 @@ def _windows_around(c: Context, a: _Along) -> list[_Window]:
 
 
 def _offset(c: Context, windows: Sequence[_Window]) -> Value:
-    """The offset of each place of the image in a window; ``_NONE`` where it is not in it."""
+    """Each pixel's offset in a window; ``_NONE`` where it is outside."""
     found: Value | None = None
     for window in windows:
         part = _of(c, "mul", window.number, window.along.weight)
@@ -163,7 +163,7 @@ def _offset(c: Context, windows: Sequence[_Window]) -> Value:
 
 
 def _read(c: Context, x: Value, windows: Sequence[_Window], fill: int) -> Value:
-    """What ``x`` has for a window of each place of the image; ``fill`` where there is none."""
+    """The element of ``x`` for a window of each pixel; ``fill`` where there is none."""
     count = x.rank - len(windows)
     shape, repeated, places = list(x.shape[:count]), list(x.shape[:count]), list(range(count))
     low, high = [0] * x.rank, [0] * x.rank
@@ -178,16 +178,16 @@ def _read(c: Context, x: Value, windows: Sequence[_Window], fill: int) -> Value:
     return c.op("pad", x, c.b.constant(fill, element(x)), low=tuple(low), high=tuple(high))
 
 
-def _counted(c: Context, d: int, dtype: DType) -> Value:
-    """The position along dimension ``d`` of the result, with extents of 1 elsewhere."""
+def _iota(c: Context, d: int, dtype: DType) -> Value:
+    """The index along dimension ``d`` of the result, with extents of 1 elsewhere."""
     return c.op("iota", shape=tuple(n if k == d else 1 for k, n in enumerate(c.shape)), axis=d, dtype=dtype)
 
 
-_SAME = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1, "ceil_div": 1}  # what these may be done by without a change
+_SAME = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1, "ceil_div": 1}  # neutral second operands
 
 
 def _of(c: Context, name: str, x: Value, by: Value | Size) -> Value:
-    """An op on integers, in the type of ``x``."""
+    """An integer op in the dtype of ``x``."""
     if isinstance(by, int) and _SAME.get(name) == by:
         return x
     return c.op(name, x, c.value(by, element(x)))

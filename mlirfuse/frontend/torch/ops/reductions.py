@@ -1,4 +1,4 @@
-"""Reductions, and what is one row's work: softmax and its kin are decomposed before they come here."""
+"""Reductions, and row ops: softmax and its relatives are decomposed before lowering."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mlirfuse.ir.graph import Value
 Dims = Sequence[int] | int | None
 
 
-def _whole(x: Value) -> None:
+def _require_elements(x: Value) -> None:
     if any(n == 0 for n in x.shape):
         raise Unsupported("a tensor without elements")
 
 
 def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: Any) -> Value:
-    _whole(x)
+    _require_elements(x)
     if not x.rank:
         x, dims, keepdim = c.op("expand_dims", x, axes=(0,)), None, False
     return c.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)
@@ -102,7 +102,7 @@ def min_with_index(c: Context, x: Value, dim: int, keepdim: bool = False) -> lis
 
 
 def _truth(c: Context, name: str, x: Value, dims: Dims, keepdim: bool) -> Value:
-    if c.dtype is not dt.bool_:  # of uint8 it is uint8
+    if c.dtype is not dt.bool_:  # for uint8 torch's result is uint8
         raise Unsupported(f"{name} of {x.dtype}")
     return _reduce(c, name, x, dims, keepdim)
 
@@ -120,10 +120,10 @@ def all_(c: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value
 def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepdim: bool) -> Value:
     correction = 1 if correction is None else correction
     if correction != int(correction):
-        raise Unsupported("a correction that is no integer")
+        raise Unsupported("a non-integer correction")
     count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank))) if x.rank else 1
     if isinstance(count, int) and count <= correction:
-        raise Unsupported("a variance of as few elements as the correction")
+        raise Unsupported("a variance of no more elements than the correction")
     wide = c.b.cast(x, element(x).compute)
     return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
 
@@ -165,9 +165,9 @@ def log_softmax_backward(c: Context, dy: Value, y: Value, dim: int, input_dtype:
 
 def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     x = operands[0]
-    _whole(x)
+    _require_elements(x)
     if not x.rank:
-        raise Unsupported("a softmax of a number")
+        raise Unsupported("a softmax of a 0-d tensor")
     wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)
     created = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
     return c.b.cast(created, c.dtype)

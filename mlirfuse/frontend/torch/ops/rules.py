@@ -1,4 +1,4 @@
-"""The registry of rules: how an ATen or prims overload is spelled in ops of our table, and what a rule is given."""
+"""The registry of rules that lower ATen and prims overloads to ops of the table, and the rules' context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlirfuse.ir.sizes import Size
 
 
 class Unsupported(Exception):
-    """A rule does not cover such operands: the op runs as torch's own, for the reason in the message."""
+    """A rule does not cover these operands: the op stays extern, for the reason in the message."""
 
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -38,7 +38,7 @@ DTYPES: dict[torch.dtype, DType] = {
 Rule = Callable[..., Any]  # a value, or a list of them
 F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
-VIEWS: set[str] = {"aten.as_strided.default"}  # and the rules that say so
+VIEWS: set[str] = {"aten.as_strided.default"}  # and those registered as views
 
 
 def rule(*names: str, view: bool = False) -> Callable[[F], F]:
@@ -59,7 +59,7 @@ def rule(*names: str, view: bool = False) -> Callable[[F], F]:
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Our element type. Raises :class:`Unsupported`."""
+    """The IR's element type. Raises :class:`Unsupported`."""
     found = DTYPES.get(dtype)
     if found is None:
         raise Unsupported(f"there are no kernels for {dtype}")
@@ -68,8 +68,8 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 @dataclass
 class Context:
-    """What a rule works with. ``out``: the fake tensor of the (first) result; ``fakes``: the fake tensors and numbers
-    among the op's arguments, flat. ``rounds``: what eager rounds to a half type is rounded. ``outs``: the fake tensors
+    """A rule's context. ``out``: the fake tensor of the (first) result; ``fakes``: the flat list of fake tensors and
+    numbers among the arguments. ``rounds``: round where eager rounds to float16 or bfloat16. ``outs``: the fake tensors
     of all results."""
 
     b: Builder
@@ -95,7 +95,7 @@ class Context:
         return created
 
     def common_dtype(self) -> DType:
-        """The type in which eager compares or combines the operands."""
+        """The dtype in which eager compares or combines the operands."""
         given = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
         _, found = elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         return dtype_of(found)
@@ -113,8 +113,8 @@ class Context:
         raise Unsupported(f"an operand is a {type(x).__name__}")
 
     def elementwise(self, name: str, *operands: Value | Size | float | bool, dtype: DType) -> Value:
-        """``name`` of the table, computed in ``dtype``, as the result's type. Half types with numbers that they do not
-        hold exactly compute in float32, as eager does."""
+        """The table's op ``name`` computed in ``dtype``, cast to the result's dtype. Computes float16 and bfloat16 with
+        numbers that they do not hold exactly in float32, as eager does."""
         work = dtype
         if dtype.is_float and dtype.bits == 16 and any(not _exact(x, dtype) for x in operands):
             work = dt.f32
@@ -122,11 +122,11 @@ class Context:
         return self.b.cast(created, dtype) if work is not dtype and created.dtype is work else created
 
     def known(self, a: Size, relation: str, b: Size) -> bool:
-        """Whether ``a < b``, ``a <= b`` or ``a >= b`` holds in all calls of the graph: by what Dynamo has guarded."""
+        """Whether ``a < b``, ``a <= b`` or ``a >= b`` holds for all calls of the graph, by Dynamo's guards."""
         return sizes.known(_RELATIONS[relation], a, b, [*self.fakes, self.out])
 
     def spread(self, x: Value) -> Value:
-        """``x`` repeated to the result's shape."""
+        """``x`` broadcast to the result's shape."""
         return self.b.broadcast_to(x, self.shape)
 
 
@@ -148,18 +148,18 @@ def element(x: Value) -> DType:
 
 
 def without_negative_zero(c: Context, x: Value) -> Value:
-    """``x`` with 0 for -0: eager's sums begin at 0."""
+    """``x`` with 0 in place of -0: eager's sums start at 0."""
     dtype = element(x)
     return c.op("add", x, c.b.constant(0, dtype)) if dtype.is_float else x
 
 
 def axis(dim: int, rank: int) -> int:
-    """A dimension counted from the front."""
+    """``dim`` as a nonnegative number."""
     return dim % rank if rank else 0
 
 
 def axes(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...] | None:
-    """Dimensions counted from the front; None, which is all, for no dimensions."""
+    """``dims`` as nonnegative numbers; None, for all, where there are none."""
     if dims is None or (isinstance(dims, Sequence) and not dims):
         return None
     return tuple(sorted(axis(d, rank) for d in (dims if isinstance(dims, Sequence) else (dims,))))

@@ -1,4 +1,4 @@
-"""Scans along a dimension. ``cummax`` and ``cummin`` are torch's own where their positions are used."""
+"""Scans along a dimension. ``cummax`` and ``cummin`` stay extern where their indices are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlirfuse.ir.graph import Value
 
 
 def _scan(c: Context, name: str, x: Value, dim: int) -> Value:
-    """A scan of ``x`` in the result's type; of a tensor of rank 0, which is its own, a copy."""
+    """A scan of ``x`` in the result's dtype; a copy of a 0-d tensor."""
     x = c.b.cast(x, c.dtype)
     return c.op(name, x, axis=axis(dim, x.rank)) if x.rank else c.op("copy", x)
 

@@ -1,5 +1,5 @@
-"""Values added to rows that positions choose. On a GPU sums depend on the order in which values come: where algorithms
-shall be deterministic they are torch's own."""
+"""Scatter-adds: values added to rows at given indices. On a GPU the order of sums varies: with deterministic algorithms
+enabled, torch's own ops run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.known_values import known_value
 
-_MOST_READERS = 64  # elements that one thread adds up one after the other
+_MOST_READERS = 64  # elements that one thread sums sequentially
 
 
 def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
-    """``values`` added to the rows of ``x``; ``index`` of rank 1. ``wraps``: negative ones count from the end."""
+    """``values`` added to the rows of ``x`` at the 1-d ``index``. ``wraps``: negative ones count from the end."""
     _in_any_order(c)
     rows = checked(c, index, x.shape[0], 0, wraps)
     return c.op("index_put_accumulate", x, rows, values)
@@ -28,13 +28,13 @@ def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False)
 
 def _in_any_order(c: Context) -> None:
     if c.out.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
-        raise Unsupported("additions at positions that are deterministic are torch's own on a GPU")
+        raise Unsupported("deterministic scatter-adds on a GPU run as torch's own")
 
 
 @rule("aten.index_add.default")
 def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
     if x.rank == 0 or source.rank != x.rank or index.rank != 1 or axis(dim, x.rank):
-        raise Unsupported("positions along another dimension than the first")
+        raise Unsupported("indices along another dimension than the first")
     values = source if alpha == 1 else c.elementwise("mul", source, alpha, dtype=element(x))
     return _add(c, x, index, values)
 
@@ -43,7 +43,7 @@ def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, al
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     index, *others = indices
     if not accumulate or index is None or any(i is not None for i in others) or index.rank != 1:
-        raise Unsupported("values that are put, or positions in several dimensions")
+        raise Unsupported("values that are stored, or indices of several dimensions")
     shape = (index.shape[0], *x.shape[1:])
     return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape), wraps=True)
 
@@ -52,14 +52,13 @@ def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Val
 def unsafe_index_put(
     c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """At positions along several dimensions, as in the gradient of resizing an image: of one row of all elements, at
-    the place of each."""
+    """Indices of several dimensions, as in the gradient of resizing an image: flattened to linear indices."""
     first, alone = indices[0], sum(index is not None for index in indices) == 1
     if not accumulate or (first is not None and alone and known_value(first) is None):
         return index_put(c, x, indices, values, accumulate)
     along = along_dimensions(c.b, indices)
     if any(index.rank != 1 for index in along.values()):
-        raise Unsupported("positions along a dimension that differ along several")
+        raise Unsupported("indices of a dimension that vary along several")
     shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
     # On a GPU one kernel that adds atomically is faster than a reduction for each dimension (benchmarks/HISTORY.md).
     in_order = c.out.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
@@ -85,9 +84,9 @@ def unsafe_index_put(
 
 
 def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:
-    """For the gradient of a gather whose indices are known and never descend, as in resizing or repeating: how many
-    elements of the gathered tensor at most come from one index, along each dimension, the last first. None where an
-    index is not known, or so many come from one that adding them up by one thread takes longer than scattering."""
+    """For the gradient of a gather with constant ascending indices, as in resizing or repeating: the maximal number of
+    equal indices along each dimension, the last dimension first. None where an index is not constant, or so many are
+    equal that one thread's sum takes longer than scattering."""
     most = {}
     for dim in sorted(along, reverse=True):
         index = known_value(along[dim])
@@ -103,8 +102,8 @@ def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict
 
 
 def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: sz.Size, most: int) -> Value:
-    """The sums of the ``values`` along ``dim`` whose ``index`` is each number below ``extent``, in ascending order.
-    ``index``: ascending; ``most``: how many of them are equal at most."""
+    """The sums of ``values`` along ``dim`` over equal ``index``, for each number below ``extent``, in ascending order.
+    ``index``: ascending; ``most``: the maximal number of equal ones."""
     index = c.op("expand_dims", c.b.cast(index, dt.i64), axes=(0,))
     count = index.shape[1]
     each = c.op("iota", shape=(extent, 1), axis=0, dtype=dt.i64)
@@ -113,7 +112,7 @@ def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: sz
         return c.op("sum", c.b.cast(c.op(compare, index, each), dt.i64), axes=(1,), keepdims=False)
 
     first, end = number_of("lt"), number_of("le")
-    # The readers of each element stand one above the other, so that a kernel goes over memory as the result lies.
+    # The readers of each element are stacked in a leading axis, so that a kernel's accesses follow the result's layout.
     at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
     there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
     at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (sz.mul(most, extent),))
@@ -129,7 +128,7 @@ def embedding_dense_backward(
     c: Context, gradient: Value, index: Value, rows: Any, padding: int, scale_by_frequency: bool
 ) -> Value:
     if scale_by_frequency:
-        raise Unsupported("gradients that are divided by how often a row is used")
+        raise Unsupported("gradients scaled by the frequency of rows")
     width, count = gradient.shape[-1], index.numel
     values, at = c.b.reshape(gradient, (count, width)), c.b.reshape(index, (count,))
     if padding >= 0:

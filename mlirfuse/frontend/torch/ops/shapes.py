@@ -1,4 +1,4 @@
-"""Views, joins, and what makes tensors of numbers."""
+"""Views, concatenation, creation and indexing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.ir.sizes import Size
 
 
 def in_own_memory(c: Context, x: Value) -> Value:
-    """The same elements as a result of its own: an argument or a call's result may not be given back as it is."""
+    """A copy as a result: an argument or an extern call's result must not be returned itself."""
     return c.op("copy", x)
 
 
@@ -29,7 +29,7 @@ def restrided(c: Context, x: Value, strides: Any) -> Value:
 @rule("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
       "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", view=True)  # fmt: skip
 def reshape(c: Context, x: Value, *_: Any) -> Value:
-    """The result's shape says it all."""
+    """A reshape to the result's shape."""
     if c.shape == x.shape:
         return x
     ones = [k for k, n in enumerate(c.shape) if n == 1]
@@ -77,14 +77,14 @@ def alias(c: Context, x: Value) -> Value:
 @rule("aten.slice.Tensor", view=True)
 def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
     if not isinstance(step, int):
-        raise Unsupported("a step that is a size")
+        raise Unsupported("a symbolic step")
     dim = axis(dim, x.rank)
     first = _first(c, start, x.shape[dim])
     return c.b.slice(x, dim, first, c.shape[dim], step)
 
 
 def _first(c: Context, start: Size | None, extent: Size) -> Size:
-    """The first element of a slice, between 0 and ``extent``: a negative ``start`` counts from the end."""
+    """The start of a slice, clamped to 0 … ``extent``; negative ones count from the end."""
     if start is None or start == 0:
         return 0
     start = _from_front(c, start, extent)
@@ -94,7 +94,7 @@ def _first(c: Context, start: Size | None, extent: Size) -> Size:
 
 
 def _from_front(c: Context, index: Size, extent: Size) -> Size:
-    """``index``, with ``extent`` added where it is negative."""
+    """``index`` plus ``extent`` where it is negative."""
     if c.known(index, ">=", 0):
         return index
     if c.known(index, "<", 0):
@@ -112,7 +112,7 @@ def select(c: Context, x: Value, dim: int, index: Size) -> Value:
 
 @rule("aten.split.Tensor", view=True)
 def split(c: Context, x: Value, size: Size, dim: int = 0) -> list[Value]:
-    raise Unsupported("is taken apart before")
+    raise Unsupported("decomposed earlier")
 
 
 @rule("aten.split_with_sizes.default", view=True)
@@ -129,11 +129,12 @@ def unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
     dim = axis(dim, x.rank)
     count = x.shape[dim]
     if not isinstance(count, int):
-        raise Unsupported("as many results as a size says")
+        raise Unsupported("a symbolic number of results")
     return [c.op("squeeze", c.b.slice(x, dim, k, 1), axes=(dim,)) for k in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- joins
+# ----------------------------------------------------------------------------------------------------------------
+# concatenation
 
 
 @rule("aten.roll.default")
@@ -143,7 +144,7 @@ def roll(c: Context, x: Value, shifts: Sequence[int] | int, dims: Sequence[int] 
     for shift, dim in zip(shifts, [axis(d, x.rank) for d in dims] or [0]):
         extent = flat.shape[dim]
         if not (isinstance(extent, int) and isinstance(shift, int)):
-            raise Unsupported("a roll of a size that is not known")
+            raise Unsupported("a roll by a symbolic size")
         if extent and shift % extent:
             flat = c.op("roll", flat, axis=dim, shift=shift % extent)
     return c.b.reshape(flat, x.shape)
@@ -163,7 +164,7 @@ def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
 def cat(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
     rank = len(c.shape)
     if any(v.rank != rank for v in tensors):
-        raise Unsupported("an empty tensor of another rank among what is joined")
+        raise Unsupported("an empty tensor of another rank among the operands")
     parts = [c.b.cast(v, c.dtype) for v in tensors if v.shape[axis(dim, rank)] != 0]
     if len(parts) < 2:
         return in_own_memory(c, parts[0])
@@ -181,7 +182,7 @@ def constant_pad_nd(c: Context, x: Value, pad: Sequence[Size], value: Any = 0) -
 
 @rule("aten.repeat.default")
 def repeat(c: Context, x: Value, repeats: Sequence[Size]) -> Value:
-    """[r0, n0, r1, n1, …] of the repeated tensor, as one of its products."""
+    """Repeats: broadcasts to [r0, n0, r1, n1, …], then reshapes to the products."""
     extents = (1,) * (len(repeats) - x.rank) + x.shape
     if all(n == 1 or r == 1 for r, n in zip(repeats, extents)):
         return c.op("copy", c.spread(x))
@@ -195,7 +196,7 @@ def slice_scatter(c: Context, x: Value, source: Value, dim: int = 0, start: Any 
                   step: Any = 1) -> Value:  # fmt: skip
     dim = axis(dim, x.rank)
     if not isinstance(step, int):
-        raise Unsupported("a step that is a size")
+        raise Unsupported("a symbolic step")
     return _placed(c, x, source, dim, _first(c, start, x.shape[dim]), step)
 
 
@@ -215,7 +216,8 @@ def _placed(c: Context, x: Value, source: Value, dim: int, start: Size, step: in
     return c.op("set_slice", x, source, start=starts, size=source.shape, step=steps)
 
 
-# ---------------------------------------------------------------------------------------------------------------- made
+# ----------------------------------------------------------------------------------------------------------------
+# creation
 
 
 @rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
@@ -252,33 +254,33 @@ def _filled(c: Context, value: Any) -> Value:
 
 @rule("aten.arange.start_step")
 def arange(c: Context, start: Any, end: Any, step: Any = 1, **options: Any) -> Value:
-    return _counted(c, start, step)
+    return _iota(c, start, step)
 
 
 @rule("aten.arange.default")
 def arange_to(c: Context, end: Any, **options: Any) -> Value:
-    return _counted(c, 0, 1)
+    return _iota(c, 0, 1)
 
 
 @rule("aten.arange.start")
 def arange_from(c: Context, start: Any, end: Any, **options: Any) -> Value:
-    return _counted(c, start, 1)
+    return _iota(c, start, 1)
 
 
 @rule("prims.iota.default")
 def iota(c: Context, length: Size, *, start: Any, step: Any, **options: Any) -> Value:
-    return _counted(c, start, step)
+    return _iota(c, start, step)
 
 
-def _counted(c: Context, start: Any, step: Any) -> Value:
+def _iota(c: Context, start: Any, step: Any) -> Value:
     if isinstance(start, sz.Expr) or isinstance(step, sz.Expr):
         number: dt.DType = dt.i64
     elif isinstance(start, float) or isinstance(step, float):
-        raise Unsupported("steps that are no integers")
+        raise Unsupported("non-integer steps")
     else:
         number = dt.i64
     if 0 in c.shape or (not c.dtype.is_integer and c.dtype.bits < 32):
-        raise Unsupported("no elements, or positions in a half type")
+        raise Unsupported("no elements, or indices in float16 or bfloat16")
     x: Any = c.op("iota", shape=c.shape, axis=0, dtype=number)
     if step != 1:
         x = c.op("mul", x, c.value(step, number))
@@ -287,7 +289,8 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
     return c.b.cast(x, c.dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- index
+# ----------------------------------------------------------------------------------------------------------------
+# indexing
 
 
 @rule("aten.embedding.default")
@@ -297,7 +300,8 @@ def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
 
 @rule("aten._unsafe_index.Tensor")
 def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Along one dimension after the other, as where an image is resized. All are inside: torch makes them itself."""
+    """Indexes one dimension after the other, as in resizing an image. All indices are in bounds: torch computes
+    them."""
     for place, index in along_dimensions(c.b, indices).items():
         x = c.op("take", x, index, axis=place)
     return x
@@ -307,20 +311,20 @@ def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value
 def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
-        raise Unsupported("positions for a part of the tensor")
+        raise Unsupported("indices for a part of the tensor")
     return c.op("take_along_axis", x, checked(c, index, x.shape[dim], dim), axis=dim)
 
 
 @rule("aten.scatter.value")
 def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
-    """One position a row, as in the gradient of cross entropy: where the position is the index's, the value."""
+    """One index per row, as in the gradient of cross entropy: the value where the position equals the index."""
     dim = axis(dim, x.rank)
     if (
         not x.rank
         or index.shape[dim] != 1
         or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim)
     ):
-        raise Unsupported("several positions a row")
+        raise Unsupported("several indices per row")
     index = checked(c, index, x.shape[dim], dim)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
     here = c.op("iota", shape=shape, axis=dim, dtype=index.dtype)
