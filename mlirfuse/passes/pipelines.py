@@ -36,6 +36,7 @@ def to_segments(
             "fusion-decompose",
             "fusion-reverse-scans",
             "fusion-topk",
+            "fusion-reduce-broadcasts",
             "fusion-cse",
             *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",

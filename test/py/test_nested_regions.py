@@ -84,6 +84,11 @@ BODIES = {
   %4 = "fusion.cast"(%3) {to = f32} : (tensor<si64>) -> tensor<f32>
   %5 = "fusion.matmul"(%2, %2) : (T, T) -> T
   %r = "fusion.mul"(%5, %4) : (T, tensor<f32>) -> T"""),
+    "fusion-reduce-broadcasts": ("", """
+  %1 = "fusion.slice"(%x) {start = ["0", "0"], size = ["1", "8"], step = [1, 1]} : (T) -> tensor<1x8xf32>
+  %2 = "fusion.broadcast_in_dim"(%1) {shape = ["8", "8"], dims = [0, 1]} : (tensor<1x8xf32>) -> T
+  %3 = "fusion.sum"(%2) {axes = [0], keepdims = true} : (T) -> tensor<1x8xf32>
+  %r = "fusion.add"(%x, %3) : (T, tensor<1x8xf32>) -> T"""),
     "fusion-remove-inplace": ("", """
   %1 = "fusion.exp"(%x) : (T) -> T
   %2 = "fusion.add"(%1, %y) {inplace = true} : (T, T) -> T

@@ -301,6 +301,9 @@ class _Lowering:
     def _operand(self, x: Node) -> Any:
         inside = self.created[x].inside
         if isinstance(inside, Value) and inside.dtype is None:
+            size = self._size_of(x) if isinstance(x.meta.get("val"), torch.SymInt) else None
+            if size is not None:
+                return size
             raise Unsupported(f"{x.name} is not a tensor that kernels can read")
         return inside
 

@@ -49,7 +49,7 @@ func.func @all(%x: tensor<?x?xf16> {fusion.shape = ["s0", "s1"]}) -> tensor<f16>
 func.func @constant(%x: tensor<?xf32> {fusion.shape = ["s0"]}) -> tensor<f32> {
   %c = "fusion.constant"() {value = 2.0 : f32, dtype = f32} : () -> tensor<f32>
   %0 = "fusion.full"(%c) {shape = ["s0"]} : (tensor<f32>) -> tensor<?xf32>
-  %1 = "fusion.sum"(%0) : (tensor<?xf32>) -> tensor<f32>
+  %1 = "fusion.prod"(%0) : (tensor<?xf32>) -> tensor<f32>
   return %1 : tensor<f32>
 }
 
