@@ -342,6 +342,17 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
     return pinned
 
 
+def reads_elsewhere(analysis: Analysis, argument: Value) -> bool:
+    """Return whether an element that depends on ``argument`` may read it at another index than its own."""
+    reached = {argument}
+    for op in analysis.ops:
+        if any(v in reached for v in op.operands):
+            if _pinned([op], analysis.axes):
+                return True
+            reached.update(op.results)
+    return False
+
+
 def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
     """Order the domain's axes by memory: the reduced ones as in the largest input, the kept ones as in the first output
     over them; scanned axes keep their order. ``hint``: sizes of one call; all calls of a specialization have the same

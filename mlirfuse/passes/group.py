@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 
 from mlirfuse.ir import ops as table
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import is_collective, memory_order, starts, waits, writes_in_place, written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
@@ -32,9 +33,10 @@ class GroupOps(Pass):
 
     ``horizontal`` also merges ops that only share a tensor input; ``single-op`` creates groups of one op, and without
     it a group of a single op, or of views only, is undone: views, constants and the other ops of one composite op do
-    not count; a group whose inputs and outputs together would exceed ``max-args`` is not formed. With ``views`` a
-    reshape of a scatter-add, if it is only a result, is a view outside and not a kernel that copies: for graphs that a
-    host program runs anyway.
+    not count; a group whose inputs and outputs together would exceed ``max-args`` is not formed. With ``views``, for
+    graphs that a host program runs anyway, some reshapes are views outside of groups: of a scatter-add, if it is only a
+    result, which would be a kernel that copies; and those that keep a result from the shape of a donated argument, over
+    which it can be written.
 
     Before::
 
@@ -68,7 +70,8 @@ class GroupOps(Pass):
         written = written_memory(graph.ops)
         _sink_literals(graph.body, {})
         for block in list(blocks(graph)):
-            _Grouping(block, scalars, written, self).run()
+            donated = _donated(graph) if self.views and block is graph.body else set()
+            _Grouping(block, scalars, written, self, donated).run()
         graph.number()
 
 
@@ -134,6 +137,15 @@ def _computing(ops: list[Op]) -> set[Op]:
     return {op.origin or op for op in ops if not op.row.view and not op.row.literal}
 
 
+def _donated(graph: Graph) -> set[Value]:
+    """Return the donated arguments of ``graph`` with elements in row-major order."""
+    return {
+        graph.args[k]
+        for k in graph.donated
+        if graph.layouts[k] and graph.layouts[k].strides == sz.contiguous_strides(graph.args[k].shape)
+    }
+
+
 def _is_scatter_add(value: Value) -> bool:
     return value.op is not None and value.op.row.kind == "accumulate"
 
@@ -164,7 +176,14 @@ class _Node:
 
 
 class _Grouping:
-    def __init__(self, block: Block, scalars: set[Value], written: Callable[[Value], bool], options: GroupOps):
+    def __init__(
+        self,
+        block: Block,
+        scalars: set[Value],
+        written: Callable[[Value], bool],
+        options: GroupOps,
+        donated: set[Value],
+    ):
         self.block = block
         self.scalars = scalars
         self.options = options
@@ -183,6 +202,8 @@ class _Grouping:
                 and op.result not in self.users
             ):
                 self.why[op] = "is a view of a scatter-add, which is complete only after its kernel"
+            elif donated and op.name == "reshape" and self._keeps_from(donated, op):
+                self.why[op] = "is a view, without which a result has the shape of a donated argument"
         # Ops without inputs, and scalars computed from them, are recomputed wherever they are used: they connect no
         # groups. So are a few scalar ops on scalar arguments, and their broadcasts, where only groups use them; except
         # next to ops with unknown effects, among which every op keeps its order.
@@ -211,6 +232,23 @@ class _Grouping:
                     continue
             self.free[op] = {v for x in op.operands for v in self.free.get(x.op, {x})}
         self.waits, self.starts = _around_collectives(block, self.users)
+
+    def _keeps_from(self, donated: set[Value], reshape: Op) -> bool:
+        """Whether the reshape of a result keeps it from the shape of a donated argument, or the reshape of a donated
+        argument keeps it from the shape of a result. A result is what ops outside of groups read."""
+
+        def read_outside(value: Value) -> bool:
+            return value in self.returned or any(left_out(u) for u in self.users.get(value, ()))
+
+        def alike(a: Value, b: Value) -> bool:
+            return (a.dtype, a.shape) == (b.dtype, b.shape)
+
+        given, view = reshape.operands[0], reshape.result
+        if given in donated:
+            ops = (op for op in self.block.ops if not op.row.view)
+            return any(alike(view, v) and read_outside(v) for op in ops for v in op.results)
+        users = self.users.get(view, ())
+        return read_outside(view) and all(map(left_out, users)) and any(alike(given, v) for v in donated)
 
     def run(self) -> None:
         for op in self.block.ops:

@@ -288,7 +288,9 @@ class SegmentedProgram:
         axes = analysis.axes
         full = value in analysis.outputs and axes.dims(argument) == axes.dims(value)
         full = full and set(analysis.domain) <= set(axes.flat(value))
-        if not full or analysis.finishing or analysis.partials or analysis.pinned or analysis.scans:
+        if not full or analysis.finishing or analysis.partials or analysis.scans:
+            return False
+        if an.reads_elsewhere(analysis, argument):
             return False
         outputs, _ = an.late_outputs(analysis)
         return value in analysis.late_values() or (len(analysis.phases) == 1 and outputs == [value])
@@ -336,7 +338,7 @@ class SegmentedProgram:
             return readers == [analysis.scatter_add] and initial is argument and argument not in others
         if (
             value not in analysis.outputs
-            or analysis.pinned
+            or an.reads_elsewhere(analysis, argument)
             or analysis.partials
             or axes.dims(argument) != axes.dims(value)
         ):

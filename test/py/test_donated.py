@@ -37,6 +37,8 @@ PROGRAMS = {
     "layer norm": (layer_norm, "nm m m", {0: 0}),
     "beside sums": (beside_sums, "nm nm", {0: 0}),
     "before and after sums": (before_and_after, "nm nm", {1: 0}),
+    "another argument read elsewhere": (lambda x, y: x * y[:, ::-1], "nm nm", {0: 0}),
+    "softmax of rows, another read elsewhere": (lambda x, y: mnp.softmax(x, axis=-1) - y[:, ::-1], "nm nm", {0: 0}),
     # what may not be: an element is read elsewhere, or after another result has been written there
     "read elsewhere": (lambda x: x + x[:, ::-1], "nm", {}),
     "a row of it": (lambda x: x - x.sum(1, keepdims=True) + x[0], "nm", {}),

@@ -31,3 +31,30 @@ func.func @read(%x: tensor<6xf32>, %i: tensor<5xsi64>, %a: tensor<5xf32>) -> ten
   %3 = "fusion.exp"(%2) : (tensor<2x3xf32>) -> tensor<2x3xf32>
   return %3 : tensor<2x3xf32>
 }
+
+// A result is written over a donated argument of its shape: reshapes that keep it from that are outside.
+// CHECK-LABEL: func.func @donated(
+// CHECK: "fusion.group"
+// CHECK: fusion.exp
+// CHECK-NOT: fusion.reshape
+// CHECK: "fusion.yield"
+// CHECK: "fusion.reshape"{{.*}}note = "is a view, without which a result has the shape of a donated argument"
+// INSIDE-LABEL: func.func @donated(
+// INSIDE: fusion.exp
+// INSIDE-NEXT: fusion.reshape
+func.func @donated(%x: tensor<6xf32> {fusion.donated}) -> tensor<2x3xf32> {
+  %0 = "fusion.exp"(%x) : (tensor<6xf32>) -> tensor<6xf32>
+  %1 = "fusion.reshape"(%0) {shape = ["2", "3"]} : (tensor<6xf32>) -> tensor<2x3xf32>
+  return %1 : tensor<2x3xf32>
+}
+
+// CHECK-LABEL: func.func @donated_view(
+// CHECK: "fusion.reshape"{{.*}}note = "is a view, without which
+// CHECK: "fusion.group"
+// CHECK-NOT: fusion.reshape
+// CHECK: return
+func.func @donated_view(%x: tensor<6xf32> {fusion.donated}) -> tensor<2x3xf32> {
+  %0 = "fusion.reshape"(%x) {shape = ["2", "3"]} : (tensor<6xf32>) -> tensor<2x3xf32>
+  %1 = "fusion.exp"(%0) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+  return %1 : tensor<2x3xf32>
+}
