@@ -42,7 +42,7 @@ func.func @read(%x: tensor<6xf32>, %i: tensor<5xsi64>, %a: tensor<5xf32>) -> ten
 // INSIDE-LABEL: func.func @donated(
 // INSIDE: fusion.exp
 // INSIDE-NEXT: fusion.reshape
-func.func @donated(%x: tensor<6xf32> {fusion.donated}) -> tensor<2x3xf32> {
+func.func @donated(%x: tensor<6xf32> {fusion.strides = ["1"], fusion.align = 16 : i64, fusion.donated}) -> tensor<2x3xf32> {
   %0 = "fusion.exp"(%x) : (tensor<6xf32>) -> tensor<6xf32>
   %1 = "fusion.reshape"(%0) {shape = ["2", "3"]} : (tensor<6xf32>) -> tensor<2x3xf32>
   return %1 : tensor<2x3xf32>
@@ -53,7 +53,7 @@ func.func @donated(%x: tensor<6xf32> {fusion.donated}) -> tensor<2x3xf32> {
 // CHECK: "fusion.group"
 // CHECK-NOT: fusion.reshape
 // CHECK: return
-func.func @donated_view(%x: tensor<6xf32> {fusion.donated}) -> tensor<2x3xf32> {
+func.func @donated_view(%x: tensor<6xf32> {fusion.strides = ["1"], fusion.align = 16 : i64, fusion.donated}) -> tensor<2x3xf32> {
   %0 = "fusion.reshape"(%x) {shape = ["2", "3"]} : (tensor<6xf32>) -> tensor<2x3xf32>
   %1 = "fusion.exp"(%0) : (tensor<2x3xf32>) -> tensor<2x3xf32>
   return %1 : tensor<2x3xf32>
