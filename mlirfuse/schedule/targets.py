@@ -85,11 +85,14 @@ class Scheduled(ABC):
 
 
 class CpuTarget(Scheduled):
-    """This machine's processor."""
+    """This machine's processor, or any with the instruction set of a ``level`` such as "x86-64-v3"."""
 
     name = "cpu"
     early_launch = one_launch = False
     device = None
+
+    def __init__(self, level: str | None = None):
+        self.level = level
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[HostProperties]:
@@ -101,7 +104,7 @@ class CpuTarget(Scheduled):
     @functools.cached_property
     def properties(self) -> HostProperties:
         """The processor."""
-        return devices.host()
+        return devices.host() if self.level is None else devices.processor(self.level)
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
@@ -216,9 +219,9 @@ Target = CpuTarget | GpuTarget
 
 
 @functools.cache
-def cpu() -> CpuTarget:
-    """This machine's processor."""
-    return CpuTarget()
+def cpu(level: str | None = None) -> CpuTarget:
+    """This machine's processor, or any of a ``level``."""
+    return CpuTarget(level)
 
 
 @functools.cache
@@ -228,12 +231,13 @@ def gpu(device: int) -> GpuTarget:
 
 
 def of(name: str) -> Target:
-    """The target named "cpu", "cuda" (this machine's GPU) or "cuda:sm_90" (any GPU, for looking at its code). Raises
-    :class:`UnsupportedError` for any other."""
+    """The target named "cpu", "cpu:x86-64-v3" (any such processor), "cuda" (this machine's GPU) or "cuda:sm_90" (any
+    GPU, for looking at its code). Raises :class:`UnsupportedError` for any other."""
     if name == "cpu":
         return cpu()
     if name == "cuda":
         return gpu(0)
     properties = devices.named(name)
-    assert isinstance(properties, DeviceProperties)
+    if not isinstance(properties, DeviceProperties):
+        return cpu(name.removeprefix("cpu:"))
     return GpuTarget(properties, None)

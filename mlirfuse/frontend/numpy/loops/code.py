@@ -137,7 +137,7 @@ class Code(ComplexEmitter):
     """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
 
     def __init__(self) -> None:
-        super().__init__("cpu", llvm.host_features())
+        super().__init__("cpu", llvm.host_processor().features)
         self.errors: list[Callable[[int, int], Exception]] = []
         self.where: tuple[str, int] | None = None  # the user's statement that is being written
         self.sites = 0  # places of allocation

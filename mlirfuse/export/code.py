@@ -1,0 +1,213 @@
+"""The code of an exported function for one target: the tree of conditions, and a program at each leaf as plain data."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.export import image
+from mlirfuse.export.paths import Explored, Path, Point, explore
+from mlirfuse.export.sources import Definition, Function, Kind, kind_at
+from mlirfuse.export.specs import ShapeDtype, names_of
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import llvm
+from mlirfuse.runtime import cubin, load
+from mlirfuse.schedule.targets import GpuTarget
+
+_MOST_ELEMENTS = 1 << 40  # of an array, in the search for sizes that matter
+
+
+@dataclass(frozen=True)
+class Result:
+    """An array that a call makes: C-contiguous."""
+
+    dtype: DType
+    shape: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A compiled program. ``pointers``: the leaves of the call that are passed by pointer, in order, before the
+    results; ``ints``: what the host function gets for each integer, see :mod:`mlirfuse_runtime`; ``temporaries``: the
+    parts of the workspace, (bytes, slot of the offset, first step, last step); ``extents``: sizes that are not to be 0;
+    ``code``: the image of machine code, ``launch`` and ``functions``: offsets in it; ``gpu``: kernels by name with
+    whether they need large clusters."""
+
+    pointers: tuple[int, ...]
+    results: tuple[Result, ...]
+    outs: tuple[tuple[str, int], ...]
+    written: tuple[int, ...]
+    ints: tuple[tuple, ...]
+    temporaries: tuple[tuple[Size, int, int, int], ...]
+    extents: tuple[Size, ...]
+    code: bytes
+    launch: int
+    functions: dict[str, int]
+    constants: dict[int, Any]
+    ptx: str = ""
+    cubin: bytes = b""
+    large_clusters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetCode:
+    """All programs of a function for one target."""
+
+    target: str
+    explored: Explored
+    leaves: list[Leaf]
+
+
+def alignment_of(leaf: int) -> str:
+    """The name of the bytes that an argument's address is a multiple of."""
+    return f"align_{leaf}"
+
+
+def result_alignment(number: int) -> str:
+    """That of a result's address."""
+    return f"align_r{number}"
+
+
+def compiled(source: Function | Definition, target_name: str, most: int) -> TargetCode:
+    """The programs of ``source`` for its target, at most so many. Raises the errors of tracing and of compiling, and
+    ValueError for more programs."""
+    extents, strides = names_of(source.leaves)
+    aligned = {alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)}
+    aligned |= {result_alignment(k): 1 for k in range(16)}
+    kinds: dict[tuple, list[Kind]] = {}
+    every: list[Kind] = []
+
+    def choose(path: Path) -> tuple:
+        pattern = tuple(path.holds(sz.symbol(n), "==", 1) for n in extents)
+        known = kinds.setdefault(pattern, [])
+        kind = next((kind for kind in known if all(path.holds(*c) for c in kind.conditions)), None)
+        if kind is None:
+            kind = kind_at(source, path.point)
+            known.append(kind)
+            every.append(kind)
+            assert all(path.holds(*c) for c in kind.conditions)
+        return every.index(kind), path.plain(_chosen(kind, path))
+
+    space = Space(source.leaves, extents, strides, aligned)
+    found = explore(choose, [*extents, *strides, *aligned], space.draw, space.has, most)
+    leaves = [_leaf(source, every[number], params) for number, params in found.leaves]
+    if len({(leaf.outs, tuple((r.dtype, len(r.shape)) for r in leaf.results)) for leaf in leaves}) > 1:
+        raise UnsupportedError(f"{source.name} cannot be exported: what it returns depends on sizes")
+    return TargetCode(target_name, found, leaves)
+
+
+def _chosen(kind: Kind, path: Path) -> tuple:
+    program = kind.program
+    alignments = {
+        program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
+    }
+    created = [v for v in program.outputs if v not in _in_place(kind) and v not in program.views]
+    if not isinstance(program.target, GpuTarget):
+        alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
+    return program.target.parameters(program, kind.env(path.number), alignments)
+
+
+def _in_place(kind: Kind) -> set:
+    graph = kind.program.graph
+    return {graph.returns[k] for k in graph.aliases} | set(graph.args)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where conditions are searched for: extents of all magnitudes, strides, alignments (with the least of each)."""
+
+    leaves: Sequence[Any]
+    extents: Sequence[str]
+    strides: Sequence[str]
+    aligned: dict[str, int]
+
+    def has(self, point: Point) -> bool:
+        """Whether arrays of these sizes are not absurdly large."""
+        shapes = (spec.sizes for spec in self.leaves if isinstance(spec, ShapeDtype))
+        return all(sz.substitute(sz.product(shape), point) <= _MOST_ELEMENTS for shape in shapes)
+
+    def draw(self, rng: random.Random) -> Point:
+        """A random point."""
+        largest = 12 if rng.random() < 0.7 else 31
+        point = {name: round(2 ** rng.uniform(0, largest)) for name in self.extents}
+        point |= {name: round(2 ** rng.uniform(1, 20)) for name in self.strides}
+        return point | {name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()}
+
+
+def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
+    """The code of one choice."""
+    program, target = kind.program, kind.program.target
+    slots = program.slots()
+    module = target.write(program, params, slots)
+    if not module.kernels:
+        raise UnsupportedError(f"{source.name} computes nothing: every result is an argument, or a view of one")
+    in_user = functools.partial(sz.substitute, values=kind.sizes)
+    results, position = _results(source, kind)
+    program_of = load.object_of(module.launching(), processor=llvm.processor_of_level(_level(target)))
+    code = image.of_object(program_of)
+    leaf_of = {v: kind.leaf_of_arg[k] for k, v in enumerate(program.graph.args)}
+    ints: list[tuple] = []
+    for (what, of), slot in slots.ints.items():
+        assert slot == len(ints)
+        if what in ("size", "inverse"):
+            ints.append((what, in_user(of)))
+        elif what == "scalar":
+            ints.append((what, leaf_of[of], "f" if of.dtype.is_float else "i"))
+        else:
+            ints.append((what, of[-1] if what == "number" else of if what == "handle" else 0))
+    spans = program.lifetimes(slots)
+    temporaries = tuple(
+        (in_user(slots.temporary_bytes[key]), slot, *spans.get(key, (0, len(program.steps))))
+        for key, slot in slots.temporaries.items()
+    )
+    extents = {n for op in program.graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}
+    graph = program.graph
+    gpu = {}
+    if module.on_gpu:
+        chip = target.properties.chip
+        text = load.code_of(module, chip)
+        large = tuple(kernel.name for kernel in module.kernels if kernel.cluster > 8)
+        gpu = {"ptx": text, "cubin": cubin.of(text, chip) or b"", "large_clusters": large}
+    return Leaf(
+        tuple(kind.leaf_of_arg[k] for k in program.pointer_args),
+        tuple(results),
+        tuple((what, position[graph.returns[k]] if what == "result" else k) for what, k in kind.outs),
+        tuple(sorted(kind.leaf_of_arg[a] for a in graph.aliases.values())),
+        tuple(ints),
+        temporaries,
+        tuple(sorted(map(in_user, extents), key=str)),
+        code.content,
+        code.functions["launch"],
+        code.functions,
+        kind.constants,
+        **gpu,
+    )
+
+
+def _level(target: Any) -> str:
+    return "x86-64" if isinstance(target, GpuTarget) else target.level
+
+
+def _results(source: Function | Definition, kind: Kind) -> tuple[list[Result], dict]:
+    """The arrays that the program makes, and which of them each of the graph's results is."""
+    program, in_place = kind.program, _in_place(kind)
+    in_user = functools.partial(sz.substitute, values=kind.sizes)
+    created = [v for v in program.outputs if v not in in_place and v not in program.views]
+    shapes = {v: v.shape for v in created}
+    position = {v: k for k, v in enumerate(created)}
+    for value in program.outputs:
+        if value not in program.views:
+            continue
+        root, strides, offset = program.views[value]
+        dense = tuple(strides) == sz.contiguous_strides(value.shape) and offset == 0
+        if root not in position or not dense or root in kind.program.graph.returns:
+            raise UnsupportedError(f"{source.name} cannot be exported: it returns a view; return a copy (np.copy)")
+        position[value] = position[root]
+        shapes[root] = value.shape
+    return [Result(v.dtype, tuple(map(in_user, shapes[v]))) for v in created], position
