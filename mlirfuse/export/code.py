@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Leaf:
     constants: dict[int, Any]
     ptx: str = ""
     cubin: bytes = b""
+    kernels: tuple[str, ...] = ()
     large_clusters: tuple[str, ...] = ()
 
 
@@ -62,6 +64,28 @@ class TargetCode:
     target: str
     explored: Explored
     leaves: list[Leaf]
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.target.startswith("cuda:")
+
+    @property
+    def architecture(self) -> int:
+        """Of a GPU: 90 for sm_90."""
+        return int(self.target.removeprefix("cuda:sm_").rstrip("af"))
+
+    def starts(self) -> list[int]:
+        """Where the code of each program begins in :attr:`code`."""
+        return [0, *itertools.accumulate(_padded(len(leaf.code)) for leaf in self.leaves)][:-1]
+
+    @property
+    def code(self) -> bytes:
+        """The machine code of all programs, each at a multiple of 64 bytes."""
+        return b"".join(leaf.code.ljust(_padded(len(leaf.code)), b"\0") for leaf in self.leaves)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
 
 
 def alignment_of(leaf: int) -> str:
@@ -172,8 +196,12 @@ def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
     if module.on_gpu:
         chip = target.properties.chip
         text = load.code_of(module, chip)
-        large = tuple(kernel.name for kernel in module.kernels if kernel.cluster > 8)
-        gpu = {"ptx": text, "cubin": cubin.of(text, chip) or b"", "large_clusters": large}
+        gpu = {
+            "ptx": text,
+            "cubin": cubin.of(text, chip) or b"",
+            "kernels": tuple(kernel.name for kernel in module.kernels),
+            "large_clusters": tuple(kernel.name for kernel in module.kernels if kernel.cluster > 8),
+        }
     return Leaf(
         tuple(kind.leaf_of_arg[k] for k in program.pointer_args),
         tuple(results),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
 from mlirfuse.export.paths import Condition, Failed, Point
 from mlirfuse.export.specs import ShapeDtype, of_example
@@ -19,7 +21,6 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, walk
 from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime.program import Program
-from mlirfuse.runtime.signature import Static, same_value
 from mlirfuse.runtime.specializations import Call, Specialization
 from mlirfuse.schedule.targets import Target
 
@@ -55,7 +56,11 @@ class Function:
         self.names = entry.argument_names()
         self.name = jitted.__name__
         self.leaves = [of_example(leaf, name) for leaf, name in zip(given, self.names)]
+        positional, keyword = self.tree.children
+        single = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
+        self.parameters = self.names if single else None
         self.out_tree: trees.Tree | None = None
+        self.scalars: list[str | None] = []
 
     def kind(self, point: Point) -> Kind:
         """The trace for the sizes of a point. Raises :class:`TraceError` and the like, with the user's line."""
@@ -89,6 +94,7 @@ class Function:
         if self.out_tree not in (None, traced.out_tree):
             raise UnsupportedError(f"{self.name} cannot be exported: what it returns depends on sizes")
         self.out_tree = traced.out_tree
+        self.scalars = [o.scalar and ("generic" if o.scalar is np.generic else "python") for o in traced.outs]
         constants = {leaf: value for leaf, value in found.assumes.constants if not isinstance(self.leaves[leaf], ShapeDtype)}
         return _kind(found, call, self.leaves, self.target, point, outs, constants)
 
@@ -146,7 +152,9 @@ class Definition:
         if len(specs) != program.inputs:
             raise TypeError(f"the definition has {program.inputs} inputs, {len(specs)} were given")
         self.leaves = [of_example(spec, name) for spec, name in zip(specs, self.names)]
+        self.parameters: list[str] | None = self.names
         self.out_tree: trees.Tree | None = None
+        self.scalars: list[str | None] = []
         refused = {
             "computes sizes from values": bool(program.evaluated or program.definition.size_arguments),
             "draws random numbers, or has no tensor as an input": program.computes,
@@ -177,6 +185,7 @@ class Definition:
             if name in sizes
         ]
         outs = [("result", k) for k, _ in call.planned.outputs]
+        self.scalars = [None] * len(outs)
         self.out_tree = trees.Tree((*(("leaf", 0, None),) * len(outs), ("list", len(outs), None)))
         program = _program(found, self.target, found.env(call))
         known = {name: size for name, size in sizes.items() if name in program.symbols}

@@ -124,15 +124,21 @@ UNUSED static int check_apart(const DLTensor *written, const char *name, const D
   return failed(MLIRFUSE_OVERLAP, "%s, which is written, shares memory with %s", name, other);
 }
 
+UNUSED static int describe_result(DLTensor *x, const expected *e, const DLDevice *device, const int64_t *shape) {
+  if (!x || (e->ndim && !x->shape)) return failed(MLIRFUSE_TYPE, "%s has no room for its shape", e->name);
+  x->device = *device, x->ndim = e->ndim, x->dtype = e->dtype, x->byte_offset = 0;
+  for (int32_t d = 0; d < e->ndim; ++d) x->shape[d] = shape[d];
+  for (int32_t d = 0; x->strides && d < e->ndim; ++d) x->strides[d] = contiguous_stride(x, d);
+  return MLIRFUSE_OK;
+}
+
 /* A result: as the caller has made it, or made by the caller's allocator. */
 UNUSED static int prepare_result(DLTensor *x, const expected *e, const DLDevice *device, const int64_t *shape,
                                  const mlirfuse_call *call) {
   if (!x) return failed(MLIRFUSE_TYPE, "%s is NULL", e->name);
   if (!x->data && call && call->allocate) {
-    if (e->ndim && !x->shape) return failed(MLIRFUSE_TYPE, "%s has no room for its shape", e->name);
-    x->device = *device, x->ndim = e->ndim, x->dtype = e->dtype, x->byte_offset = 0;
-    for (int32_t d = 0; d < e->ndim; ++d) x->shape[d] = shape[d];
-    for (int32_t d = 0; x->strides && d < e->ndim; ++d) x->strides[d] = contiguous_stride(x, d);
+    const int described = describe_result(x, e, device, shape);
+    if (described) return described;
     const int64_t bytes = elements_of(x) * larger(1, e->dtype.bits / 8);
     x->data = call->allocate(call->context, x, (size_t)bytes);
     if (!x->data && bytes) return failed(MLIRFUSE_MEMORY, "no %lld bytes for %s", (long long)bytes, e->name);
@@ -142,12 +148,6 @@ UNUSED static int prepare_result(DLTensor *x, const expected *e, const DLDevice 
   for (int32_t d = 0; d < e->ndim && !status; ++d)
     status = check_stride(x, e->name, d, contiguous_stride(x, d), "C-contiguous");
   return status ? status : check_address(x, e->name);
-}
-
-UNUSED static void describe_result(DLTensor *x, const expected *e, const DLDevice *device, const int64_t *shape) {
-  x->device = *device, x->ndim = e->ndim, x->dtype = e->dtype, x->byte_offset = 0;
-  for (int32_t d = 0; d < e->ndim; ++d) x->shape[d] = shape[d];
-  for (int32_t d = 0; x->strides && d < e->ndim; ++d) x->strides[d] = contiguous_stride(x, d);
 }
 
 /* Whether there is something to compute: -1 where a tensor on the way has no elements. */
@@ -324,30 +324,6 @@ UNUSED static void parallel_for(loop_body body, void *data, int64_t tasks, int64
       sched_yield();
   }
   pthread_mutex_unlock(&pool.lock);
-}
-
-/* ---- processors */
-
-UNUSED static void cpuid(unsigned leaf, unsigned *r) {
-  __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(0));
-}
-
-/* The level of x86-64 that this processor and the system have: 1, 3 or 4. */
-UNUSED static int processor_level(void) {
-  unsigned r[4], state, high;
-  cpuid(0, r);
-  if (r[0] < 7) return 1;
-  cpuid(1, r);
-  const unsigned v3 = 1u << 12 | 1u << 22 | 1u << 27 | 1u << 28 | 1u << 29; /* fma movbe osxsave avx f16c */
-  if ((r[2] & v3) != v3) return 1;
-  __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
-  if ((state & 0x6) != 0x6) return 1;
-  cpuid(7, r);
-  const unsigned here = r[1], avx2 = 1u << 3 | 1u << 5 | 1u << 8; /* bmi avx2 bmi2 */
-  cpuid(0x80000001, r);
-  if ((here & avx2) != avx2 || !(r[2] & 1u << 5)) return 1; /* lzcnt */
-  const unsigned v4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31; /* avx512 f dq cd bw vl */
-  return (here & v4) == v4 && (state & 0xe0) == 0xe0 ? 4 : 3;
 }
 
 /* ---- a call */
