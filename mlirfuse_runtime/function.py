@@ -209,8 +209,8 @@ class Code:
             raise ValueError(f"no code was exported for {shown}")
         program = self._target["programs"][leaf]
         index = array.device.partition(":")[2]
-        launch, functions, plan, keep = self._loaded(leaf, program, int(index or 0))
-        extents, shapes, ints, nbytes = plan(*named)
+        launch, functions, shapes_of, plan, keep = self._loaded(leaf, program, int(index or 0))
+        extents, shapes = shapes_of(*named)
         outputs = [("new", shape, None, tuple(dtype)) for shape, dtype in zip(shapes, program["dtypes"])]
         if any(n < 0 for n in extents):
             raise ValueError("the result of this call would have a negative extent")
@@ -218,6 +218,7 @@ class Code:
             if any(0 not in shape for shape in shapes) or self._target["written"]:
                 raise ValueError("there are no elements to compute the result of")
             launch = 0
+        ints, nbytes = plan(*named) if launch else ([0] * program["ints"], [0] * len(program["temporaries"]))
         ints = [functions[n] if isinstance(n, str) else n for n in ints]
         offsets, workspace = place(nbytes, [(first, last) for _, first, last in program["temporaries"]])
         for (slot, _, _), offset in zip(program["temporaries"], offsets):
@@ -231,7 +232,8 @@ class Code:
         )
 
     def _loaded(self, leaf: int, program: dict[str, Any], device: int) -> tuple:
-        """The address of the host function, those of what it calls, and the function of the sizes."""
+        """The address of the host function, those of what it calls, functions of the sizes, and what keeps all
+        that."""
         found = self._programs.get((leaf, device))
         if found is None:
             if self._keep is None:
@@ -241,8 +243,8 @@ class Code:
             keep: list[Any] = [self._keep]
             if "ptx" in program:
                 keep.append(self._gpu_kernels(program, device, functions))
-            plan = function(program["plan"], self._symbols)
-            found = self._programs[leaf, device] = base + program["launch"], functions, plan, keep
+            plans = [function(program[what], self._symbols) for what in ("shapes", "plan")]
+            found = self._programs[leaf, device] = base + program["launch"], functions, *plans, keep
         return found
 
     def _gpu_kernels(self, program: dict[str, Any], device: int, functions: dict[str, int]) -> Any:
