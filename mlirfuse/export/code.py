@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
@@ -9,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.export import image
-from mlirfuse.export.paths import Explored, Path, Point, explore
+from mlirfuse.export.paths import Explored, Failed, Path, Point, explore
 from mlirfuse.export.sources import Definition, Function, Kind, kind_at
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import llvm
 from mlirfuse.runtime import cubin, load
@@ -132,9 +134,52 @@ def _chosen(kind: Kind, path: Path) -> tuple:
         program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
     }
     created = [v for v in program.outputs if v not in _in_place(kind) and v not in program.views]
-    if not isinstance(program.target, GpuTarget):
-        alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
+    alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
+    if isinstance(program.target, GpuTarget):
+        return _of_representative(kind, path, alignments)
     return program.target.parameters(program, kind.env(path.number), alignments)
+
+
+def _of_representative(kind: Kind, path: Path, alignments: dict[Value, Any]) -> tuple:
+    """Parameters for a GPU. Its cost models know each number of rows by itself, so that the choice is made for one
+    point of a range of sizes, of the same multiples, and what the kernels assume is checked for all others."""
+    program = kind.program
+    env = kind.env(path.number)
+    wide = all(n >= 16 for n in alignments.values())
+    alignments = {v: 16 if wide else v.dtype.bytes for v in alignments}
+    checked = program.aligned(alignments)
+    for ranges in (_representative, _odd, _largest):
+        named = {name: ranges(path, name) for name in sorted(sz.symbols_of(kind.sizes.values()))}
+        sizes = {name: sz.substitute(size, named) for name, size in kind.sizes.items()}
+        params = program.target.parameters(program, sizes, alignments)
+        with contextlib.suppress(ScheduleError):
+            for step, choice in zip(program.steps, params):
+                program.target.schedulers.check(step.analysis, choice, env, checked, program.target.properties)
+            return params
+    raise Failed("no schedule is possible for all sizes of a range")
+
+
+def _least(path: Path, name: str) -> int:
+    """The power of 4 below a size."""
+    number, least = path.number(sz.symbol(name)), 1
+    while number >= 4 * least:
+        least *= 4
+    return least
+
+
+def _representative(path: Path, name: str) -> int:
+    """A size in the middle of a range; of the multiples of 8, which vectors divide, another than of the rest."""
+    if path.number(sz.symbol(name)) % 8 == 0:
+        return max(2 * _least(path, name), 8)
+    return _odd(path, name)
+
+
+def _odd(path: Path, name: str) -> int:
+    return 2 * _least(path, name) + 1
+
+
+def _largest(path: Path, name: str) -> int:
+    return 4 * _least(path, name) - 1
 
 
 def _in_place(kind: Kind) -> set:

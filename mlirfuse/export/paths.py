@@ -159,6 +159,11 @@ class Number:
 
     __rand__ = __and__
 
+    def __or__(self, other: Any) -> Bits:
+        return Bits((self,)) | other
+
+    __ror__ = __or__
+
     def bit_length(self) -> int:
         """As that of int."""
         bits, magnitude = 0, abs(self)
@@ -168,6 +173,35 @@ class Number:
 
     def __repr__(self) -> str:
         return f"{self.size}"
+
+
+class Bits:
+    """Numbers that are or-ed, for the lowest bit that any of them has: ``bits & -bits``."""
+
+    def __init__(self, numbers: tuple, negative: bool = False):
+        self.numbers, self.negative = numbers, negative
+
+    def __or__(self, other: Any) -> Bits:
+        return Bits((*self.numbers, *(other.numbers if isinstance(other, Bits) else (other,))))
+
+    __ror__ = __or__
+
+    def __mul__(self, factor: int) -> Bits:
+        assert factor > 0 and factor & (factor - 1) == 0, "or-ed numbers are shifted alone"
+        return Bits(tuple(n * factor for n in self.numbers))
+
+    def __neg__(self) -> Bits:
+        return Bits(self.numbers, True)
+
+    def __bool__(self) -> bool:
+        return any(n != 0 for n in self.numbers)
+
+    def __and__(self, other: Bits) -> int:
+        assert other.negative and other.numbers == self.numbers, "or-ed numbers are asked for their lowest bit alone"
+        bit = 1
+        while bit < 1 << 62 and all(n % (2 * bit) == 0 for n in self.numbers):
+            bit *= 2
+        return bit if bit < 1 << 62 else 0
 
 
 class Ratio:
@@ -237,6 +271,7 @@ class Explored:
 
 
 _TRIES = 3  # at points of which the choice fails, before the side of a condition is given up
+_MOST_PATHS = 10_000  # to leaves
 _PATIENCE = 1500  # points that find nothing new, after which the search ends
 
 
@@ -254,11 +289,12 @@ def explore(
     numbers: dict[Any, int] = {}
     rng = random.Random(0)
     failures: dict[int, int] = {}
+    paths = 0
     error: Exception | None = None
 
     def visit(point: Point) -> bool:
         """Whether the point led to something new."""
-        nonlocal error
+        nonlocal error, paths
         if not allowed(point):
             return False
         node = found.at(point)
@@ -274,8 +310,11 @@ def explore(
         number = numbers.setdefault(leaf, len(found.leaves))
         if number == len(found.leaves):
             found.leaves.append(leaf)
+        paths += 1
         if len(found.leaves) > most:
             raise ValueError(f"more than {most} programs for these sizes: give some of them as numbers")
+        if paths > _MOST_PATHS:
+            raise ValueError("the choice of a program depends on these sizes in too many ways: give some as numbers")
         _insert(found.root, path.taken, number)
         return True
 
