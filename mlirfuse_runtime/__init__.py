@@ -1,8 +1,8 @@
 """Runs what ``mlirfuse.export`` has saved, with NumPy alone: neither MLIR nor LLVM is needed, nor a compiler::
 
-    import mlirfuse_runtime
-    norm = mlirfuse_runtime.load("norm.mlirfuse")
-    y = norm(x, w, 1e-5)
+import mlirfuse_runtime
+norm = mlirfuse_runtime.load("norm.mlirfuse")
+y = norm(x, w, 1e-5)
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ def described(value: Any, name: str) -> Array | None:
     if isinstance(value, np.ndarray):
         size = value.itemsize
         if any(s % size for s in value.strides):
-            raise ValueError(f"{name} has strides {value.strides}, no multiples of its items' {size} bytes: pass a copy")
+            raise ValueError(
+                f"{name} has strides {value.strides}, no multiples of its items' {size} bytes: pass a copy"
+            )
         strides = tuple(s // size for s in value.strides)
         address = value.__array_interface__["data"][0]
         dtype = value.dtype.name if value.dtype.isnative else f"byte-swapped {value.dtype.name}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse_runtime.arrays import Array, code_and_bits, described, of_dlpack
+from mlirfuse_runtime.arrays import Array, described, of_dlpack
 from mlirfuse_runtime.file import File
 from mlirfuse_runtime.native import native
 from mlirfuse_runtime.sizes import choice, function, place
@@ -46,9 +46,8 @@ class LoadedFunction(native.Function):
         if self._written and len(self._arrays) > 1:
             self._dispatch = self._once
         for k, given in enumerate(self._arguments):
-            if given["kind"] not in ("array", "float", "int", "bool") or "value" in given:
-                if isinstance(self._dispatch, native.Dispatcher):
-                    self._dispatch.set_static(k)
+            if "value" in given and isinstance(self._dispatch, native.Dispatcher):
+                self._dispatch.set_static(k)
         if self._parameters is not None and len(self._parameters) == len(self._arguments):
             self._set_plain(len(self._arguments), self._dispatch)
 
@@ -211,7 +210,7 @@ class Code:
         index = array.device.partition(":")[2]
         launch, functions, shapes_of, plan, keep = self._loaded(leaf, program, int(index or 0))
         extents, shapes = shapes_of(*named)
-        outputs = [("new", shape, None, tuple(dtype)) for shape, dtype in zip(shapes, program["dtypes"])]
+        outputs: list[tuple] = [("new", shape, None, tuple(dtype)) for shape, dtype in zip(shapes, program["dtypes"])]
         if any(n < 0 for n in extents):
             raise ValueError("the result of this call would have a negative extent")
         if 0 in extents or 0 in [sizes.get(name) for name in self._symbols]:
@@ -306,5 +305,3 @@ def _flatten(value: Any, leaves: list[Any]) -> None:
 
 def _is_number(value: Any) -> bool:
     return type(value).__module__ == "numpy" and not hasattr(type(value), "__setitem__") and hasattr(value, "item")
-
-

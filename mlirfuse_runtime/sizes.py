@@ -55,5 +55,5 @@ def choice(tree: Any, names: Sequence[str]) -> Callable[..., int]:
         pending += [(no, depth), (yes, depth + 1)]
     scope = {"max": max, "min": min}
     exec("\n".join(lines), scope)
-    found: Callable[..., int] = scope["choose"]  # type: ignore[assignment]
+    found: Callable[..., int] = scope["choose"]
     return found

@@ -12,21 +12,33 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mlirfuse.core.errors import CompileError
 from mlirfuse.core import gc_control
+from mlirfuse.core.errors import CompileError
 from mlirfuse.export import one_file
 from mlirfuse.export.c_source import Library
 from mlirfuse.export.code import TargetCode, compiled
 from mlirfuse.export.sources import Definition, Function, source_of
-from mlirfuse.frontend.nvfuser.inputs import flatten as flatten_inputs
 from mlirfuse.frontend.nvfuser.definition import FusionDefinition
+from mlirfuse.frontend.nvfuser.inputs import flatten as flatten_inputs
 from mlirfuse.schedule import targets as machines
 
 TARGETS = ("cpu:x86-64-v3", "cpu:x86-64-v4")
-_FLAGS = "-std=gnu11 -O2 -fPIC -shared -fvisibility=hidden -pthread -Wl,-z,defs -Wl,-z,noexecstack -s".split()
+_FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wl,-z,defs",
+    "-Wl,-z,noexecstack",
+    "-s",
+]
 
 
-def export(f: Any, *specs: Any, targets: Sequence[str] | str = TARGETS, max_programs: int = 64, **named: Any) -> Artifact:
+def export(
+    f: Any, *specs: Any, targets: Sequence[str] | str = TARGETS, max_programs: int = 64, **named: Any
+) -> Artifact:
     """``f`` compiled ahead of time, to be saved and called without this package.
 
     ``f``: a function over arrays as :func:`mlirfuse.jit` takes it, decorated or not, or a FusionDefinition. ``specs``:
@@ -145,5 +157,3 @@ def _replace(path: Path, content: bytes) -> None:
         file.write(content)
     os.chmod(file.name, 0o755 if path.suffix == ".so" else 0o644)
     os.replace(file.name, path)
-
-

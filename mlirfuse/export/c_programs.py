@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from mlirfuse.export.code import Leaf, TargetCode
 from mlirfuse.export.paths import Node
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.slots import BAD_INDEX
@@ -58,7 +57,10 @@ class Programs:
         return expression(size, self.at)
 
     def _target(self, number: int, target: TargetCode) -> list[str]:
-        lines, starts = [_included(f"code_{number}", f"{self.code}_{number}.bin", ".text.mlirfuse", "ax")], target.starts()
+        lines, starts = (
+            [_included(f"code_{number}", f"{self.code}_{number}.bin", ".text.mlirfuse", "ax")],
+            target.starts(),
+        )
         for k, leaf in enumerate(target.leaves):
             name = f"t{number}_{k}"
             if target.on_gpu:
@@ -214,6 +216,5 @@ def _included(symbol: str, file: str, section: str, flags: str) -> str:
     """Assembly that puts a file's bytes, and a 0, into the library, as ``symbol``."""
     place = f'.pushsection {section},\\"{flags}\\",@progbits\\n.balign 64\\n{symbol}:\\n.incbin \\"{file}\\"\\n'
     return (
-        f'__asm__("{place}.byte 0\\n.popsection");\n'
-        f'extern const char {symbol}[] __attribute__((visibility("hidden")));'
+        f'__asm__("{place}.byte 0\\n.popsection");\nextern const char {symbol}[] __attribute__((visibility("hidden")));'
     )

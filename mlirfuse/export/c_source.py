@@ -95,12 +95,8 @@ void {n}_set_threads(int32_t threads);
         general = max(
             self.targets[0].leaves, key=lambda leaf: len(sz.symbols_of(n for r in leaf.results for n in r.shape))
         )
-        given = [
-            f"{self.names[k]}: {spec if k in self.arrays else type(spec).__name__}" for k, spec in self._given()
-        ]
-        made = [
-            f"{n}: {r.dtype}[{', '.join(map(str, r.shape))}]" for n, r in zip(self.result_names, general.results)
-        ]
+        given = [f"{self.names[k]}: {spec if k in self.arrays else type(spec).__name__}" for k, spec in self._given()]
+        made = [f"{n}: {r.dtype}[{', '.join(map(str, r.shape))}]" for n, r in zip(self.result_names, general.results)]
         written = f"; {', '.join(self.names[k] for k in self.written)} written" if self.written else ""
         return f"{self.name}({', '.join(given)}) -> {', '.join(made) or 'nothing'}{written}"
 
@@ -202,7 +198,7 @@ void {n}_set_threads(int32_t threads);
             ]
         return [
             *lines,
-            f'  if (target < 0) return failed(MLIRFUSE_DEVICE, "{self.name} has no code for this processor or device");',
+            f'  if (target < 0) return failed(MLIRFUSE_DEVICE, "{self.name} has no code for this device");',
             "  const program *programs = NULL;",
             "  const int leaf = choose(target, s, &programs);",
             f'  if (leaf < 0) return failed(MLIRFUSE_SIZES, "{self.name} has no code for these sizes");',
@@ -221,7 +217,9 @@ void {n}_set_threads(int32_t threads);
             _checked(f"read_sizes({arguments}, s, &device)", "int status"),
         ]
         for k, (name, result) in enumerate(zip(self.result_names, self.results)):
-            lines.append(f"  static const expected expected_{name} = {expected(name, result.dtype, len(result.shape))};")
+            lines.append(
+                f"  static const expected expected_{name} = {expected(name, result.dtype, len(result.shape))};"
+            )
             lines.append(f"  s[{self.at[result_alignment(k)]}] = 64;")
         return lines
 
@@ -286,9 +284,9 @@ void {n}_set_threads(int32_t threads);
         """Checks that what is written shares no memory with anything else."""
         lines, written = [], [*self.result_names, *(self.names[k] for k in self.written)]
         for k, name in enumerate(written):
-            for other in (*self.result_names, *(self.names[k] for k in self.arrays)):
-                if other not in written[: k + 1]:
-                    lines.append(_checked(f'check_apart({name}, "{name}", {other}, "{other}")'))
+            others = [*self.result_names, *(self.names[k] for k in self.arrays)]
+            others = [other for other in others if other not in written[: k + 1]]
+            lines += [_checked(f'check_apart({name}, "{name}", {other}, "{other}")') for other in others]
         return lines
 
     def _bits(self) -> list[str]:

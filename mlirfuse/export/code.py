@@ -12,7 +12,7 @@ from typing import Any
 
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.export import image
-from mlirfuse.export.paths import Explored, Failed, Path, Point, explore
+from mlirfuse.export.paths import Explored, Path, Point, explore
 from mlirfuse.export.sources import Definition, Function, Kind, kind_at
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
@@ -20,6 +20,7 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import llvm
+from mlirfuse.lowering.module import GpuKernel, KernelModule
 from mlirfuse.runtime import cubin, load
 from mlirfuse.schedule.targets import GpuTarget
 
@@ -104,7 +105,9 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
     """The programs of ``source`` for its target, at most so many. Raises the errors of tracing and of compiling, and
     ValueError for more programs."""
     extents, strides = names_of(source.leaves)
-    aligned = {alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)}
+    aligned = {
+        alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)
+    }
     aligned |= {result_alignment(k): 1 for k in range(16)}
     kinds: dict[tuple, list[Kind]] = {}
     every: list[Kind] = []
@@ -143,48 +146,52 @@ def _chosen(kind: Kind, path: Path) -> tuple:
 def _of_representative(kind: Kind, path: Path, alignments: dict[Value, Any]) -> tuple:
     """Parameters for a GPU. Its cost models know each number of rows by itself, so that the choice is made for one
     point of a range of sizes, of the same multiples, and what the kernels assume is checked for all others."""
-    program = kind.program
+    program, target = kind.program, kind.program.target
+    assert isinstance(target, GpuTarget)
     env = kind.env(path.number)
     wide = all(n >= 16 for n in alignments.values())
     alignments = {v: 16 if wide else v.dtype.bytes for v in alignments}
     checked = program.aligned(alignments)
-    for ranges in (_representative, _odd, _largest):
-        named = {name: ranges(path, name) for name in sorted(sz.symbols_of(kind.sizes.values()))}
+    names = sorted(sz.symbols_of(kind.sizes.values()))
+    apart = 4 if len(names) == 1 else 16  # more sizes make more ranges
+    for one in (_Range.representative, _Range.odd, _Range.largest):
+        named = {name: one(_Range(path, name, apart)) for name in names}
         sizes = {name: sz.substitute(size, named) for name, size in kind.sizes.items()}
-        params = program.target.parameters(program, sizes, alignments)
+        params = target.parameters(program, sizes, alignments)
         with contextlib.suppress(ScheduleError):
             for step, choice in zip(program.steps, params):
-                program.target.schedulers.check(step.analysis, choice, env, checked, program.target.properties)
+                target.schedulers.check(step.analysis, choice, env, checked, target.properties)
             return params
-    raise Failed("no schedule is possible for all sizes of a range")
+    shown = ", ".join(f"{name} about {path.point[name]}" for name in names)
+    raise UnsupportedError(
+        f"no kernel for {target.properties.chip} serves all sizes of a range ({shown}): give the lengths of rows that "
+        "are reduced as numbers"
+    )
 
 
-def _least(path: Path, name: str) -> int:
-    """The power of 4 below a size."""
-    number, least = path.number(sz.symbol(name)), 1
-    while number >= 4 * least:
-        least *= 4
-    return least
-
-
-def _representative(path: Path, name: str) -> int:
-    """A size in the middle of a range; of the multiples of 8, which vectors divide, another than of the rest."""
-    if path.number(sz.symbol(name)) % 8 == 0:
-        return max(2 * _least(path, name), 8)
-    return _odd(path, name)
-
-
-def _odd(path: Path, name: str) -> int:
-    return 2 * _least(path, name) + 1
-
-
-def _largest(path: Path, name: str) -> int:
-    return 4 * _least(path, name) - 1
-
-
-def _in_place(kind: Kind) -> set:
+def _in_place(kind: Kind) -> set[Value]:
+    """What is written over an argument, and arguments that are returned."""
     graph = kind.program.graph
     return {graph.returns[k] for k in graph.aliases} | set(graph.args)
+
+
+class _Range:
+    """The powers of ``step`` that a size is between, which is a condition of the path."""
+
+    def __init__(self, path: Path, name: str, step: int):
+        self.number, self.least, self.step = path.number(sz.symbol(name)), 1, step
+        while self.number >= self.step * self.least:
+            self.least *= self.step
+
+    def representative(self) -> int:
+        """A size in the middle; of the multiples of 8, which vectors divide, another than of the rest."""
+        return max(self.least * self.step // 2, 8) if self.number % 8 == 0 else self.odd()
+
+    def odd(self) -> int:
+        return self.least * self.step // 2 + 1
+
+    def largest(self) -> int:
+        return self.least * self.step - 1
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,9 @@ class Space:
         largest = 12 if rng.random() < 0.7 else 31
         point = {name: round(2 ** rng.uniform(0, largest)) for name in self.extents}
         point |= {name: round(2 ** rng.uniform(1, 20)) for name in self.strides}
-        return point | {name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()}
+        return point | {
+            name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()
+        }
 
 
 def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
@@ -237,16 +246,6 @@ def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
     )
     extents = {n for op in program.graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}
     graph = program.graph
-    gpu = {}
-    if module.on_gpu:
-        chip = target.properties.chip
-        text = load.code_of(module, chip)
-        gpu = {
-            "ptx": text,
-            "cubin": cubin.of(text, chip) or b"",
-            "kernels": tuple(kernel.name for kernel in module.kernels),
-            "large_clusters": tuple(kernel.name for kernel in module.kernels if kernel.cluster > 8),
-        }
     return Leaf(
         tuple(kind.leaf_of_arg[k] for k in program.pointer_args),
         tuple(results),
@@ -259,8 +258,17 @@ def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
         code.functions["launch"],
         code.functions,
         kind.constants,
-        **gpu,
+        *(_of_gpu(target, module) if isinstance(target, GpuTarget) else ()),
     )
+
+
+def _of_gpu(target: GpuTarget, module: KernelModule) -> tuple[str, bytes, tuple[str, ...], tuple[str, ...]]:
+    """PTX, machine code where it can be made, the kernels' names, and those with clusters of more than 8 blocks."""
+    text = load.code_of(module, target.properties.chip)
+    kernels = [kernel for kernel in module.kernels if isinstance(kernel, GpuKernel)]
+    large = tuple(kernel.name for kernel in kernels if kernel.cluster > 8)
+    names = tuple(kernel.name for kernel in kernels)
+    return text, cubin.of(text, target.properties.chip) or b"", names, large
 
 
 def _level(target: Any) -> str:

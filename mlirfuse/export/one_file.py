@@ -55,7 +55,13 @@ def content(
 def _argument(name: str, spec: Any, constant: Any) -> dict[str, Any]:
     if isinstance(spec, ShapeDtype):
         dtype = np.dtype(spec.dtype.numpy).name
-        given = {"kind": "array", "dtype": dtype, "shape": spec.shape, "strides": spec.strides, "text": f"{name}: {spec}"}
+        given = {
+            "kind": "array",
+            "dtype": dtype,
+            "shape": spec.shape,
+            "strides": spec.strides,
+            "text": f"{name}: {spec}",
+        }
         return {"name": name, **given}
     if type(spec) in (bool, int, float):
         kind = type(spec).__name__

@@ -32,6 +32,10 @@ class Condition(NamedTuple):
     def __str__(self) -> str:
         return f"({self.left}) {self.op} ({self.right})"
 
+    def at(self, point: Point) -> bool:
+        """Whether it holds there."""
+        return bool(COMPARE[self.op](*(sz.known(size, point) for size in (self.left, self.right))))
+
 
 class Path:
     """The conditions that were met on the way to a choice at ``point``, each with whether it holds there. ``node``:
@@ -49,8 +53,7 @@ class Path:
             return COMPARE[op](difference, 0)
         condition = Condition(left, op, right)
         if condition not in self._known:
-            values = (sz.substitute(size, self.point) for size in (left, right))
-            self._known[condition] = COMPARE[op](*values)
+            self._known[condition] = condition.at(self.point)
             self.taken.append((condition, self._known[condition]))
             if self.node is not None:
                 self.node = self.node.side(self._known[condition]) if self.node.condition else None
@@ -110,38 +113,87 @@ class Number:
             return NotImplemented
         return self.path.holds(self.size, op, _size(other))
 
-    def __lt__(self, other): return self._compare("<", other)  # noqa: E704
-    def __le__(self, other): return self._compare("<=", other)  # noqa: E704
-    def __gt__(self, other): return self._compare(">", other)  # noqa: E704
-    def __ge__(self, other): return self._compare(">=", other)  # noqa: E704
-    def __eq__(self, other): return self._compare("==", other)  # noqa: E704
-    def __ne__(self, other): return self._compare("!=", other)  # noqa: E704
-    def __bool__(self): return self.path.holds(self.size, "!=", 0)  # noqa: E704
-    def __hash__(self): return hash(int(self))  # noqa: E704
-    def __int__(self): return self.__index__()  # noqa: E704
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+    def __eq__(self, other):
+        return self._compare("==", other)
+
+    def __ne__(self, other):
+        return self._compare("!=", other)
+
+    def __bool__(self):
+        return self.path.holds(self.size, "!=", 0)
+
+    def __hash__(self):
+        return hash(int(self))
+
+    def __int__(self):
+        return self.__index__()
 
     def __index__(self) -> int:
         return self.path.value(self.size)
 
-    def __add__(self, other): return self._of(self.size + _size(other))  # noqa: E704
+    def __add__(self, other):
+        return self._of(self.size + _size(other))
+
     __radd__ = __add__
-    def __sub__(self, other): return self._of(self.size - _size(other))  # noqa: E301, E704
-    def __rsub__(self, other): return self._of(_size(other) - self.size)  # noqa: E704
-    def __mul__(self, other):  # noqa: E301
+
+    def __sub__(self, other):
+        return self._of(self.size - _size(other))
+
+    def __rsub__(self, other):
+        return self._of(_size(other) - self.size)
+
+    def __mul__(self, other):
         return float(int(self)) * other if isinstance(other, float) else self._of(sz.mul(self.size, _size(other)))
+
     __rmul__ = __mul__
-    def __floordiv__(self, other): return self._of(sz.floordiv(self.size, self._divisor(other)))  # noqa: E301, E704
-    def __rfloordiv__(self, other): return self._of(sz.floordiv(_size(other), self._divisor(self)))  # noqa: E704
-    def __mod__(self, other): return self._of(sz.mod(self.size, self._divisor(other)))  # noqa: E704
-    def __rmod__(self, other): return self._of(sz.mod(_size(other), self._divisor(self)))  # noqa: E704
-    def __truediv__(self, other): return Ratio(self, other)  # noqa: E704
-    def __rtruediv__(self, other): return Ratio(other, self)  # noqa: E704
-    def __neg__(self): return self._of(-self.size)  # noqa: E704
-    def __pos__(self): return self  # noqa: E704
-    def __abs__(self): return self if self >= 0 else -self  # noqa: E704
-    def __lshift__(self, n): return self * (1 << int(n))  # noqa: E704
-    def __rshift__(self, n): return self // (1 << int(n))  # noqa: E704
-    def __rlshift__(self, n): return int(n) << int(self)  # noqa: E704
+
+    def __floordiv__(self, other):
+        return self._of(sz.floordiv(self.size, self._divisor(other)))
+
+    def __rfloordiv__(self, other):
+        return self._of(sz.floordiv(_size(other), self._divisor(self)))
+
+    def __mod__(self, other):
+        return self._of(sz.mod(self.size, self._divisor(other)))
+
+    def __rmod__(self, other):
+        return self._of(sz.mod(_size(other), self._divisor(self)))
+
+    def __truediv__(self, other):
+        return Ratio(self, other)
+
+    def __rtruediv__(self, other):
+        return Ratio(other, self)
+
+    def __neg__(self):
+        return self._of(-self.size)
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self if self >= 0 else -self
+
+    def __lshift__(self, n):
+        return self * (1 << int(n))
+
+    def __rshift__(self, n):
+        return self // (1 << int(n))
+
+    def __rlshift__(self, n):
+        return int(n) << int(self)
 
     def _divisor(self, other: Any) -> Size:
         size = _size(other)
@@ -220,10 +272,17 @@ class Ratio:
         assert self.below > 0, "sizes are divided by sizes"
         return self.above, other * self.below
 
-    def __lt__(self, other): return self._against(other)[0] < self._against(other)[1]  # noqa: E704
-    def __le__(self, other): return self._against(other)[0] <= self._against(other)[1]  # noqa: E704
-    def __gt__(self, other): return self._against(other)[0] > self._against(other)[1]  # noqa: E704
-    def __ge__(self, other): return self._against(other)[0] >= self._against(other)[1]  # noqa: E704
+    def __lt__(self, other):
+        return self._against(other)[0] < self._against(other)[1]
+
+    def __le__(self, other):
+        return self._against(other)[0] <= self._against(other)[1]
+
+    def __gt__(self, other):
+        return self._against(other)[0] > self._against(other)[1]
+
+    def __ge__(self, other):
+        return self._against(other)[0] >= self._against(other)[1]
 
 
 def _size(value: Any) -> Size:
@@ -265,8 +324,7 @@ class Explored:
         """Where a point ends: a leaf, or what was not explored."""
         node = self.root
         while node.condition is not None:
-            left, right = (sz.evaluated(size, point) for size in node.condition[::2])
-            node = node.side(COMPARE[node.condition.op](left, right))
+            node = node.side(node.condition.at(point))
         return node
 
 
@@ -290,7 +348,7 @@ def explore(
     rng = random.Random(0)
     failures: dict[int, int] = {}
     paths = 0
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def visit(point: Point) -> bool:
         """Whether the point led to something new."""
@@ -351,8 +409,7 @@ def _neighbours(root: Node, point: Point, names: Sequence[str]) -> Iterator[Poin
     it and far ones."""
     node, path = root, []
     while node.condition is not None:
-        left, right = (sz.evaluated(size, point) for size in node.condition[::2])
-        holds = COMPARE[node.condition.op](left, right)
+        holds = node.condition.at(point)
         if node.side(not holds).condition is None and node.side(not holds).leaf is None:
             path.append((node.condition, holds))
         node = node.side(holds)
@@ -366,9 +423,7 @@ def _neighbours(root: Node, point: Point, names: Sequence[str]) -> Iterator[Poin
 
 def _between(condition: Condition, holds: bool, point: Point, name: str, far: int) -> Iterator[Point]:
     def turned(value: int) -> bool:
-        there = point | {name: value}
-        left, right = (sz.evaluated(size, there) for size in condition[::2])
-        return COMPARE[condition.op](left, right) != holds
+        return condition.at(point | {name: value}) != holds
 
     try:
         if far == point[name] or not turned(far):

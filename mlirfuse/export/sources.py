@@ -16,7 +16,6 @@ from mlirfuse.frontend.numpy.jit import Entry, Jitted
 from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization
 from mlirfuse.frontend.nvfuser.definition import FusionDefinition
 from mlirfuse.frontend.nvfuser.engine import BoundCall, DefinitionSource
-from mlirfuse.frontend.nvfuser.values import Scalar
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, walk
 from mlirfuse.ir.sizes import Size
@@ -75,7 +74,7 @@ class Function:
             names = ", ".join(sorted({_path_of(c) for c in traced.captured}))
             raise UnsupportedError(f"{self.name} reads arrays from around it ({names}): make them arguments")
         refused = {
-            "asks for complex numbers": not type(found) is TracedSpecialization,
+            "computes with complex numbers": type(found) is not TracedSpecialization,
             "indexes by the value of a number: make it an array, or a constant": bool(
                 found.assumes.index_ranges or found.assumes.scalar_ranges
             ),
@@ -94,8 +93,10 @@ class Function:
         if self.out_tree not in (None, traced.out_tree):
             raise UnsupportedError(f"{self.name} cannot be exported: what it returns depends on sizes")
         self.out_tree = traced.out_tree
-        self.scalars = [o.scalar and ("generic" if o.scalar is np.generic else "python") for o in traced.outs]
-        constants = {leaf: value for leaf, value in found.assumes.constants if not isinstance(self.leaves[leaf], ShapeDtype)}
+        self.scalars = [_number(out.scalar) for out in traced.outs]
+        constants = {
+            leaf: value for leaf, value in found.assumes.constants if not isinstance(self.leaves[leaf], ShapeDtype)
+        }
         return _kind(found, call, self.leaves, self.target, point, outs, constants)
 
 
@@ -194,7 +195,9 @@ class Definition:
         return Kind(program, found.leaf_of_arg, known, conditions, outs, {})
 
 
-def source_of(f: Any, specs: Sequence[Any], keywords: dict[str, Any], target: Target, name: str) -> Function | Definition:
+def source_of(
+    f: Any, specs: Sequence[Any], keywords: dict[str, Any], target: Target, name: str
+) -> Function | Definition:
     """What is exported, for one target. Raises TypeError for what is no function."""
     if isinstance(f, FusionDefinition):
         if keywords:
@@ -209,6 +212,10 @@ def source_of(f: Any, specs: Sequence[Any], keywords: dict[str, Any], target: Ta
 
 def _stand_ins(leaves: Sequence[Any], point: Point) -> list[Any]:
     return [leaf.stand_in(point) if isinstance(leaf, ShapeDtype) else leaf for leaf in leaves]
+
+
+def _number(scalar: type | None) -> str | None:
+    return None if scalar is None else "generic" if scalar is np.generic else "python"
 
 
 def _path_of(captured: Any) -> str:

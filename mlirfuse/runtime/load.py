@@ -102,7 +102,9 @@ def begun(
 
     def finish() -> Loaded:
         try:
-            host = _load_on_gpu(target, new, slots, created, code) if module.on_gpu else _load_on_cpu(target, new, created)
+            host = (
+                _load_on_gpu(target, new, slots, created, code) if module.on_gpu else _load_on_cpu(target, new, created)
+            )
         except BaseException:
             for name in created:
                 known.pop(keys[name], None)

@@ -29,7 +29,8 @@ COMPILERS = shutil.which("cc"), shutil.which("c++")
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="exported code is x86's"),
     pytest.mark.skipif(
-        platform.machine() == "x86_64" and not llvm.processor_of_level(LEVEL).features <= llvm.host_processor().features,
+        platform.machine() == "x86_64"
+        and not llvm.processor_of_level(LEVEL).features <= llvm.host_processor().features,
         reason="this processor has no AVX2",
     ),
 ]
