@@ -149,7 +149,8 @@ int main(void) {
 def run(python: str, folder: str, *parts: str) -> str:
     """What a program prints, in a process of its own."""
     program = "".join([COMMON.replace("{rows}", str(SHAPE[0])), *parts])
-    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": f"{folder}/pycache"}
+    settings.pop("PYTHONDONTWRITEBYTECODE", None)  # as what is installed is compiled
     done = subprocess.run([python, "-c", program, folder], capture_output=True, text=True, env=settings)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])

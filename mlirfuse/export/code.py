@@ -24,7 +24,7 @@ from mlirfuse.lowering.module import GpuKernel, KernelModule
 from mlirfuse.runtime import cubin, load
 from mlirfuse.schedule.targets import GpuTarget
 
-_MOST_ELEMENTS = 1 << 40  # of an array, in the search for sizes that matter
+_MOST_ELEMENTS, _MOST_EXTENT = 1 << 36, 1 << 32  # of an array, in the search for sizes that matter
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ class Space:
     def has(self, point: Point) -> bool:
         """Whether arrays of these sizes are not absurdly large."""
         shapes = (spec.sizes for spec in self.leaves if isinstance(spec, ShapeDtype))
-        return all(sz.substitute(sz.product(shape), point) <= _MOST_ELEMENTS for shape in shapes)
+        return all(point[name] <= _MOST_EXTENT for name in self.extents) and all(
+            sz.substitute(sz.product(shape), point) <= _MOST_ELEMENTS for shape in shapes
+        )
 
     def draw(self, rng: random.Random) -> Point:
         """A random point."""

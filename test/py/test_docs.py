@@ -92,12 +92,15 @@ def test_the_page_of_the_seeds_names_what_is_there():
     assert not missing and len(spans) > 200
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/levels.md", "docs/torch-tutorial.md"])
-def test_code_runs(page, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/tutorial.md", "docs/levels.md", "docs/torch-tutorial.md", "docs/export.md"]
+)
+def test_code_runs(page, capsys, monkeypatch, tmp_path):
     """A page's blocks run one after the other."""
     if "torch" in page:
         pytest.importorskip("torch")
     page = ROOT / page
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x, r = rng.standard_normal((2, 4, 8, 64), np.float32)
     w, b1, b2 = rng.standard_normal((3, 64), np.float32)
