@@ -112,7 +112,7 @@ def test_an_index_is_reported_by_the_next_call(tmp_path, monkeypatch):
         return x[i] * 2
 
     monkeypatch.setattr(mlirfuse.config, "check_indices", True)
-    artifact = mlirfuse.export(take, ShapeDtype(("n",)), ShapeDtype(("m",), "int64"), targets=chip())
+    artifact = mlirfuse.export(take, ShapeDtype((10,)), ShapeDtype(("m",), "int64"), targets=chip())
     artifact.save(tmp_path / "take.so")
     library = ctypes.CDLL(str(tmp_path / "take.so"))
     library.take_error.restype = ctypes.c_char_p
