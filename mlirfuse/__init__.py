@@ -26,11 +26,12 @@ from mlirfuse.core.version import __version__ as __version__
 from mlirfuse.runtime import counters
 
 if TYPE_CHECKING:
-    from mlirfuse import numpy, nvfuser
+    from mlirfuse import export, numpy, nvfuser
     from mlirfuse.api import jit, synchronize
     from mlirfuse.frontend.nvfuser.definition import FusionDefinition
     from mlirfuse.frontend.nvfuser.promotion import DataType
     from mlirfuse.runtime.autotune import autotune
+    from mlirfuse_runtime import load
 
 __all__ = [
     "CompileError",
@@ -45,7 +46,9 @@ __all__ = [
     "autotune",
     "config",
     "counters",
+    "export",
     "jit",
+    "load",
     "numpy",
     "nvfuser",
     "synchronize",
@@ -55,7 +58,9 @@ _LATE = {
     "DataType": "mlirfuse.frontend.nvfuser.promotion",
     "FusionDefinition": "mlirfuse.frontend.nvfuser.definition",
     "autotune": "mlirfuse.runtime.autotune",
+    "export": "mlirfuse.export",
     "jit": "mlirfuse.api",
+    "load": "mlirfuse_runtime",
     "numpy": "mlirfuse.numpy",
     "nvfuser": "mlirfuse.nvfuser",
     "synchronize": "mlirfuse.api",

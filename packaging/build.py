@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 import mlir_wheel
+import runtime_wheel
 import wheel_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +68,7 @@ def compiler(python: str, folder: Path) -> Path:
 
 
 def build(python: str, tag: str, texts: list[Path]) -> list[Path]:
-    """The two wheels for an interpreter."""
+    """The three wheels for an interpreter."""
     raw = WORK / tag
     shutil.rmtree(raw, ignore_errors=True)
     run(python, "-m", "venv", raw / "env")  # Debian's interpreters have no pip of their own
@@ -90,20 +91,25 @@ def build(python: str, tag: str, texts: list[Path]) -> list[Path]:
         stale.unlink()
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "-w", DIST, ours)
     (repaired,) = DIST.glob(f"mlirfuse-*-{tag}-*.whl")
-    return [repaired, mlir_wheel.repack(bindings, DIST, texts)]
+    return [repaired, mlir_wheel.repack(bindings, DIST, texts), runtime_wheel.repack(repaired, DIST)]
 
 
 def test(python: str, wheels: list[Path]) -> str:
-    """Installs the wheels into an environment of its own and runs smoke.py there, without a compiler on the PATH. What
-    is installed, in MB."""
+    """Installs the wheels into environments of their own, that of the runtime into another than the rest, and runs
+    smoke.py and smoke_runtime.py there, without a compiler on the PATH. What is installed, in MB."""
+    *compiler_wheels, runtime = wheels
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         run(python, "-m", "venv", home / "env")
         inside = home / "env" / "bin" / "python"
-        run(inside, "-m", "pip", "install", "--only-binary", ":all:", *wheels)
+        run(inside, "-m", "pip", "install", "--only-binary", ":all:", *compiler_wheels)
         settings = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "MLIRFUSE"))}
         settings |= {"PATH": str(home / "env" / "bin"), "MLIRFUSE_CACHE_DIR": str(home / "cache"), "CC": "", "CXX": ""}
-        run(inside, ROOT / "packaging" / "smoke.py", env=settings, cwd=home)
+        run(inside, ROOT / "packaging" / "smoke.py", home / "norm.mlirfuse", env=settings, cwd=home)
+        run(python, "-m", "venv", home / "runtime")
+        alone = home / "runtime" / "bin" / "python"
+        run(alone, "-m", "pip", "install", "--only-binary", ":all:", runtime)
+        run(alone, ROOT / "packaging" / "smoke_runtime.py", home / "norm.mlirfuse", env=settings, cwd=home)
         packages = next((home / "env" / "lib").glob("python*/site-packages"))
         sizes = {p.name: _mb(p) for p in packages.iterdir() if not p.name.startswith(("pip", "setuptools", "_"))}
         large = ", ".join(f"{name} {mb}" for name, mb in sorted(sizes.items(), key=lambda s: -s[1]) if mb >= 1)

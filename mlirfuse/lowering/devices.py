@@ -13,10 +13,18 @@ from mlirfuse.lowering import llvm
 
 
 def host() -> HostProperties:
-    """The properties of this host's processor."""
-    return HostProperties(
-        llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
-    )
+    """This host's processor."""
+    features = llvm.host_processor().features
+    return HostProperties(features, _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20))
+
+
+def processor(level: str) -> HostProperties:
+    """A typical machine with the instruction set of a level of x86-64, for code that runs on others than this one.
+    Raises :class:`UnsupportedError` for a level that there is none of."""
+    found = llvm.processor_of_level(level)
+    if found is None or "avx2" not in found.features:
+        raise UnsupportedError(f"no target 'cpu:{level}': there are 'cpu:x86-64-v3' and 'cpu:x86-64-v4'")
+    return HostProperties(found.features, 8, 1 << 20, 32 << 20)
 
 
 def device(index: int) -> DeviceProperties:
@@ -35,16 +43,19 @@ def device(index: int) -> DeviceProperties:
 
 
 def named(name: str) -> HostProperties | DeviceProperties:
-    """The properties for a target's name: "cpu", "cuda" (this host's first GPU) or e.g. "cuda:sm_90". Raises
-    :class:`UnsupportedError` for other names."""
+    """The machine of a target's name: "cpu", "cpu:x86-64-v3", "cuda" (this host's first GPU) or "cuda:sm_90". Raises
+    :class:`UnsupportedError` for any other."""
     if name == "cpu":
         return host()
+    if name.startswith("cpu:"):
+        return processor(name.removeprefix("cpu:"))
     if name == "cuda":
         return device(0)
     if name.startswith("cuda:sm_"):
         return DeviceProperties.of_architecture(name.removeprefix("cuda:"))
     raise UnsupportedError(
-        f"no target '{name}': the targets are 'cpu', 'cuda', and 'cuda:sm_90' or any architecture from sm_70 on"
+        f"no target '{name}': there are 'cpu', 'cpu:x86-64-v3' or -v4, 'cuda' and 'cuda:sm_90' with any architecture "
+        "from sm_70 on"
     )
 
 

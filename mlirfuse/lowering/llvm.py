@@ -6,7 +6,7 @@ import atexit
 import ctypes
 import functools
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
@@ -38,36 +38,55 @@ def _target():
     return llvm.Target.from_default_triple()
 
 
+class Processor(NamedTuple):
+    """A processor that code is generated for: LLVM's name of it, its features as LLVM names them, and LLVM's text of
+    features to use or to leave."""
+
+    name: str
+    features: frozenset[str]
+    flags: str
+
+
 @functools.cache
-def _processor() -> tuple[str, dict[str, bool], str]:
-    """This machine's processor: its name, its features, and the features as LLVM's option string."""
+def host_processor() -> Processor:
+    """This machine's processor."""
     features = uninterrupted(llvm.get_host_cpu_features)
     # LLVM avoids 512-bit registers on many processors by default; our vectors are chosen for them.
     taken = [features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else [])
     name = uninterrupted(llvm.get_host_cpu_name)
     # AMD's hardware prefetcher ignores gathers: sequential ones take five times as long as loads.
     taken += ["+prefer-no-gather"] if name.startswith("znver") else []
-    return name, dict(features), ",".join(taken)
+    return Processor(name, frozenset(name for name, there in features.items() if there), ",".join(taken))
 
 
-def target_machine():
-    """A target machine for this machine's processor. A JIT engine takes ownership: make one for each.
-
-    Code and constants are contiguous (see HostCode), so that constants are addressed relative to the code: the JIT's
-    default code model loads the address of each in an extra instruction."""
-    name, _, features = _processor()
-    return _target().create_target_machine(cpu=name, features=features, opt=2, reloc="pic", codemodel="small")
+_V2 = "cx16 popcnt sahf sse sse2 sse3 ssse3 sse4.1 sse4.2"
+_V3 = f"{_V2} avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+_LEVELS = {"x86-64": "sse sse2", "x86-64-v3": _V3, "x86-64-v4": f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"}
 
 
-def host_features() -> frozenset[str]:
-    """The features of this machine's processor, by LLVM's names."""
-    return frozenset(name for name, there in _processor()[1].items() if there)
+def processor_of_level(level: str) -> Processor | None:
+    """Any processor with the instruction set "x86-64", "x86-64-v3" or "x86-64-v4" of the x86-64 psABI; None for another
+    name."""
+    if level not in _LEVELS:
+        return None
+    features = frozenset(_LEVELS[level].split())
+    return Processor(level, features, "-prefer-256-bit" if "avx512f" in features else "")
 
 
-def processor() -> tuple:
-    """The properties that determine native code: the processor's name and features, and LLVM's version."""
-    name, _, features = _processor()
-    return name, features, llvm.llvm_version_info
+def target_machine(processor: Processor | None = None):
+    """Code generation for ``processor``, or this machine's. A JIT engine takes the one it is given: make one for each.
+
+    Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code
+    model loads the address of each of them in an instruction of its own.
+    """
+    name, _, flags = processor or host_processor()
+    return _target().create_target_machine(cpu=name, features=flags, opt=2, reloc="pic", codemodel="small")
+
+
+def code_key(processor: Processor | None) -> tuple:
+    """What decides the native code of a text: the processor's name, its features, LLVM's version."""
+    name, _, flags = processor or host_processor()
+    return name, flags, llvm.llvm_version_info
 
 
 def to_llvm_dialect(text: str):
@@ -142,21 +161,21 @@ def optimize_loops(module, machine) -> None:
     _run(builder.getModulePassManager(), builder, module)
 
 
-def compile_object(text: str, plain_loops: bool = False) -> bytes:
-    """The native object code of the MLIR module ``text``. ``plain_loops``: its loops are not vectorized or unrolled
-    yet. Raises :class:`CompileError`."""
-    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops))
-    if missing := called_outside(code):  # loading it would abort the process
+def compile_object(text: str, plain_loops: bool = False, processor: Processor | None = None) -> bytes:
+    """An object file (ELF) of the MLIR module ``text`` for ``processor``, or this machine's. ``plain_loops``: nothing
+    in it is vectorized or unrolled yet. Raises :class:`CompileError`."""
+    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops, processor))
+    if missing := called_outside(code):  # to load it would end the process
+        name = (processor or host_processor()).name
         raise CompileError(
-            f"this processor ({_processor()[0]}) needs runtime functions that are not available: "
-            f"{', '.join(missing)}; use float32 instead of float16"
+            f"this processor ({name}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
         )
     return code
 
 
-def _object_of(ir: str, plain_loops: bool) -> bytes:
-    # In a new context, since a context keeps all constants and types that it has seen.
-    module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine()
+def _object_of(ir: str, plain_loops: bool, processor: Processor | None) -> bytes:
+    # In a context of its own: one keeps all constants and types that it has seen.
+    module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine(processor)
     (optimize_loops if plain_loops else optimize)(module, machine)
     return machine.emit_object(module)
 

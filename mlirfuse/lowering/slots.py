@@ -45,7 +45,7 @@ class Slots:
         return self.ints.setdefault(("size", size), len(self.ints))
 
     def inverse(self, size: Size) -> int:
-        """The slot of the multiplicative inverse of a size, see :func:`inverse_of`."""
+        """The slot of the multiplicative inverse of a size, see :func:`mlirfuse_runtime.sizes.inverse_of`."""
         return self.ints.setdefault(("inverse", size), len(self.ints))
 
     def scalar(self, value: Value) -> int:
@@ -185,14 +185,6 @@ class GpuArguments:
 
     def scalar(self, value: Value) -> Val:
         return decode_scalar(self.e, self._parameter("scalar", self.slots.scalar(value), "i64"), value.dtype)
-
-
-def inverse_of(size: int) -> int:
-    """``factor | shift << 32``, such that ``n * factor >> shift`` is ``n // size`` for 0 <= n < 2**31 (Granlund and
-    Montgomery, Division by invariant integers using multiplication, 1994)."""
-    size = max(size, 1)  # an empty tensor has no indices to divide
-    shift = 31 + (size - 1).bit_length()
-    return (1 << shift) // size + 1 | shift << 32
 
 
 def decode_scalar(e: Emitter, name: str, dtype: dt.DType) -> Val:

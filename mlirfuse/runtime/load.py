@@ -53,15 +53,24 @@ def code_of(module: KernelModule, chip: str) -> str:
     return module.ptx if isinstance(module, AssembledModule) else ptx_of(module.tiled(), chip)
 
 
-def host_code(text: str, plain_loops: bool = False) -> llvm.HostCode:
-    """Load the functions of the MLIR module ``text``. ``plain_loops``: as for :func:`llvm.compile_object`. Raises
-    :class:`CompileError`."""
-    key = cache.key("object", text, *llvm.processor(), *(["plain loops"] if plain_loops else []))
+def object_of(text: str, plain_loops: bool = False, processor: llvm.Processor | None = None) -> bytes:
+    """The object file of the MLIR module ``text``; arguments and errors are those of :func:`llvm.compile_object`."""
+    key = cache.key("object", text, *llvm.code_key(processor), *(["plain loops"] if plain_loops else []))
     code = cache.load(key)
     if code is None:
-        code = llvm.compile_object(text, plain_loops)
+        code = llvm.compile_object(text, plain_loops, processor)
         cache.store(key, code)
-    return llvm.HostCode(code)
+    return code
+
+
+def host_code(text: str, plain_loops: bool = False, level: str | None = None) -> llvm.HostCode:
+    """The loaded functions of the MLIR module ``text``, made for this processor, or for any of a ``level``. Raises
+    :class:`CompileError`, and :class:`UnsupportedError` where this processor has not all instructions of the level."""
+    processor = level and llvm.processor_of_level(level)
+    if processor and not processor.features <= llvm.host_processor().features:
+        missing = ", ".join(sorted(processor.features - llvm.host_processor().features))
+        raise UnsupportedError(f"this processor does not run code for {level}: it has no {missing}")
+    return llvm.HostCode(object_of(text, plain_loops, processor or None))
 
 
 def begun(
@@ -80,7 +89,7 @@ def begun(
         what: _native.symbols()[what] for kind, what in slots.ints if kind == "handle" and what in _native.symbols()
     }
     if not module.on_gpu and ("handle", module.kernels[0].name) not in slots.ints:  # its host function names it
-        return lambda: _alone(module)
+        return lambda: _alone(target, module)
     known = {} if known is None or isinstance(module, AssembledModule) else known
     keys = {kernel.name: _key(kernel) for kernel in module.kernels}
     shared = {name: known[key] for name, key in keys.items() if key in known and (known[key].address or elsewhere)}
@@ -93,7 +102,9 @@ def begun(
 
     def finish() -> Loaded:
         try:
-            host = _load_on_gpu(target, new, slots, created, code) if module.on_gpu else _load_on_cpu(new, created)
+            host = (
+                _load_on_gpu(target, new, slots, created, code) if module.on_gpu else _load_on_cpu(target, new, created)
+            )
         except BaseException:
             for name in created:
                 known.pop(keys[name], None)
@@ -108,9 +119,9 @@ def begun(
     return finish
 
 
-def _alone(module: KernelModule) -> Loaded:
-    """Load a CPU program whose host function contains its kernels."""
-    code = host_code(module.text())
+def _alone(target: Target, module: KernelModule) -> Loaded:
+    """A program of a CPU whose host function has its kernels in it."""
+    code = host_code(module.text(), level=_level(target))
     return code.address("launch"), code
 
 
@@ -120,9 +131,14 @@ def machine_code(module: KernelModule, chip: str) -> bytes | None:
     return cubin.of(code_of(module, chip), chip)
 
 
-def _load_on_cpu(module: KernelModule, created: dict[str, LoadedKernel]) -> llvm.HostCode:
-    """Load the host function of ``module``; add its kernels to ``created``."""
-    code = host_code(module.text())
+def _level(target: Target) -> str | None:
+    """The instruction set that a CPU's code is made for; None: this processor's."""
+    return getattr(target, "level", None)  # that by linalg has none
+
+
+def _load_on_cpu(target: Target, module: KernelModule, created: dict[str, LoadedKernel]) -> llvm.HostCode:
+    """The host function of ``module``; its kernels go into ``created``."""
+    code = host_code(module.text(), level=_level(target))
     for name, kernel in created.items():
         kernel.address, kernel.home = code.address(name), code
     return code
@@ -199,7 +215,7 @@ def kernel_begun(target: Target, module: KernelModule, elsewhere: Elsewhere | No
             home = _home(code, device) or _by_driver(code_of(module, _chip(target)), device)
             address = home.function(kernel.name)
         else:
-            home = host_code(module.tiled())
+            home = host_code(module.tiled(), level=_level(target))
             address = home.address(kernel.name)
         return address, [None, {kernel.name: LoadedKernel(address, home)}]
 

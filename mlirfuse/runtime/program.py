@@ -17,9 +17,10 @@ from mlirfuse.core import gc_control, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
-from mlirfuse.lowering.slots import Slots, inverse_of
+from mlirfuse.lowering.slots import Slots
 from mlirfuse.runtime import events, kernel_artifacts, load, tuned
 from mlirfuse.schedule.program import SegmentedProgram
+from mlirfuse_runtime.sizes import inverse_of, place
 
 
 @dataclass
@@ -197,15 +198,10 @@ class Program(SegmentedProgram):
     def plan(self, compiled_program: CompiledProgram, env: dict[str, int]) -> Plan:
         """Return the plan of a call with these sizes."""
         ints, nbytes = compiled_program.evaluate(env)
-        workspace = 0
-        placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)
-        for slot, at, first, last in compiled_program.offsets:
-            size = (nbytes[at] + 255) // 256 * 256
-            offset = 0
-            for start, end, f, l in sorted(placed):
-                if f <= last and first <= l and start < offset + size and offset < end:
-                    offset = end
-            placed.append((offset, offset + size, first, last))
+        if not compiled_program.offsets:
+            return Plan(ints, 0)
+        spans = [(first, last) for _, _, first, last in compiled_program.offsets]
+        offsets, workspace = place([nbytes[at] for _, at, _, _ in compiled_program.offsets], spans)
+        for (slot, *_), offset in zip(compiled_program.offsets, offsets):
             ints[slot] = offset
-            workspace = max(workspace, offset + size)
         return Plan(ints, workspace)

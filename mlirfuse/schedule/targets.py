@@ -84,11 +84,14 @@ class Scheduled(ABC):
 
 
 class CpuTarget(Scheduled):
-    """The CPU of this machine."""
+    """This machine's processor, or any with the instruction set of a ``level`` such as "x86-64-v3"."""
 
     name = "cpu"
     early_launch = one_launch = False
     device = None
+
+    def __init__(self, level: str | None = None):
+        self.level = level
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[HostProperties]:
@@ -99,8 +102,8 @@ class CpuTarget(Scheduled):
 
     @functools.cached_property
     def properties(self) -> HostProperties:
-        """The properties of the CPU."""
-        return devices.host()
+        """The processor."""
+        return devices.host() if self.level is None else devices.processor(self.level)
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
@@ -215,9 +218,9 @@ Target = CpuTarget | GpuTarget
 
 
 @functools.cache
-def cpu() -> CpuTarget:
-    """The target for this machine's CPU."""
-    return CpuTarget()
+def cpu(level: str | None = None) -> CpuTarget:
+    """This machine's processor, or any of a ``level``."""
+    return CpuTarget(level)
 
 
 @functools.cache
@@ -227,12 +230,13 @@ def gpu(device: int) -> GpuTarget:
 
 
 def of(name: str) -> Target:
-    """The target named "cpu", "cuda" (this machine's GPU), or e.g. "cuda:sm_90" (any architecture, to inspect its
-    code). Raises :class:`UnsupportedError` for other names."""
+    """The target named "cpu", "cpu:x86-64-v3" (any such processor), "cuda" (this machine's GPU) or "cuda:sm_90" (any
+    GPU, for looking at its code). Raises :class:`UnsupportedError` for any other."""
     if name == "cpu":
         return cpu()
     if name == "cuda":
         return gpu(0)
     properties = devices.named(name)
-    assert isinstance(properties, DeviceProperties)
+    if not isinstance(properties, DeviceProperties):
+        return cpu(name.removeprefix("cpu:"))
     return GpuTarget(properties, None)

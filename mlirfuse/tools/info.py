@@ -47,7 +47,7 @@ def _processor() -> str:
 
 def _devices() -> Iterator[tuple[str, str]]:
     host = devices.host()
-    chip = llvm.processor()[0]
+    chip = llvm.host_processor().name
     yield "CPU", f"{_processor()} ({chip}), {host.threads} threads, vectors of {host.vector_bytes} bytes"
     if not _native.cuda_available():
         yield "GPU", f"none: {_native.cuda_error()}"

@@ -504,12 +504,12 @@ def test_a_processor_that_cannot_convert_half_types(monkeypatch):
     """Code that would call a library's conversions is not loaded: an error, or with the fallback on a warning and the
     right result."""
 
-    def baseline():
+    def baseline(processor=None):
         return llvm._target().create_target_machine(cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small")
 
     monkeypatch.setattr(llvm, "target_machine", baseline)
-    name, there, _ = llvm._processor()
-    monkeypatch.setattr(llvm, "_processor", lambda: (name, there, "none"))
+    here = llvm.host_processor()._replace(flags="none")
+    monkeypatch.setattr(llvm, "host_processor", lambda: here)
     fn = lambda x: np.maximum(x * 2, 1)  # noqa: E731
     check(mlirfuse.jit(fn), fn, data((1000,), np.float32))
     x = data((1000,), np.float16)

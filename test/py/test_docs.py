@@ -141,11 +141,12 @@ def test_the_page_of_the_seeds_names_what_is_there():
 @pytest.mark.parametrize(
     "page",
     ["README.md", "docs/index.md", "docs/start/tutorial.md", "docs/internals/levels.md", "docs/torch/tutorial.md",
-     "docs/torch/memory-and-precision.md"],
+     "docs/torch/memory-and-precision.md", "docs/start/export.md"],
 )  # fmt: skip
-def test_code_runs(page, capsys, monkeypatch):
+def test_code_runs(page, capsys, monkeypatch, tmp_path):
     """A page's blocks run one after the other, with nothing but what they define."""
     page = ROOT / page
+    monkeypatch.chdir(tmp_path)
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     text = page.read_text()

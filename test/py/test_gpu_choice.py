@@ -14,7 +14,6 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import access as gpu_access
@@ -26,6 +25,7 @@ from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse_runtime.sizes import inverse_of
 
 
 def test_choices_are_those_of_the_golden_file():

@@ -55,6 +55,28 @@ def test_the_bindings_alone_go_into_their_wheel(packaging, tmp_path):
         assert (digest, int(size)) == (f"sha256={wanted}", len(content))
 
 
+def test_the_runtime_goes_into_a_wheel_of_its_own(packaging, tmp_path):
+    import runtime_wheel
+
+    _, wheel_files = packaging
+    info = "mlirfuse-0.1.0.dist-info"
+    files = {f"mlirfuse_runtime/{path.name}": path.read_bytes() for path in (ROOT / "mlirfuse_runtime").glob("*.py")}
+    files |= {"mlirfuse/__init__.py": b"", f"{info}/WHEEL": b"Tag: cp311\n", f"{info}/licenses/LICENSE": b"ours"}
+    wheel = tmp_path / "mlirfuse-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    wheel_files.write(wheel, files)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(SystemExit, match="no native module"):
+        runtime_wheel.repack(wheel, tmp_path / "out")
+    wheel_files.write(wheel, files | {"mlirfuse_runtime/_native.so": b"code"})
+    created = runtime_wheel.repack(wheel, tmp_path / "out")
+    assert created.name == "mlirfuse_runtime-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    found = wheel_files.read(created)
+    assert {name.partition("/")[0] for name in found} == {"mlirfuse_runtime", "mlirfuse_runtime-0.1.0.dist-info"}
+    metadata = found["mlirfuse_runtime-0.1.0.dist-info/METADATA"].decode()
+    assert [line for line in metadata.splitlines() if "Requires-Dist" in line] == ["Requires-Dist: numpy>=2.0,<3"]
+    assert "License-File: LICENSE\n" in metadata
+
+
 def test_the_wheel_of_bindings_is_loaded_by_its_own_name(tmp_path):
     """The name ``numba_cuda_mlir`` is compiled into the bindings."""
     there = Path(sys.modules["numba_cuda_mlir"].__path__[0])

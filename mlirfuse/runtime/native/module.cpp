@@ -13,6 +13,7 @@
 #include "array_type.h"
 #include "record.h"
 #include "thread_pool.h"
+#include "../../export/c/processor.h"
 
 namespace mlirfuse {
 namespace {
@@ -51,6 +52,14 @@ PyObject* set_num_threads_py(PyObject*, PyObject* args) {
   }
   Py_BEGIN_ALLOW_THREADS set_num_threads(count);
   Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+PyObject* processor_level_py(PyObject*, PyObject*) {
+#if defined(__x86_64__)
+  return PyLong_FromLong(processor_level());
+#else
+  return PyLong_FromLong(0);
+#endif
 }
 
 PyObject* place_of(PyObject*, PyObject* object) {
@@ -114,6 +123,8 @@ PyMethodDef methods[] = {
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nStatistics of the CPU buffer pool, as a dict."},
     {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe number of CPU threads of a parallel loop."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
+    {"processor_level", processor_level_py, METH_NOARGS,
+     "processor_level()\n--\n\nThe level of x86-64 that this processor has: 1, 3 or 4; 0 on others."},
     {"place_of", place_of, METH_O,
      "place_of(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides, the addresses "
      "where "
@@ -125,9 +136,11 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-// Applies the environment's settings, as read by mlirfuse.core.settings.
+// What the environment says, as mlirfuse.core.settings has read it; without the compiler, mlirfuse_runtime.settings.
 bool apply_settings() {
-  Ref settings(PyImport_ImportModule("mlirfuse.core.settings"));
+  Ref name(PyUnicode_FromString("mlirfuse")), compiler(name ? PyImport_GetModule(name.get()) : nullptr);
+  if (PyErr_Occurred()) return false;
+  Ref settings(PyImport_ImportModule(compiler ? "mlirfuse.core.settings" : "mlirfuse_runtime.settings"));
   Ref threads(settings ? PyObject_GetAttrString(settings.get(), "NUM_THREADS") : nullptr);
   Ref pool_bytes(threads ? PyObject_GetAttrString(settings.get(), "POOL_BYTES") : nullptr);
   if (!pool_bytes) return false;

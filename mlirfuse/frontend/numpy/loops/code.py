@@ -138,7 +138,7 @@ class Code(ComplexEmitter):
     two ints."""
 
     def __init__(self) -> None:
-        super().__init__("cpu", llvm.host_features())
+        super().__init__("cpu", llvm.host_processor().features)
         self.errors: list[Callable[[int, int], Exception]] = []
         self.where: tuple[str, int] | None = None  # the user's statement that is being compiled
         self.sites = 0  # number of allocation sites

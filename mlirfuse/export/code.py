@@ -1,0 +1,296 @@
+"""The code of an exported function for one target: the tree of conditions, and a program at each leaf as plain data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse.core.errors import ScheduleError, UnsupportedError
+from mlirfuse.export import image
+from mlirfuse.export.paths import Explored, Path, Point, explore
+from mlirfuse.export.sources import Definition, Function, Kind, kind_at
+from mlirfuse.export.specs import ShapeDtype, names_of
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import llvm
+from mlirfuse.lowering.module import GpuKernel, KernelModule
+from mlirfuse.runtime import cubin, load
+from mlirfuse.schedule.targets import GpuTarget
+
+_MOST_ELEMENTS, _MOST_EXTENT = 1 << 36, 1 << 32  # of an array, in the search for sizes that matter
+
+
+@dataclass(frozen=True)
+class Result:
+    """An array that a call makes: C-contiguous."""
+
+    dtype: DType
+    shape: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A compiled program. ``pointers``: the leaves of the call that are passed by pointer, in order, before the
+    results; ``ints``: what the host function gets for each integer, see :mod:`mlirfuse_runtime`; ``temporaries``: the
+    parts of the workspace, (bytes, slot of the offset, first step, last step); ``extents``: sizes that are not to be 0;
+    ``code``: the image of machine code, ``launch`` and ``functions``: offsets in it; ``gpu``: kernels by name with
+    whether they need large clusters."""
+
+    pointers: tuple[int, ...]
+    results: tuple[Result, ...]
+    outs: tuple[tuple[str, int], ...]
+    written: tuple[int, ...]
+    ints: tuple[tuple, ...]
+    temporaries: tuple[tuple[Size, int, int, int], ...]
+    extents: tuple[Size, ...]
+    code: bytes
+    launch: int
+    functions: dict[str, int]
+    constants: dict[int, Any]
+    ptx: str = ""
+    cubin: bytes = b""
+    kernels: tuple[str, ...] = ()
+    large_clusters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetCode:
+    """All programs of a function for one target."""
+
+    target: str
+    explored: Explored
+    leaves: list[Leaf]
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.target.startswith("cuda:")
+
+    @property
+    def architecture(self) -> int:
+        """Of a GPU: 90 for sm_90."""
+        return int(self.target.removeprefix("cuda:sm_").rstrip("af"))
+
+    def starts(self) -> list[int]:
+        """Where the code of each program begins in :attr:`code`."""
+        return [0, *itertools.accumulate(_padded(len(leaf.code)) for leaf in self.leaves)][:-1]
+
+    @property
+    def code(self) -> bytes:
+        """The machine code of all programs, each at a multiple of 64 bytes."""
+        return b"".join(leaf.code.ljust(_padded(len(leaf.code)), b"\0") for leaf in self.leaves)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+
+
+def alignment_of(leaf: int) -> str:
+    """The name of the bytes that an argument's address is a multiple of."""
+    return f"align_{leaf}"
+
+
+def result_alignment(number: int) -> str:
+    """That of a result's address."""
+    return f"align_r{number}"
+
+
+def compiled(source: Function | Definition, target_name: str, most: int) -> TargetCode:
+    """The programs of ``source`` for its target, at most so many. Raises the errors of tracing and of compiling, and
+    ValueError for more programs."""
+    extents, strides = names_of(source.leaves)
+    aligned = {
+        alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)
+    }
+    aligned |= {result_alignment(k): 1 for k in range(16)}
+    kinds: dict[tuple, list[Kind]] = {}
+    every: list[Kind] = []
+
+    def choose(path: Path) -> tuple:
+        pattern = tuple(path.holds(sz.symbol(n), "==", 1) for n in extents)
+        known = kinds.setdefault(pattern, [])
+        kind = next((kind for kind in known if all(path.holds(*c) for c in kind.conditions)), None)
+        if kind is None:
+            kind = kind_at(source, path.point)
+            known.append(kind)
+            every.append(kind)
+            assert all(path.holds(*c) for c in kind.conditions)
+        return every.index(kind), path.plain(_chosen(kind, path))
+
+    space = Space(source.leaves, extents, strides, aligned)
+    found = explore(choose, [*extents, *strides, *aligned], space.draw, space.has, most)
+    leaves = [_leaf(source, every[number], params) for number, params in found.leaves]
+    if len({(leaf.outs, tuple((r.dtype, len(r.shape)) for r in leaf.results)) for leaf in leaves}) > 1:
+        raise UnsupportedError(f"{source.name} cannot be exported: what it returns depends on sizes")
+    return TargetCode(target_name, found, leaves)
+
+
+def _chosen(kind: Kind, path: Path) -> tuple:
+    program = kind.program
+    alignments = {
+        program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
+    }
+    created = [v for v in program.outputs if v not in _in_place(kind) and v not in program.views]
+    alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
+    if isinstance(program.target, GpuTarget):
+        return _of_representative(kind, path, alignments)
+    return program.target.parameters(program, kind.env(path.number), alignments)
+
+
+def _of_representative(kind: Kind, path: Path, alignments: dict[Value, Any]) -> tuple:
+    """Parameters for a GPU. Its cost models know each number of rows by itself, so that the choice is made for one
+    point of a range of sizes, of the same multiples, and what the kernels assume is checked for all others."""
+    program, target = kind.program, kind.program.target
+    assert isinstance(target, GpuTarget)
+    env = kind.env(path.number)
+    wide = all(n >= 16 for n in alignments.values())
+    alignments = {v: 16 if wide else v.dtype.bytes for v in alignments}
+    checked = program.aligned(alignments)
+    names = sorted(sz.symbols_of(kind.sizes.values()))
+    apart = 4 if len(names) == 1 else 16  # more sizes make more ranges
+    for one in (_Range.representative, _Range.odd, _Range.largest):
+        named = {name: one(_Range(path, name, apart)) for name in names}
+        sizes = {name: sz.substitute(size, named) for name, size in kind.sizes.items()}
+        params = target.parameters(program, sizes, alignments)
+        with contextlib.suppress(ScheduleError):
+            for step, choice in zip(program.steps, params):
+                target.schedulers.check(step.analysis, choice, env, checked, target.properties)
+            return params
+    shown = ", ".join(f"{name} about {path.point[name]}" for name in names)
+    raise UnsupportedError(
+        f"no kernel for {target.properties.chip} serves all sizes of a range ({shown}): give the lengths of rows that "
+        "are reduced as numbers"
+    )
+
+
+def _in_place(kind: Kind) -> set[Value]:
+    """What is written over an argument, and arguments that are returned."""
+    graph = kind.program.graph
+    return {graph.returns[k] for k in graph.aliases} | set(graph.args)
+
+
+class _Range:
+    """The powers of ``step`` that a size is between, which is a condition of the path."""
+
+    def __init__(self, path: Path, name: str, step: int):
+        self.number, self.least, self.step = path.number(sz.symbol(name)), 1, step
+        while self.number >= self.step * self.least:
+            self.least *= self.step
+
+    def representative(self) -> int:
+        """A size in the middle; of the multiples of 8, which vectors divide, another than of the rest."""
+        return max(self.least * self.step // 2, 8) if self.number % 8 == 0 else self.odd()
+
+    def odd(self) -> int:
+        return self.least * self.step // 2 + 1
+
+    def largest(self) -> int:
+        return self.least * self.step - 1
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where conditions are searched for: extents of all magnitudes, strides, alignments (with the least of each)."""
+
+    leaves: Sequence[Any]
+    extents: Sequence[str]
+    strides: Sequence[str]
+    aligned: dict[str, int]
+
+    def has(self, point: Point) -> bool:
+        """Whether arrays of these sizes are not absurdly large."""
+        shapes = (spec.sizes for spec in self.leaves if isinstance(spec, ShapeDtype))
+        return all(point[name] <= _MOST_EXTENT for name in self.extents) and all(
+            sz.substitute(sz.product(shape), point) <= _MOST_ELEMENTS for shape in shapes
+        )
+
+    def draw(self, rng: random.Random) -> Point:
+        """A random point."""
+        largest = 12 if rng.random() < 0.7 else 31
+        point = {name: round(2 ** rng.uniform(0, largest)) for name in self.extents}
+        point |= {name: round(2 ** rng.uniform(1, 20)) for name in self.strides}
+        return point | {
+            name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()
+        }
+
+
+def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
+    """The code of one choice."""
+    program, target = kind.program, kind.program.target
+    slots = program.slots()
+    module = target.write(program, params, slots)
+    if not module.kernels:
+        raise UnsupportedError(f"{source.name} computes nothing: every result is an argument, or a view of one")
+    in_user = functools.partial(sz.substitute, values=kind.sizes)
+    results, position = _results(source, kind)
+    program_of = load.object_of(module.launching(), processor=llvm.processor_of_level(_level(target)))
+    code = image.of_object(program_of)
+    leaf_of = {v: kind.leaf_of_arg[k] for k, v in enumerate(program.graph.args)}
+    ints: list[tuple] = []
+    for (what, of), slot in slots.ints.items():
+        assert slot == len(ints)
+        if what in ("size", "inverse"):
+            ints.append((what, in_user(of)))
+        elif what == "scalar":
+            ints.append((what, leaf_of[of], "f" if of.dtype.is_float else "i"))
+        else:
+            ints.append((what, of[-1] if what == "number" else of if what == "handle" else 0))
+    spans = program.lifetimes(slots)
+    temporaries = tuple(
+        (in_user(slots.temporary_bytes[key]), slot, *spans.get(key, (0, len(program.steps))))
+        for key, slot in slots.temporaries.items()
+    )
+    extents = {n for op in program.graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}
+    graph = program.graph
+    return Leaf(
+        tuple(kind.leaf_of_arg[k] for k in program.pointer_args),
+        tuple(results),
+        tuple((what, position[graph.returns[k]] if what == "result" else k) for what, k in kind.outs),
+        tuple(sorted(kind.leaf_of_arg[a] for a in graph.aliases.values())),
+        tuple(ints),
+        temporaries,
+        tuple(sorted(map(in_user, extents), key=str)),
+        code.content,
+        code.functions["launch"],
+        code.functions,
+        kind.constants,
+        *(_of_gpu(target, module) if isinstance(target, GpuTarget) else ()),
+    )
+
+
+def _of_gpu(target: GpuTarget, module: KernelModule) -> tuple[str, bytes, tuple[str, ...], tuple[str, ...]]:
+    """PTX, machine code where it can be made, the kernels' names, and those with clusters of more than 8 blocks."""
+    text = load.code_of(module, target.properties.chip)
+    kernels = [kernel for kernel in module.kernels if isinstance(kernel, GpuKernel)]
+    large = tuple(kernel.name for kernel in kernels if kernel.cluster > 8)
+    names = tuple(kernel.name for kernel in kernels)
+    return text, cubin.of(text, target.properties.chip) or b"", names, large
+
+
+def _level(target: Any) -> str:
+    return "x86-64" if isinstance(target, GpuTarget) else target.level
+
+
+def _results(source: Function | Definition, kind: Kind) -> tuple[list[Result], dict]:
+    """The arrays that the program makes, and which of them each of the graph's results is."""
+    program, in_place = kind.program, _in_place(kind)
+    in_user = functools.partial(sz.substitute, values=kind.sizes)
+    created = [v for v in program.outputs if v not in in_place and v not in program.views]
+    shapes = {v: v.shape for v in created}
+    position = {v: k for k, v in enumerate(created)}
+    for value in program.outputs:
+        if value not in program.views:
+            continue
+        root, strides, offset = program.views[value]
+        dense = tuple(strides) == sz.contiguous_strides(value.shape) and offset == 0
+        if root not in position or not dense or root in kind.program.graph.returns:
+            raise UnsupportedError(f"{source.name} cannot be exported: it returns a view; return a copy (np.copy)")
+        position[value] = position[root]
+        shapes[root] = value.shape
+    return [Result(v.dtype, tuple(map(in_user, shapes[v]))) for v in created], position
