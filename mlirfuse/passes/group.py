@@ -139,11 +139,8 @@ def _computing(ops: list[Op]) -> set[Op]:
 
 def _donated(graph: Graph) -> set[Value]:
     """Return the donated arguments of ``graph`` with elements in row-major order."""
-    return {
-        graph.args[k]
-        for k in graph.donated
-        if graph.layouts[k] and graph.layouts[k].strides == sz.contiguous_strides(graph.args[k].shape)
-    }
+    layouts = ((graph.args[k], graph.layouts[k]) for k in graph.donated)
+    return {v for v, layout in layouts if layout and layout.strides == sz.contiguous_strides(v.shape)}
 
 
 def _is_scatter_add(value: Value) -> bool:
