@@ -217,7 +217,9 @@ class Graph:
     other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
     an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
     ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape. ``donated``:
-    the arguments that the caller gives away: results may be written over them.
+    the arguments that the caller gives away: results may be written over them. ``equal``: the pairs of sizes that a
+    call has to meet, of a graph that was read from text; None: the front end that made the graph sees to what its ops
+    need.
     """
 
     name: str
@@ -231,6 +233,7 @@ class Graph:
     numbers: set[str] = field(default_factory=set)
     windows: dict[int, Window] = field(default_factory=dict)
     donated: set[int] = field(default_factory=set)
+    equal: list[tuple[Size, Size]] | None = None
 
     @property
     def args(self) -> list[Value]:
@@ -310,4 +313,5 @@ class Graph:
             set(self.numbers),
             dict(self.windows),
             set(self.donated),
+            self.equal and list(self.equal),
         )
