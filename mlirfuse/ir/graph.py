@@ -177,6 +177,13 @@ def uses(op: Op) -> Iterator[Value]:
                 yield value
 
 
+def shows_argument(value: Value) -> bool:
+    """Whether ``value`` is an argument, or a view of one."""
+    while value.op is not None and value.op.row.view:
+        value = value.op.operands[0]
+    return value.op is None
+
+
 def walk(block: Block) -> Iterator[Op]:
     """All ops of ``block`` and of the blocks nested in them, each op before its nested ones."""
     for op in block.ops:

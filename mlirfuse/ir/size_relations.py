@@ -43,11 +43,11 @@ def equalities(op: Op) -> list[Pair]:
 
 
 class Bound(NamedTuple):
-    """``low <= high`` where ``count`` elements are read, unless that is 0."""
+    """``low <= high`` unless ``reads``, how many elements are read, is 0."""
 
     low: Size
     high: Size
-    count: Size = 1
+    reads: Size = 1
 
 
 def bounds(op: Op) -> list[Bound]:
@@ -69,7 +69,7 @@ def bounds(op: Op) -> list[Bound]:
     def seen(low: Size, high: Size) -> bool:
         return sz.at_least(high, low) and sz.symbols(high - low) <= extents
 
-    return [bound for bound in dict.fromkeys(found) if bound.count != 0 and not seen(bound.low, bound.high)]
+    return [bound for bound in dict.fromkeys(found) if bound.reads != 0 and not seen(bound.low, bound.high)]
 
 
 class Relations:
@@ -146,9 +146,9 @@ def problem_of_segments(graph: Graph) -> tuple[Op, str] | None:
 def failed(op: Op, env: Mapping[str, int]) -> str | None:
     """What of the sizes that ``op`` needs does not hold where symbols have these values, or None."""
     needed = [(Bound(a, b), "==") for a, b in equalities(op)] + [(bound, "<=") for bound in bounds(op)]
-    for (low, high, count), between in needed:
+    for (low, high, reads), between in needed:
         a, b = sz.evaluated(low, env), sz.evaluated(high, env)
-        known = isinstance(a, int) and isinstance(b, int) and sz.evaluated(count, env) != 0
+        known = isinstance(a, int) and isinstance(b, int) and sz.evaluated(reads, env) != 0
         if known and (a > b or (a < b and between == "==")):  # type: ignore[operator]  # ints both
             return f"{op.name}: {low} {between} {high} does not hold: {a} against {b}"
     return None

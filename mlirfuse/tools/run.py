@@ -56,7 +56,7 @@ class Loaded:
                     if name is not None:
                         env.setdefault(name, extent)
         if missing := set(self.host.symbols) - env.keys():
-            raise ShapeError(f"{self.graph.name}: no argument has the size {min(missing)} itself, only sizes made of it")
+            raise ShapeError(f"{self.graph.name}: no argument has {min(missing)} itself as a size, only made of it")
         return env
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import torch_checks_of_eager as checks
 import torch_numbers as numbers
 import torch_strides
+import torch_view_programs as views
 from torch._dynamo.utils import counters
 
 
@@ -179,6 +180,15 @@ def test_signs_of_zeros(name, dtype):
     assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
     there = ~wanted.isnan()
     assert torch.equal(torch.signbit(found)[there], torch.signbit(wanted)[there])
+
+
+# ---- views, writes in place and gradients
+
+
+@pytest.mark.parametrize("first", range(0, 32, 8))
+def test_views_writes_and_gradients(first):
+    problems = [p for seed in range(first, first + 8) if (p := views.problem(seed))]
+    assert not problems, "\n".join(problems)
 
 
 # ---- types, and what a trace gives
