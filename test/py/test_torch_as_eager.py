@@ -191,6 +191,46 @@ def test_views_writes_and_gradients(first):
     assert not problems, "\n".join(problems)
 
 
+OWN = {
+    "a copy of a transposed matrix": lambda x: x.t().reshape(-1),
+    "computed as it lies": lambda x: x.t() * 2,
+    "a linear layer's": lambda x: F.linear(torch.ones(2, 3, 4), x),
+    "a product's": lambda x: torch.ones(2, 4, 4) @ x,
+    "a clone": lambda x: x.t().clone(),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("grad", [True, False])
+def test_results_may_be_written_into(name, grad):
+    """As in eager: they are no views, which autograd lets nobody write into that were made without it."""
+    f, x, w = OWN[name], torch.rand(4, 4, requires_grad=grad), torch.rand(1, requires_grad=True)
+    results = []
+    for run in (compiled(f), f):
+        y = run(x).mul_(w)
+        results.append([y.detach(), *torch.autograd.grad(y.sum(), [x, w] if grad else [w])])
+    assert all(torch.allclose(a, b) for a, b in zip(*results))
+
+
+def test_what_was_written_since_it_was_saved_may_be_computed_again():
+    """Eager refuses this backward; where nothing that was written into is saved, compiled functions give it."""
+
+    def f(x):
+        y = x * x
+        z = F.layer_norm(y, y.shape[-1:])
+        torch._dynamo.graph_break()
+        y.zero_()
+        return z
+
+    x = torch.rand(4, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        f(x)[0, 0].backward()
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        (wanted,) = torch.autograd.grad(f(x)[0, 0], x)
+    (found,) = torch.autograd.grad(compiled(f)(x)[0, 0], x)
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
 # ---- types, and what a trace gives
 
 

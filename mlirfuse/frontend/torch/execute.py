@@ -11,6 +11,7 @@ from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import shows_argument
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.schedule import targets
@@ -100,18 +101,38 @@ def _returned_symbols(lowered: Lowered) -> set[str]:
     return sz.symbols_of([what for kind, what in lowered.outputs if kind == "size"])
 
 
+def _views(lowered: Lowered) -> set[int]:
+    """The places of the outputs that may be views of memory made here, and that the caller sees."""
+    found = set()
+    for place, (kind, what) in enumerate(lowered.outputs[: lowered.visible]):
+        value = lowered.graph.returns[what] if kind == "result" else None
+        if value is None or value.op is None or shows_argument(value):
+            continue
+        if value.op.row.view or value.op.row.calls:
+            found.add(place)
+    return found
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """``x``, not as a view: autograd refuses writes into views that were made where it records nothing. Where eager
+    gives a view, AOTAutograd makes it."""
+    return x.detach() if x._is_view() else x
+
+
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
     """A function of the graph's results and the sizes that gives the outputs; None where they are the results."""
-    outputs = lowered.outputs
-    if outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
+    outputs, views = lowered.outputs, _views(lowered)
+    if not views and outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None
     used = _returned_symbols(lowered)
     literals = [what for kind, what in outputs if kind == "literal"]
     serialized, at = [], 0
-    for kind, what in outputs:
-        if kind == "literal":
+    for place, (kind, what) in enumerate(outputs):
+        if place in views:
+            serialized.append(f"own(results[{what}])")
+        elif kind == "literal":
             serialized.append(f"literals[{at}]")
             at += 1
         else:
             serialized.append(f"results[{what}]" if kind == "result" else str(what))
-    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals)
+    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals, own=_own)

@@ -50,6 +50,7 @@ class Lowered:
     ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
     ``symbols``: what gives each symbol, as Python over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
+    ``visible``: how many of these, the first, the caller of the compiled function sees.
     ``outside``: calls of torch's, and why they are: op, reason, the user's line. ``saved``: the tensors that only the
     backward needs, and their bytes. ``again``: what the backward computes though the forward did: op, bytes of the
     result, why it is not saved, the user's line.
@@ -61,6 +62,7 @@ class Lowered:
     constants: list[Any]
     symbols: dict[str, str]
     outputs: list[tuple[str, Any]]
+    visible: int = 0
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
     again: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
@@ -72,6 +74,8 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     result of a half type is rounded to it inside of kernels too, not where it is stored alone. ``donated``: the places
     of inputs that nobody reads after the graph."""
     lowered = _Lowering(module, name, visible, rounds).run()
+    if name != "backward":  # gradients are autograd's
+        lowered.visible = len(lowered.outputs) if visible is None else visible
     given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
     alone = layouts.alone_in_memory(given)
     lowered.graph.donated = {k for k, place in enumerate(lowered.tensors) if place in donated and place in alone}
