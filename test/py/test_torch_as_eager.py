@@ -13,6 +13,7 @@ pytest.importorskip("expecttest")
 
 import torch.nn.functional as F
 import torch_checks_of_eager as checks
+import torch_extremes as extremes
 import torch_numbers as numbers
 import torch_strides
 import torch_view_programs as views
@@ -180,6 +181,27 @@ def test_signs_of_zeros(name, dtype):
     assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
     there = ~wanted.isnan()
     assert torch.equal(torch.signbit(found)[there], torch.signbit(wanted)[there])
+
+
+# ---- special and extreme values
+
+
+FEW = [(name, dtype, second) for name, dtype, second in extremes.CASES
+       if (dtype is torch.float32 and second in ("", "floats", "int64")) or (name in ("/", "//") and second == "floats")]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FEW, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
+def test_extreme_values(case):
+    if found := extremes.wrong(*case, "cpu"):
+        pytest.fail(found, pytrace=False)
+
+
+def test_remainders_are_exact_where_the_quotient_overflows():
+    """Eager's vectors give NaN, and the remainder for the elements after the last whole vector."""
+    x, y = torch.full((67,), 1.5), torch.full((67,), -3e-39)
+    f = torch.fmod
+    assert f(x, y)[0].isnan() and not f(x, y)[-1].isnan()
+    assert torch.equal(compiled(f)(x, y), f(x, y)[-1:].expand(67))
 
 
 # ---- views, writes in place and gradients
