@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import shows_argument
+from mlirfuse.ir.effects import memory_of
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.schedule import targets
@@ -102,13 +103,15 @@ def _returned_symbols(lowered: Lowered) -> set[str]:
 
 
 def _views(lowered: Lowered) -> set[int]:
-    """The places of the outputs that may be views of memory made here, and that the caller sees."""
+    """The places of the outputs that may be views of memory made here, that the caller sees, and of whose memory no
+    other output is: AOTAutograd finds by their base which outputs share memory."""
+    returns, outputs = lowered.graph.returns, enumerate(lowered.outputs)
+    roots = {place: memory_of(returns[what]) for place, (kind, what) in outputs if kind == "result"}
+    count = Counter(roots.values())
     found = set()
-    for place, (kind, what) in enumerate(lowered.outputs[: lowered.visible]):
-        value = lowered.graph.returns[what] if kind == "result" else None
-        if value is None or value.op is None or shows_argument(value):
-            continue
-        if value.op.row.view or value.op.row.calls:
+    for place, root in roots.items():
+        may_be = root.op is not None and (returns[lowered.outputs[place][1]] is not root or root.op.row.calls)
+        if may_be and place < lowered.visible and count[root] == 1:
             found.add(place)
     return found
 
