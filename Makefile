@@ -11,7 +11,7 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow test-torch abuse check docs wheels clean
+.PHONY: demo test test-slow test-torch abuse fuzz check docs wheels clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -44,6 +44,12 @@ test-slow: $(VENV)/.installed-test
 # Results are in docs/internals/robustness.md.
 abuse: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m abuse test/py
+
+# N random programs of all generators beside NumPy, eager torch and the reference; FIRST: the seed to begin with.
+N ?= 2000
+FIRST ?= 0
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python test/py/fuzz.py $(N) $(FIRST)
 
 # Static checks: style, types, layers, names, the C++.
 check: $(VENV)/.installed-check

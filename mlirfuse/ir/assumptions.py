@@ -13,6 +13,8 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
 
+_RELATIONS = {"equal": " == ", "within": " <= "}  # attributes of a guard, with what stands between two sizes
+
 
 class Described(NamedTuple):
     """A tensor of a call: strides in elements; ``align``: a divisor of its address, in bytes."""
@@ -29,62 +31,64 @@ class Described(NamedTuple):
         return cls(dt.of(array.dtype), array.shape, strides, address & -address)
 
 
-def equalities(op: Op) -> list[tuple[Size, Size]]:
-    """Return the pairs of sizes that a kernel with ``op`` assumes to be equal, and that are not known to be."""
-    pairs: list[tuple[Size, Size]] = []
-    if op.row.kind == "elementwise":
-        shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
-        for extents in zip(*shapes):
-            first, *others = [n for n in extents if n != 1] or [1]
-            pairs += [(first, n) for n in others]
-    elif op.name == "reshape":
-        pairs.append((op.operands[0].numel, op.result.numel))
-    elif op.name in ("broadcast_to", "broadcast_in_dim"):
-        given, created = op.operands[0].shape, op.result.shape
-        dims = op.attrs.get("dims")
-        dims = range(len(created) - len(given), len(created)) if dims is None else dims
-        pairs += [(n, created[d]) for n, d in zip(given, dims) if n != 1]
-    elif op.name == "squeeze":
-        pairs += [(op.operands[0].shape[axis], 1) for axis in op.attrs["axes"]]
-    elif op.name in ("concatenate", "take_along_axis"):
-        axis = op.attrs["axis"] % max(op.operands[0].rank, 1)
-        for other in op.operands[1:]:
-            both = zip(op.operands[0].shape, other.shape)
-            pairs += [(a, b) for k, (a, b) in enumerate(both) if k != axis and 1 not in (a, b)]
-    elif op.name == "index_put_accumulate":
-        for indices, values in zip(op.operands[1::2], op.operands[2::2]):
-            pairs += zip((indices.shape[0], *op.operands[0].shape[1:]), values.shape)
-    return [(a, b) for a, b in dict.fromkeys(pairs) if a != b]
-
-
 def substituted(attrs: dict, same: Mapping[str, Size]) -> dict:
     """Return the attributes of a ``fusion.guard`` with the symbols ``same`` replaced by other sizes."""
 
-    def renamed(text: str) -> str:
-        return str(sz.substitute(sz.parse(text), same))
+    def renamed(size: Size) -> Size:
+        return sz.substitute(size, same)
 
     def listed(text: str) -> str:
         head, bracket, sizes = text.partition("[")
-        return head + bracket + ", ".join(renamed(n) for n in sizes.rstrip("]").split(", ") if n) + "]" * bool(bracket)
+        return head + bracket + ", ".join(str(renamed(n)) for n in listed_sizes(bracket + sizes)) + "]" * bool(bracket)
 
     out = dict(attrs)
     for key in ("types", "strides"):
         if key in attrs:
             out[key] = [listed(text) for text in attrs[key]]
-    if "equal" in attrs:
-        sides = [[renamed(side) for side in text.split(" == ")] for text in attrs["equal"]]
-        out["equal"] = [" == ".join(pair) for pair in sides if pair[0] != pair[1]]
-        if not out["equal"]:
-            del out["equal"]
+    for key in _RELATIONS:
+        pairs = [(renamed(a), renamed(b)) for a, b in related(attrs, key)]
+        out.pop(key, None)
+        out |= relation(key, pairs)
     return out
+
+
+def listed_sizes(text: str) -> tuple[Size, ...]:
+    """The sizes in the brackets of a type (``f32[s0, 4]``) or of strides."""
+    return sz.parse_all(text.partition("[")[2].rstrip("]"))
+
+
+def relation(key: str, pairs: list[tuple[Size, Size]]) -> dict[str, list[str]]:
+    """The attribute ``key`` of a guard that states ``pairs`` of sizes: "equal" ones, or each "within" the second."""
+    texts = [f"{a}{_RELATIONS[key]}{b}" for a, b in dict.fromkeys(pairs) if a != b]
+    return {key: texts} if texts else {}
+
+
+def related(attrs: Mapping, key: str) -> list[tuple[Size, Size]]:
+    """The pairs that the attribute ``key`` of a guard states."""
+    return [(sz.parse(a), sz.parse(b)) for a, b in (text.split(_RELATIONS[key]) for text in attrs.get(key, ()))]
+
+
+def stated_equalities(guard: Op) -> list[tuple[Size, Size]]:
+    """The equalities of sizes that hold where the tensors meet what ``guard`` states."""
+    pairs = related(guard.attrs, "equal")
+    for text, value in zip(guard.attrs["types"], guard.operands):
+        pairs += zip(listed_sizes(text), value.shape)
+    return [(a, b) for a, b in pairs if a != b]
+
+
+def guard_symbols(guard: Op) -> set[str]:
+    """The symbols in what a guard states."""
+    sizes = [n for text in guard.attrs["types"] for n in listed_sizes(text)]
+    sizes += [n for text in guard.attrs.get("strides", ()) if text != "any" for n in listed_sizes(text)]
+    sizes += [n for key in _RELATIONS for pair in related(guard.attrs, key) for n in pair]
+    return sz.symbols_of(sizes)
 
 
 def failed_assumption(guard: Op, tensors: list[Described], symbols: dict[str, int]) -> str | None:
     """Return the assumption of a guard that ``tensors`` violate, as text, or None. ``symbols``: the sizes of the
     call."""
     for k, (text, tensor) in enumerate(zip(guard.attrs["types"], tensors)):
-        dtype, _, extents = text.partition("[")
-        shape = [sz.parse(n) for n in extents.rstrip("]").split(", ") if n]
+        dtype, shape = text.partition("[")[0], listed_sizes(text)
         if tensor.dtype.name != dtype:
             return f"input {k} is {tensor.dtype}, not {dtype}"
         if len(shape) != len(tensor.shape):
@@ -97,10 +101,11 @@ def failed_assumption(guard: Op, tensors: list[Described], symbols: dict[str, in
             problem = _layout_problem(tensor, guard.attrs["strides"][k], guard.attrs["aligns"][k], symbols)
             if problem:
                 return f"input {k} {problem}"
-    for text in guard.attrs.get("equal", ()):
-        a, b = (sz.substitute(sz.parse(side), symbols) for side in text.split(" == "))
-        if a != b:
-            return f"{text} does not hold: {a} against {b}"
+    for key, between in _RELATIONS.items():
+        for pair in related(guard.attrs, key):
+            a, b = (sz.substitute(side, symbols) for side in pair)
+            if not (a == b or (key == "within" and isinstance(a, int) and isinstance(b, int) and a < b)):
+                return f"{pair[0]}{between}{pair[1]} does not hold: {a} against {b}"
     return None
 
 
@@ -109,7 +114,7 @@ def _layout_problem(tensor: Described, strides: str, align: int, symbols: dict[s
         return f"is not aligned to {align} bytes"
     if strides == "any":
         return None
-    expected = [sz.substitute(sz.parse(n), symbols) for n in strides.strip("[]").split(", ") if n]
+    expected = [sz.substitute(n, symbols) for n in listed_sizes(strides)]
     for axis, (stride, given, extent) in enumerate(zip(expected, tensor.strides, tensor.shape)):
         if isinstance(stride, int) and extent > 1 and stride != given:
             return f"has stride {given} in dimension {axis}, not {stride}"

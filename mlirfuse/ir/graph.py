@@ -176,6 +176,13 @@ def uses(op: Op) -> Iterator[Value]:
                 yield value
 
 
+def shows_argument(value: Value) -> bool:
+    """Whether ``value`` is an argument, or a view of one."""
+    while value.op is not None and value.op.row.view:
+        value = value.op.operands[0]
+    return value.op is None
+
+
 def walk(block: Block) -> Iterator[Op]:
     """Iterate over all ops of ``block`` and of the blocks nested in them, in pre-order."""
     for op in block.ops:
@@ -216,7 +223,8 @@ class Graph:
     the "re" or the "im" of a complex tensor, two real ones with doubled strides, an "im" right after its "re"
     (`fusion-split-complex`); the "bits" of float8 (`fusion-narrow-floats`). ``numbers``: the symbols that a call
     defines by an argument that is a number, not by a tensor's shape. ``donated``: the arguments that the caller no
-    longer needs: results may be written over them.
+    longer needs: results may be written over them. ``equal``: the pairs of sizes that each
+    call has to meet, of a graph read from text; None: the front end that made the graph ensures them.
     """
 
     name: str
@@ -230,6 +238,7 @@ class Graph:
     numbers: set[str] = field(default_factory=set)
     windows: dict[int, Window] = field(default_factory=dict)
     donated: set[int] = field(default_factory=set)
+    equal: list[tuple[Size, Size]] | None = None
 
     @property
     def args(self) -> list[Value]:
@@ -309,4 +318,5 @@ class Graph:
             set(self.numbers),
             dict(self.windows),
             set(self.donated),
+            self.equal and list(self.equal),
         )

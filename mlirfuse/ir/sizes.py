@@ -425,6 +425,14 @@ def parse(text: str) -> Size:
         raise ValueError(f"'{text}' is not a size expression") from error
 
 
+def parse_all(text: str) -> tuple[Size, ...]:
+    """Reads sizes with commas between them, as :func:`parse` does."""
+    try:
+        return tuple(map(_from_ast, ast.parse(f"[{text}]", mode="eval").body.elts))  # type: ignore[attr-defined]
+    except (SyntaxError, KeyError, AttributeError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{text}' is no list of size expressions") from error
+
+
 _BINARY: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.Add: lambda a, b: _sum(((a, 1), (b, 1))),
     ast.Sub: lambda a, b: _sum(((a, 1), (b, -1))),

@@ -7,7 +7,8 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
-from mlirfuse.passes.base import Pass, register
+from mlirfuse.ir.size_relations import problem_of_segments
+from mlirfuse.passes.base import Pass, PassError, register
 from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
 
@@ -84,6 +85,8 @@ class SegmentPass(Pass):
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
         graph.number()
+        if found := problem_of_segments(graph):
+            raise PassError(f"'fusion.{found[0].name}' op {found[1]}", found[0].loc)
 
     def _block(self, block: Block, scalars: set[Value], written: set[Value]) -> None:
         users = block.users()

@@ -10,13 +10,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError, warn
+from mlirfuse.core.errors import ShapeError, UnsupportedError, located, warn
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
+from mlirfuse.ir.size_relations import failed
 from mlirfuse.runtime import arrays
 
 
@@ -53,7 +55,9 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
             return list(reference(*(_placed(a, v, like, library) for a, v in zip(given, op.operands)), **attrs))
 
         return called
-    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has a copy
+    if problem := failed(op, env):
+        return _refusing(problem, op)
+    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
     types, created_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
     several = row.several
 
@@ -79,6 +83,15 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
         return created if number else [arrays.from_numpy(r, like) for r in created]
 
     return call
+
+
+def _refusing(problem: str, op: Op) -> Callable[..., list]:
+    """What raises :class:`ShapeError` where it is called: other sizes than NumPy's rules take are equal in a graph."""
+
+    def refuse(*_: Any) -> list:
+        raise ShapeError(located(problem, op.loc))
+
+    return refuse
 
 
 def by_numpy(function: Callable) -> Callable[..., list]:
@@ -124,6 +137,8 @@ def _owned(array: np.ndarray, given) -> np.ndarray:
 def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
     """Return a function that computes the views of the view op ``op`` for these sizes, from its operand, a NumPy, torch
     or CuPy array. A reshape that strides do not permit is a copy."""
+    if problem := failed(op, env):
+        return _refusing(problem, op)
     attrs = _attributes(op, env)
     shapes = [tuple(sz.known(n, env) for n in v.shape) for v in op.results]
     rank = op.operands[0].rank

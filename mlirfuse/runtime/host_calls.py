@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.assumptions import Described, failed_assumption
+from mlirfuse.ir.assumptions import Described, failed_assumption, guard_symbols
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.ops import sizes_in
@@ -71,14 +71,6 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
 
 
 # ---- guards
-
-
-def guard_symbols(op: Op) -> set[str]:
-    """Return the symbols in a guard's assumptions."""
-    texts = [n for text in op.attrs["types"] for n in text.partition("[")[2].rstrip("]").split(", ")]
-    texts += [n for text in op.attrs.get("strides", ()) if text != "any" for n in text.strip("[]").split(", ")]
-    texts += [side for text in op.attrs.get("equal", ()) for side in text.split(" == ")]
-    return sz.symbols_of(sz.parse(n) for n in texts if n)
 
 
 def guard(op: Op, env: dict[str, int]) -> Callable[..., bool]:

@@ -37,10 +37,12 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core import config
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
-from mlirfuse.runtime import async_compile, load
+from mlirfuse.runtime import arrays, async_compile, load
 from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.host_python import HostFunction, Watch
 from mlirfuse.runtime.launch_template import place_of
@@ -112,10 +114,11 @@ class HostProgram:
     def function(self, env: dict[str, int]) -> Callable[[list], list]:
         """Return the function for calls with these sizes: it takes a list of the graph's arguments and returns the list
         of its results. It empties its list, so that arguments without other references are freed after their last
-        reader."""
+        reader. Raises :class:`ShapeError` for sizes that are not as the graph's text states."""
         key = tuple([env[s] for s in self.symbols])
         found = self._functions.get(key)
         if found is None:
+            self._check(env)
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
             if self.target.name == "cuda" and self.target.device is not None and not self._begun:
@@ -125,8 +128,22 @@ class HostProgram:
             self._newest = key
         return found
 
+    def _check(self, env: dict[str, int]) -> None:
+        """Raises :class:`ShapeError` where sizes of a call are not equal that the graph's text states to be."""
+        for a, b in self.graph.equal or ():
+            if (left := sz.evaluated(a, env)) != (right := sz.evaluated(b, env)):
+                raise ShapeError(f"{self.graph.name}: {a} == {b} does not hold: {left} against {right}")
+
     def run(self, leaves, env: dict[str, int]) -> list:
-        """Return the graph's results for ``leaves``, its arguments in order."""
+        """The graph's results for ``leaves``, its arguments in order. Raises :class:`ShapeError` where they do not have
+        the sizes ``env``."""
+        for k, (value, leaf) in enumerate(zip(self.graph.args, leaves)):
+            if value.dtype is None or k in self.graph.scalars or arrays.framework(leaf) is None:
+                continue
+            found = tuple(arrays.spec_of(leaf).shape)
+            expected = tuple(sz.evaluated(n, env) for n in value.shape)
+            if len(found) != len(expected) or any(isinstance(n, int) and n != m for n, m in zip(expected, found)):
+                raise ShapeError(f"argument {k} of {self.graph.name} has shape {found}, expected {expected}")
         return self.function(env)(list(leaves))
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result: Callable = list, own=()):

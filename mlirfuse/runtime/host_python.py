@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.assumptions import guard_symbols
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
@@ -149,7 +150,7 @@ class HostFunction:
         return [f"{self._name(created)} = {function}({self._listed(step.reads)})"]
 
     def _guard(self, step: st.Guard, indent: str) -> list[str]:
-        symbols = calls.guard_symbols(step.op)
+        symbols = guard_symbols(step.op)
         guard = self._bind("g", lambda env: calls.guard(step.op, env), symbols)
         return [f"{self._listed(step.makes)} = {guard}({self._listed(step.reads)})"]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core.errors import CompileError, ShapeError
+from mlirfuse.core.errors import CompileError, ShapeError, located
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.size_relations import failed
 from mlirfuse.lowering.host_steps import FusedRegion
 from mlirfuse.runtime import arrays, extern_ops, kernel_artifacts, load
 from mlirfuse.runtime.launch_template import LaunchTemplate, place_of
@@ -86,6 +87,9 @@ class Launches:
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
+        for op in self.graph.ops:  # of a front end's graph all hold; text has been seen by nobody
+            if problem := failed(op, env):
+                raise ShapeError(located(problem, op.loc))
         self.finish_begun()
         like = extern_ops.like(leaves)
         fitted = [

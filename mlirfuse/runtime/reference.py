@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirfuse.ir import interpreter
-from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.graph import Graph, shows_argument
 from mlirfuse.runtime import arrays, extern_ops
 
 
@@ -33,5 +33,6 @@ def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, i
                 extern_ops.update(window.update(graph.args[target], graph.returns[k]), env)(
                     leaves[leaf_of_arg[target]], value
                 )
-        out.append(arrays.from_numpy(np.array(value, copy=True), like))
+        shown = not graph.aliases and shows_argument(graph.returns[k])  # as in a compiled call
+        out.append(arrays.from_numpy(value if shown else np.array(value, copy=True), like))
     return out

@@ -23,7 +23,8 @@ import mlirfuse
 @dataclass
 class Case:
     """``source`` defines ``f``; ``make()`` gives its arguments, new at each call. ``reference``: what NumPy runs in its
-    place. ``ulps``: how far floats may lie apart, in units of the result's last place; ``strides``: whether results
+    place. ``ulps``: how far floats may lie apart, in units of the last place of the result, or of the float type
+    ``computed`` where that is narrower; ``strides``: whether results
     must lie in memory as NumPy's; ``sharing``: whether results and arguments must share memory as NumPy's;
     ``specializations``: whether a call that NumPy refuses must be refused with the same kind of error."""
 
@@ -34,6 +35,7 @@ class Case:
     specializations: bool = True
     sharing: bool = True
     reference: str = ""
+    computed: str = "f8"
 
 
 def function_of(source: str) -> Callable:
@@ -109,7 +111,7 @@ def _differs(x, y, case: Case) -> str | None:
             return f"strides {x.strides} for {y.strides} of {y.shape}"
         if x.flags.writeable != y.flags.writeable:
             return f"writeable {x.flags.writeable} for {y.flags.writeable}"
-    return _far(np.atleast_1d(x), np.atleast_1d(y), case.ulps)
+    return _far(np.atleast_1d(x), np.atleast_1d(y), case.ulps, case.computed)
 
 
 def _same_strides(x: np.ndarray, y: np.ndarray) -> bool:
@@ -129,16 +131,17 @@ def _is_dense(x: np.ndarray) -> bool:
     return True
 
 
-def _far(x: np.ndarray, y: np.ndarray, ulps: int) -> str | None:
+def _far(x: np.ndarray, y: np.ndarray, ulps: int, computed: str) -> str | None:
     if x.dtype.kind == "c":
-        return _far(x.real, y.real, ulps) or _far(x.imag, y.imag, ulps)
+        return _far(x.real, y.real, ulps, computed) or _far(x.imag, y.imag, ulps, computed)
     if x.dtype.kind != "f":
         wrong = x != y
     else:
         same = (x == y) & (np.signbit(x) == np.signbit(y)) | (np.isnan(x) & np.isnan(y))
         if ulps:
             with np.errstate(all="ignore"):
-                bound = ulps * np.spacing(np.maximum(np.abs(x), np.abs(y)))
+                largest = np.maximum(np.abs(x), np.abs(y))
+                bound = ulps * np.maximum(np.spacing(largest), np.spacing(largest.astype(computed)))
                 same |= np.abs(x - y) <= np.where(np.isfinite(bound), bound, 0)
         wrong = ~same
     if not wrong.any():

@@ -4,11 +4,11 @@ import functools
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 
 import numpy as np
+import progress
 import pytest
 from test_foreach import descent
 from test_host_program import TWO_PROGRAMS, program
@@ -236,7 +236,7 @@ def test_nothing_is_being_compiled_in_a_child(held):
 def test_a_process_ends_after_what_is_being_compiled():
     """A library must not be torn down under a thread that is in it."""
     code = """
-import sys, time
+import atexit, sys, threading
 from mlirfuse.lowering import devices
 from mlirfuse.runtime import async_compile, load
 from mlirfuse.runtime.host_program import HostProgram
@@ -244,16 +244,19 @@ from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
 def slow(*what):
     print("begun", flush=True)
-    time.sleep(0.3)
+    begun.set()
+    ends.wait()
     print("ended", flush=True)
+begun, ends = threading.Event(), threading.Event()
+atexit.register(ends.set)  # before what was registered earlier
 load.machine_code, async_compile._MOST = slow, 1
 f = of_text(sys.argv[1], target="cuda:sm_90")
 host = HostProgram(f.host.graph, targets.GpuTarget(devices.named("cuda:sm_90"), 0))
 host.function({})
-time.sleep(0.1)
+begun.wait()
 print("end", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", code, TWO_PROGRAMS], capture_output=True, text=True, timeout=120)
+    done = progress.run([sys.executable, "-c", code, TWO_PROGRAMS])
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["begun", "end", "ended"], "")
 
 

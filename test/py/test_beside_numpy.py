@@ -83,6 +83,23 @@ def test_results_lie_and_share_as_numpys(results, layout):
     check(Case(f"def f(a, z):\n    return {results},\n", make, ulps=4), calls=2)
 
 
+@pytest.mark.parametrize("made", ["b", "b[1:]", "b * 2"])
+@pytest.mark.parametrize(
+    "again",
+    ["v.view()", "v[:]", "v.squeeze()", "v.reshape(v.shape)", "v.ravel()", "np.ascontiguousarray(v)", "np.rot90(v, 0)",
+     "np.asarray(v)", "v.astype(v.dtype, copy=False)", "v.T.T", "np.append(v, [])", "b[1:], b[1:], v"],
+)  # fmt: skip
+def test_which_results_are_one_array_and_which_show_its_memory(made, again):
+    f = function_of(f"def f(b):\n    v = {made}\n    return v, {again}\n")
+    b = np.ones((4, 5))
+
+    def relations(results) -> list:
+        arrays = [b, results[0], *(results[1] if isinstance(results[1], tuple) else results[1:])]
+        return [(x is y, np.shares_memory(x, y)) for x in arrays for y in arrays]
+
+    assert relations(mlirfuse.jit(f)(b)) == relations(f(b))
+
+
 def test_the_order_of_strides_is_a_condition():
     """Two arrays with gaps whose dimensions lie in another order are two kinds."""
     f = mlirfuse.jit(function_of("def f(a):\n    return a * 2\n"))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
 import multiprocessing
 import os
-import sys
 import threading
 import time
 import warnings
 
 import numpy as np
+import progress
 import pytest
 
 import mlirfuse
@@ -22,7 +21,6 @@ pytestmark = [
 ]
 X = np.linspace(0, 1, 500, dtype=np.float32)
 FORKS = 20
-LIMIT_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +43,11 @@ def in_child(check) -> int:
     child = os.fork()
     if child == 0:
         status = 1
-        faulthandler.dump_traceback_later(LIMIT_S - 10, file=sys.__stderr__)  # what hangs
         try:
             status = 0 if check() else 2
         finally:
             os._exit(status)
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, 9)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return progress.exit_code(child)
 
 
 @pytest.fixture
@@ -80,9 +70,7 @@ def others_compile():
         thread.start()
     yield compiled
     stop.set()
-    for thread in running:
-        thread.join(LIMIT_S)
-    assert not problems and not any(thread.is_alive() for thread in running)
+    assert progress.joined(*running) and not problems
 
 
 def test_child_compiles_while_the_parent_does(others_compile):
@@ -92,10 +80,7 @@ def test_child_compiles_while_the_parent_does(others_compile):
         ended.append(in_child(lambda k=k: right(k)))
     assert ended == [0] * FORKS
     before = len(others_compile)
-    deadline = time.monotonic() + LIMIT_S
-    while len(others_compile) == before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(others_compile) > before, "the parent's threads compile on"
+    progress.Watch(os.getpid()).until(lambda seconds: time.sleep(seconds) or len(others_compile) > before)
 
 
 def test_locks_held_by_another_thread_are_free_in_the_child():
@@ -127,7 +112,10 @@ def _pool_task(k: int) -> bool:
 
 def test_multiprocessing(others_compile):
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert all(pool.map_async(_pool_task, range(200, 208)).get(LIMIT_S))
+        found = pool.map_async(_pool_task, range(200, 208))
+        watch = progress.Watch(*(child.pid for child in multiprocessing.active_children()))
+        watch.until(lambda seconds: found.wait(seconds) or found.ready())
+        assert all(found.get())
 
 
 def test_data_loader(others_compile):
@@ -140,9 +128,7 @@ def test_data_loader(others_compile):
         def __getitem__(self, k):
             return torch.from_numpy(np.array([right(300 + k)]))
 
-    loader = torch.utils.data.DataLoader(
-        Items(), batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=LIMIT_S
-    )
+    loader = torch.utils.data.DataLoader(Items(), batch_size=2, num_workers=2, multiprocessing_context="fork")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert all(bool(batch.all()) for batch in loader)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import progress
 import pytest
 
 import mlirfuse
@@ -61,8 +62,7 @@ def interrupt(count: int, seed: int) -> int:
         found = []
         other = threading.Thread(target=lambda: found.append(fresh(seed + 7)[0](X)), daemon=True)
         other.start()  # which would wait for a lock that an interrupt left held
-        other.join(60)
-        assert found, "a lock is held"
+        assert progress.joined(other) and found, "a lock is held"
     finally:
         signal.signal(signal.SIGALRM, before)
     return hit

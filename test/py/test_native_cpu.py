@@ -3,13 +3,13 @@
 import ctypes
 import itertools
 import os
-import subprocess
 import sys
 import textwrap
 import threading
 import time
 
 import numpy as np
+import progress
 import pytest
 
 from mlirfuse import _native
@@ -59,7 +59,15 @@ def test_loops_cover_their_range(threads, count):
 
 def test_workers_take_part(threads):
     threads(4)
-    used = {ident for _, _, ident in chunks_of(64, 1, lambda begin, end: time.sleep(0.002))}
+    used, several = set(), threading.Event()
+
+    def chunk(begin, end):
+        used.add(threading.get_ident())
+        if len(used) > 1:
+            several.set()
+        several.wait(60)  # the first keeps its chunk until another thread has one
+
+    chunks_of(64, 1, chunk)
     assert len(used) > 1
 
 
@@ -101,13 +109,7 @@ def test_loops_of_several_threads_at_once(threads):
 
 
 def run_python(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = progress.run([sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

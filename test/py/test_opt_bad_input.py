@@ -13,11 +13,11 @@ import pathlib
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
 
+import progress
 import pytest
 
 from mlirfuse.tools import opt
@@ -209,7 +209,7 @@ def test_code_generation_survives_mutations():
     for _ in range(6):
         text = mutated(r.choice(PARTS), r)
         command = [sys.executable, "-m", "mlirfuse.tools.opt", "-", "--pass-pipeline=fusion-to-ptx"]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+        done = progress.run(command, input=text)
         assert done.returncode in (0, 1) or (done.returncode > 128 and "MLIR ended with" in done.stderr), (
             done,
             text,
@@ -292,14 +292,7 @@ def test_the_command_says_what_is_wrong(arguments, message, tmp_path):
     (tmp_path / "x.mlir").write_text("func.func @f() { return }")
     (tmp_path / "bytes.mlir").write_bytes(b"\xff\xfe")
     environment = {**os.environ, "PYTHONPATH": str(LIT.parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-m", "mlirfuse.tools.opt", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = progress.run([sys.executable, "-m", "mlirfuse.tools.opt", *arguments], cwd=tmp_path, env=environment)
     assert done.returncode in (1, 2) and not done.stdout, done
     assert "error: " in done.stderr and message in done.stderr and "Traceback" not in done.stderr, done.stderr
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
+import progress
 import pytest
 
 import mlirfuse
@@ -73,9 +73,7 @@ def test_lines_go_to_stderr_where_they_are_asked_for():
             "MLIRFUSE_CACHE": "0",
             "HOME": "/nonexistent",
         }
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment
-        )
+        done = progress.run([sys.executable, "-c", program], env=environment)
         assert done.returncode == 0 and done.stdout == "[1. 1. 1.]\n", done.stderr
         told[asked] = [line for line in done.stderr.splitlines() if line.startswith("mlirfuse: compiling")]
     assert told["1"] and not told["0"]

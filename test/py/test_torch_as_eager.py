@@ -13,8 +13,10 @@ pytest.importorskip("expecttest")
 
 import torch.nn.functional as F
 import torch_checks_of_eager as checks
+import torch_extremes as extremes
 import torch_numbers as numbers
 import torch_strides
+import torch_view_programs as views
 from torch._dynamo.utils import counters
 
 
@@ -179,6 +181,76 @@ def test_signs_of_zeros(name, dtype):
     assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
     there = ~wanted.isnan()
     assert torch.equal(torch.signbit(found)[there], torch.signbit(wanted)[there])
+
+
+# ---- special and extreme values
+
+
+FEW = [(name, dtype, second) for name, dtype, second in extremes.CASES
+       if (dtype is torch.float32 and second in ("", "floats", "int64")) or (name in ("/", "//") and second == "floats")]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FEW, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
+def test_extreme_values(case):
+    if found := extremes.wrong(*case, "cpu"):
+        pytest.fail(found, pytrace=False)
+
+
+def test_remainders_are_exact_where_the_quotient_overflows():
+    """Eager's vectors give NaN, and the remainder for the elements after the last whole vector."""
+    x, y = torch.full((67,), 1.5), torch.full((67,), -3e-39)
+    f = torch.fmod
+    assert f(x, y)[0].isnan() and not f(x, y)[-1].isnan()
+    assert torch.equal(compiled(f)(x, y), f(x, y)[-1:].expand(67))
+
+
+# ---- views, writes in place and gradients
+
+
+@pytest.mark.parametrize("first", range(0, 32, 8))
+def test_views_writes_and_gradients(first):
+    problems = [p for seed in range(first, first + 8) if (p := views.problem(seed))]
+    assert not problems, "\n".join(problems)
+
+
+OWN = {
+    "a copy of a transposed matrix": lambda x: x.t().reshape(-1),
+    "computed as it lies": lambda x: x.t() * 2,
+    "a linear layer's": lambda x: F.linear(torch.ones(2, 3, 4), x),
+    "a product's": lambda x: torch.ones(2, 4, 4) @ x,
+    "a clone": lambda x: x.t().clone(),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("grad", [True, False])
+def test_results_may_be_written_into(name, grad):
+    """As in eager: they are no views, which autograd lets nobody write into that were made without it."""
+    f, x, w = OWN[name], torch.rand(4, 4, requires_grad=grad), torch.rand(1, requires_grad=True)
+    results = []
+    for run in (compiled(f), f):
+        y = run(x).mul_(w)
+        results.append([y.detach(), *torch.autograd.grad(y.sum(), [x, w] if grad else [w])])
+    assert all(torch.allclose(a, b) for a, b in zip(*results))
+
+
+def test_what_was_written_since_it_was_saved_may_be_computed_again():
+    """Eager refuses this backward; where nothing that was written into is saved, compiled functions give it."""
+
+    def f(x):
+        y = x * x
+        z = F.layer_norm(y, y.shape[-1:])
+        torch._dynamo.graph_break()
+        y.zero_()
+        return z
+
+    x = torch.rand(4, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        f(x)[0, 0].backward()
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        (wanted,) = torch.autograd.grad(f(x)[0, 0], x)
+    (found,) = torch.autograd.grad(compiled(f)(x)[0, 0], x)
+    assert torch.allclose(found, wanted, atol=1e-5)
 
 
 # ---- types, and what a trace gives

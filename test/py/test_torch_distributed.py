@@ -138,6 +138,6 @@ def test_explain_tells_of_collectives(two):
 
 
 def test_the_others_raise_where_a_rank_dies(tmp_path):
-    first, second = spawned(2, str(tmp_path), [("dies", "dies", ())], patience=100)
+    first, second = spawned(2, str(tmp_path), [("dies", "dies", ())])
     assert second is None
     assert "Error" in first["dies"]["raised"]

@@ -68,7 +68,7 @@ def test_workers_of_a_data_loader(known):
     seen = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
-        for rows, places in DataLoader(Numbers(run), batch_size=4, num_workers=2, timeout=300):
+        for rows, places in DataLoader(Numbers(run), batch_size=4, num_workers=2):
             wanted = torch.stack([scaled(torch.arange(6.0) ** (1 + k / 12)) for k in places.tolist()])
             torch.testing.assert_close(rows, wanted)
             layer.zero_grad()

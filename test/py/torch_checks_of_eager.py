@@ -281,14 +281,14 @@ def wrong_types(name: str, dtypes=DTYPES) -> list:
     return found
 
 
-def wrong_indices(name: str, dtypes=(torch.int64, torch.int32)) -> list:
+def wrong_indices(name: str, dtypes=(torch.int64, torch.int32), backend: str = "mlirfuse") -> list:
     """The indices, of a type, forward alone or with the gradient, with which one of :data:`OF_INDICES` differs."""
     function, extent = OF_INDICES[name]
     x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     found = []
     for dtype, gradients in itertools.product(dtypes, (False, True)):
         torch._dynamo.reset()
-        compiled = torch.compile(function, backend="mlirfuse")
+        compiled = torch.compile(function, backend=backend)
         for k in (0, extent - 1, -1, extent, -extent, -extent - 1, 2**31 - 1):
             given = x, torch.tensor([0, k, 1], dtype=dtype)
             if not equal(outcome(compiled, given, gradients), outcome(function, given, gradients)):

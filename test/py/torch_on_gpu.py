@@ -10,7 +10,9 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
+import torch_extremes
 import torch_training_programs
 from torch_models import Encoder, ResNet, error, gradients
 from torch_ops_harness import check, uncompiled
@@ -65,6 +67,35 @@ def test_ops(op, dtype):
                 except Exception:
                     pytest.skip("AOTAutograd alone differs from eager")
                 raise
+
+
+@pytest.mark.parametrize("case", torch_extremes.CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
+def test_extreme_values(case):
+    if found := torch_extremes.wrong(*case, "cuda"):
+        pytest.fail(found, pytrace=False)
+
+
+AVERAGES = {
+    "overlapping": lambda x: F.avg_pool3d(x, 3, 2, 1),
+    "apart": lambda x: F.avg_pool3d(x, 2),
+    "adaptive": lambda x: F.adaptive_avg_pool3d(x, (3, 5, 2)),
+    "one value": lambda x: F.adaptive_avg_pool3d(x, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_gradients_of_average_pools(name, dtype):
+    """As near to double precision as eager's, which sums in float32 but where threads add to one element."""
+    x = torch.randn(2, 3, 8, 8, 8, device="cuda", dtype=dtype)
+
+    def gradient(f, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(f(x).square().sum(), x)[0].double()
+
+    exact = gradient(AVERAGES[name], x.double())
+    eager, ours = ((gradient(f, x) - exact).abs().max() for f in (AVERAGES[name], compiled(AVERAGES[name])))
+    assert ours <= 2 * eager + torch.finfo(dtype).eps * exact.abs().max()
 
 
 @pytest.mark.parametrize("make", [Encoder, ResNet])

@@ -9,6 +9,7 @@ from mlirfuse.ir import graph as gr
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.ops.attributes import BY_NAME
 from mlirfuse.ir.order import topological
+from mlirfuse.ir.size_relations import needed_equalities
 
 
 class _Printer:
@@ -166,10 +167,13 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
         results.append(value.type + (f" {{{', '.join(attrs)}}}" if attrs else ""))
     printer.block(graph.body, "    ", "func.return")
     arrow = f" -> ({', '.join(results)})" if results else ""
-    device = f' attributes {{fusion.device = "{graph.device}"}}' if graph.device else ""
+    stated = [f'fusion.device = "{graph.device}"'] if graph.device else []
+    if equal := needed_equalities(graph):
+        stated.append(f"fusion.equal = {attribute([f'{a} == {b}' for a, b in equal])}")
+    attributes = f" attributes {{{', '.join(stated)}}}" if stated else ""
     body = "\n".join(printer.lines)
     name = graph.name if re.fullmatch(r"[A-Za-z_][\w$.]*", graph.name, re.ASCII) else quoted(graph.name)
-    return f"  func.func @{name}({', '.join(head)}){arrow}{device} {{\n{body}\n  }}"
+    return f"  func.func @{name}({', '.join(head)}){arrow}{attributes} {{\n{body}\n  }}"
 
 
 def to_module_text(graphs, locations: bool = False, kept=()) -> str:

@@ -13,8 +13,10 @@ from mlirfuse.dialects.fusion.attributes import MLIRText, element_of, named_attr
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.assumptions import guard_symbols
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, Window
-from mlirfuse.ir.ops.attributes import INTEGER, SIZES, TEXT
+from mlirfuse.ir.ops.attributes import INTEGER, SIZES, TEXT, TEXTS
+from mlirfuse.ir.size_relations import problem_of_segments
 from mlirfuse.ir.sizes import Size
 
 
@@ -174,6 +176,15 @@ class Reader:
                     graph.result_parts[k] = _part(named, f"result {k}")
         if "fusion.device" in func.attributes:
             graph.device = of_type(func.attributes["fusion.device"], TEXT)
+        graph.equal = []
+        for text in (
+            _given(func.attributes, "fusion.equal", TEXTS, "function") if "fusion.equal" in func.attributes else ()
+        ):
+            a, equals, b = text.partition(" == ")
+            if not equals:
+                raise FusionIRError(f'fusion.equal: "{text}" is not two sizes with == between them')
+            graph.equal.append((sz.parse(a), sz.parse(b)))
+        self.check_declared(sz.symbols_of(n for pair in graph.equal for n in pair))
         graph.number()
         groups, segments = graph.labels()
         for what, numbers in (("groups", [g.number for g in groups]), ("segments", [s.number for s in segments])):
@@ -240,13 +251,15 @@ class Reader:
             }
             results = [self.value_of_type(v.type) for v in op.results]
         if row is not None and not row.calls:
-            self.check_declared(row, attrs)
+            self.check_declared(sz.symbols_of(ops.sizes_in(row.attr_types, attrs)))
         else:
             self.declare(*results)
         created = Op(
             short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location)
         )
         created.group, created.segment = group, segment
+        if created.name == "guard":
+            self.check_declared(guard_symbols(created))
         self.single_block(op)
         if name in ("scf.for", "scf.while"):
             self.loop(op, created)
@@ -271,9 +284,9 @@ class Reader:
             for size in one.shape if isinstance(one, Value) else (one,):
                 self.declared |= sz.symbols(size)
 
-    def check_declared(self, row: ops.OpDef, attrs: dict) -> None:
+    def check_declared(self, names: set[str]) -> None:
         """Raise ValueError for a size that nothing declares."""
-        unknown = sz.symbols_of(ops.sizes_in(row.attr_types, attrs)) - self.declared
+        unknown = names - self.declared
         if unknown:
             raise ValueError(f"has the size '{min(unknown)}', which no argument and no result of a call declares")
 
@@ -353,13 +366,22 @@ def _location(location):
     return None
 
 
+def _verified(graph: Graph) -> Graph:
+    """``graph``. Raises :class:`FusionIRError` where sizes of a segment do not follow from what is stated."""
+    if found := problem_of_segments(graph):
+        op, problem = found
+        location = f'loc("{op.loc[0]}":{op.loc[1]}:0)' if op.loc else None
+        raise FusionIRError(f"'fusion.{op.name}' op {problem}", location)
+    return graph
+
+
 def read(module) -> list[Graph]:
     """Return the functions of an MLIR module as graphs. Raises :class:`FusionIRError` for an invalid fusion program."""
     out = []
     for op in module.body.operations:
         if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
             try:
-                out.append(Reader().function(op.operation))
+                out.append(_verified(Reader().function(op.operation)))
             except FusionIRError as error:
                 raise FusionIRError(error.message, error.location or str(op.operation.location)) from error
             except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:

@@ -35,7 +35,7 @@ from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
 from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, Permute, ReadOnly, Reshape
-from mlirfuse.ir.graph import Graph, Layout, Value, walk
+from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
 
@@ -296,10 +296,14 @@ class _Results:
             return Out("part" if path else "result", at, read_only=read_only, path=path)
         if id(x) not in self._where:
             new = buffer.leaf is None and buffer.captured is None  # NumPy allocates: flatten, np.tile(x, 1)
-            if new and (_in_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
+            if new and (shows_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
                 value = t.emit("copy", value)
             strides = strides_of_array(t, x)
-            at_argument = value.op is None or (not new and _in_argument(value))
+            at_argument = value.op is None or (not new and shows_argument(value))
+            if at_argument and not x._scalar and value.op is not None:
+                for at, other in enumerate(self.returns):
+                    if _same_view(value, other):  # another array of the same memory
+                        return Out("part", at, read_only=read_only)
             self._where[id(x)] = (self.add(value), ()) if at_argument else self._laid_out(value, strides)
         at, path = self._where[id(x)]
         return Out("part" if path else "result", at, scalar=_number_type(x), read_only=read_only, path=path)
@@ -312,11 +316,15 @@ class _Results:
         return constant_of(t, t.stand_ins.original(x), self.objects)
 
 
-def _in_argument(value: Value) -> bool:
-    """Whether a value may be a view of an argument."""
-    while value.op is not None and value.op.row.view:
-        value = value.op.operands[0]
-    return value.op is None
+def _same_view(a: Value, b: Value) -> bool:
+    """Whether two values are the same view of the same value."""
+    while a is not b:
+        if a.op is None or b.op is None or not a.op.row.view or (a.op.name, a.op.attrs) != (b.op.name, b.op.attrs):
+            return False
+        if a.op.results.index(a) != b.op.results.index(b):
+            return False
+        a, b = a.op.operands[0], b.op.operands[0]
+    return True
 
 
 def _view_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.effects import memory_of
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.schedule import targets
@@ -101,18 +103,40 @@ def _returned_symbols(lowered: Lowered) -> set[str]:
     return sz.symbols_of([what for kind, what in lowered.outputs if kind == "size"])
 
 
+def _views(lowered: Lowered) -> set[int]:
+    """The places of the outputs that may be views of memory made here, that the caller sees, and of whose memory no
+    other output is: AOTAutograd finds by their base which outputs share memory."""
+    returns, outputs = lowered.graph.returns, enumerate(lowered.outputs)
+    roots = {place: memory_of(returns[what]) for place, (kind, what) in outputs if kind == "result"}
+    count = Counter(roots.values())
+    found = set()
+    for place, root in roots.items():
+        may_be = root.op is not None and (returns[lowered.outputs[place][1]] is not root or root.op.row.calls)
+        if may_be and place < lowered.visible and count[root] == 1:
+            found.add(place)
+    return found
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """``x``, not as a view: autograd refuses writes into views that were made where it records nothing. Where eager
+    gives a view, AOTAutograd makes it."""
+    return x.detach() if x._is_view() else x
+
+
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
     """A function from the graph's results and sizes to the outputs; None where they are the results."""
-    outputs = lowered.outputs
-    if outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
+    outputs, views = lowered.outputs, _views(lowered)
+    if not views and outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None
     used = _returned_symbols(lowered)
     literals = [what for kind, what in outputs if kind == "literal"]
     serialized, at = [], 0
-    for kind, what in outputs:
-        if kind == "literal":
+    for place, (kind, what) in enumerate(outputs):
+        if place in views:
+            serialized.append(f"own(results[{what}])")
+        elif kind == "literal":
             serialized.append(f"literals[{at}]")
             at += 1
         else:
             serialized.append(f"results[{what}]" if kind == "result" else str(what))
-    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals)
+    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals, own=_own)

@@ -50,6 +50,7 @@ class Lowered:
     ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
     ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
+    ``visible``: the number of leading outputs that the caller of the compiled function sees.
     ``outside``: extern calls: op, reason, the user's line. ``saved``: the tensors that only the backward needs, and
     their bytes. ``again``: what the backward recomputes: op, bytes of the result, why it is not saved, the user's line.
     """
@@ -60,6 +61,7 @@ class Lowered:
     constants: list[Any]
     symbols: dict[str, str]
     outputs: list[tuple[str, Any]]
+    visible: int = 0
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
     again: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
@@ -71,6 +73,8 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     all. ``rounds``: round float16 and bfloat16 results to their dtype inside kernels too, not just when stored.
     ``donated``: the indices of inputs that are dead after the graph."""
     lowered = _Lowering(module, name, visible, rounds).run()
+    if name != "backward":  # gradients are autograd's
+        lowered.visible = len(lowered.outputs) if visible is None else visible
     given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
     alone = layouts.alone_in_memory(given)
     lowered.graph.donated = {k for k, place in enumerate(lowered.tensors) if place in donated and place in alone}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir.assumptions import equalities
+from mlirfuse.ir.assumptions import relation
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
+from mlirfuse.ir.size_relations import bounds, equalities
 from mlirfuse.passes.base import Pass, blocks, register
 
 
 @register
 class Guard(Pass):
-    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The
-    guard states the group's assumptions about its inputs: ``types`` and ranks with the extents that are constant (1 for
-    a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are assumed to be ``equal``,
-    and ``constants``: axes, view sizes and other attributes that were values in the source program. A group of a
-    function whose device is unknown is replaced by the fallback.
+    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The guard
+    states the group's assumptions about its inputs: ``types`` and ranks with the extents that are constant (1 for a
+    broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are assumed to be ``equal``
+    or ``within`` others, and ``constants``: axes, view sizes and other attributes that were values in the source
+    program. A group of a function whose device is unknown is replaced by the fallback.
     `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::
@@ -131,9 +132,8 @@ def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
     if any(known):
         out["strides"] = [f"[{', '.join(map(str, layout.strides))}]" if layout else "any" for layout in known]
         out["aligns"] = [layout.align if layout else 1 for layout in known]
-    equal = [f"{a} == {b}" for op in members for a, b in equalities(op)]
-    if equal:
-        out["equal"] = list(dict.fromkeys(equal))
+    out |= relation("equal", [pair for op in members for pair in equalities(op)])
+    out |= relation("within", [(bound.low, bound.high) for op in members for bound in bounds(op)])
     constants = [
         f"{op.name} {k} = {_serialized(v)}"
         for op in members

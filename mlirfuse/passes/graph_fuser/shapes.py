@@ -46,6 +46,8 @@ class Shapes(Pass):
             for layout in graph.layouts:
                 if layout is not None:
                     layout.strides = tuple(sz.substitute(n, same) for n in layout.strides)
+            pairs = [(sz.substitute(a, same), sz.substitute(b, same)) for a, b in graph.equal or ()]
+            graph.equal = graph.equal and [(a, b) for a, b in pairs if a != b]
             for op in walk(graph.body):
                 if op.name == "guard":
                     op.attrs = substituted(op.attrs, same)

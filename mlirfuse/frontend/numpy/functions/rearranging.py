@@ -49,7 +49,7 @@ def rot90(m, k=1, axes=(0, 1)):
     a, b = axes_of(tuple(axes), x.ndim)
     k = operator.index(k) % 4
     if k == 0:
-        return x
+        return x.alias()
     if k == 2:
         return flip(x, (a, b))
     return swapaxes(flip(x, b), a, b) if k == 1 else flip(swapaxes(x, a, b), b)

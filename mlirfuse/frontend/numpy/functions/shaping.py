@@ -79,7 +79,7 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
 def ravel(a, order="C"):
     x, order = asarray(a), checked_order(order)
     if x.ndim == 1:
-        return contiguous(x)
+        return x.alias() if (created := contiguous(x)) is x else created
     t = x._trace
     if order == "K":
         x = transpose(x, order_of(t, strides_of_array(t, x), x._value.shape))
@@ -99,7 +99,7 @@ def contiguous(x) -> TracedArray:
     """``x`` itself where it is C-contiguous, else a copy."""
     t = x._trace
     if is_row_major(t, strides_of_array(t, x), x._value.shape):
-        return x.alias()
+        return x
     return TracedArray(t, forced(t, fresh(t, x.value), "C"))
 
 
@@ -165,7 +165,7 @@ def squeeze(a, axis=None):
     axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(axis, x.ndim)
     if any(extents[k] != 1 for k in axes):
         fail(ShapeError, "cannot select an axis to squeeze out which has size not equal to one")
-    return x.step(Squeeze(tuple(sorted(axes)))) if axes else x.alias()
+    return x.step(Squeeze(tuple(sorted(axes)))) if axes else x
 
 
 @implements(np.broadcast_to)

@@ -1,0 +1,211 @@
+"""All generators of programs, in turn: each program is compared with what NumPy, eager torch or the reference gives.
+
+``python test/py/fuzz.py COUNT [FIRST] [GENERATOR ...]``, or ``make fuzz N=COUNT``, runs COUNT programs in all, the seeds
+of each generator from FIRST on, prints those that differ, made small where the generator can, and ends with how many of
+each ran. Programs run in a child, a few of one generator at a time: one that crashes is told of and the others go on.
+Generators that need torch are left out without it.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import pathlib
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+Problem = Callable[[int], "str | None"]  # what is wrong with the program of a seed
+AT_A_TIME = 20
+OF_A_CHILD = 400  # programs: what compiled functions hold is freed with the child
+
+
+def _beside_numpy(module) -> Problem:
+    from beside_numpy import describe, differs
+
+    def problem(seed: int) -> str | None:
+        case = module.generate(seed)
+        found = differs(case)
+        return found and "\n".join([f"seed {seed}: {found}", case.source, *map(describe, case.make())])
+
+    return problem
+
+
+def _random_programs(module) -> Problem:
+    def problem(seed: int) -> str | None:
+        program = module.make(seed)
+        failure = module.check(program)
+        return failure and f"seed {seed}\n{module.report(program, failure)}"
+
+    return problem
+
+
+def _stand_ins(module) -> Problem:
+    programs = module.programs()
+    random.Random(0).shuffle(programs)
+
+    def problem(seed: int) -> str | None:
+        size = (4, 3000)[seed // len(programs) % 2]
+        return module.differs(*programs[seed % len(programs)], size)
+
+    return problem
+
+
+def _numbers(module) -> Problem:
+    def problem(seed: int) -> str | None:
+        text, values = module.random_program(random.Random(seed))
+        wrong = module.wrong_values(text, values)
+        if not wrong or module.wrong_values(text, values, "aot_eager"):
+            return None
+        return f"seed {seed}: {text} is wrong for n = {wrong} of {values}"
+
+    return problem
+
+
+def _strides(module) -> Problem:
+    cases = [(op, layout) for op in module.ops() for layout in module.LAYOUTS]
+    random.Random(0).shuffle(cases)
+
+    def problem(seed: int) -> str | None:
+        op, layout = cases[seed % len(cases)]
+        for how, k, eager, ours, theirs in module.differences(op, 1 + seed // len(cases), (layout,)):
+            if theirs != ours:
+                return f"{op.name} {op.variant_test_name} {how}, sample {k}: {ours} for {eager}"
+        return None
+
+    return problem
+
+
+def _checks(module) -> Problem:
+    names = [*module.OF_TYPES, *module.OF_NUMBERS, *module.OF_INDICES]
+
+    def problem(seed: int) -> str | None:
+        name = names[seed % len(names)]
+        if name in module.OF_NUMBERS:
+            function, given = module.OF_NUMBERS[name]
+            ours, eagers = module.run(function, given), module.outcome(function, given)
+            return None if module.equal(ours, eagers) else f"{name}: {ours} for {eagers}"
+        if name in module.OF_INDICES:
+            wrong = module.wrong_indices(name)
+            wrong = wrong and [k for k in wrong if k not in module.wrong_indices(name, backend="aot_eager")]
+            return f"{name} of indices: {wrong}" if wrong else None
+        function, count = module.OF_TYPES[name]
+        types = random.Random(seed).choices(module.DTYPES, k=count)
+        given = [module.operand(dtype, k) for k, dtype in enumerate(types)]
+        eagers = module.outcome(function, given)
+        if module.equal(module.run(function, given), eagers):
+            return None
+        if not module.equal(module.run(function, given, backend="aot_eager"), eagers):
+            return None
+        return f"{name} of {types}"
+
+    return problem
+
+
+def _differs(module) -> Problem:
+    return module.differs
+
+
+def _problem(module) -> Problem:
+    return module.problem
+
+
+GENERATORS: dict[str, Callable[..., Problem]] = {  # by their modules
+    "numpy_overlap_programs": _beside_numpy,
+    "numpy_order_programs": _beside_numpy,
+    "numpy_ufunc_calls": _beside_numpy,
+    "numpy_program_fuzzer": _differs,
+    "graph_break_fuzzer": _differs,
+    "stand_in_programs": _stand_ins,
+    "random_programs": _random_programs,
+    "test_guarded_sizes": _problem,
+    "mutations": lambda module: lambda seed: module.run(seed).problem or None,
+    "torch_view_programs": _problem,
+    "torch_numbers": _numbers,
+    "torch_strides": _strides,
+    "torch_checks_of_eager": _checks,
+    "malformed_definitions": _problem,
+}
+OF_TORCH = ("torch_view_programs", "torch_numbers", "torch_strides", "torch_checks_of_eager", "malformed_definitions")
+
+
+def _child(pipe) -> None:
+    """Runs programs as they are asked for: (generator, seed) comes, what is wrong goes back."""
+    warnings.simplefilter("ignore")
+    problems: dict[str, Problem] = {}
+    while True:
+        try:
+            name, seed = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if name not in problems:
+                problems[name] = GENERATORS[name](importlib.import_module(name))
+            found = problems[name](seed)
+        except Exception as error:
+            found = f"seed {seed}: {type(error).__name__}: {error}"
+        pipe.send(found)
+
+
+def _order(names: list[str], count: int, first: int) -> Iterator[tuple[str, int]]:
+    """The generators in turn, some seeds of each at a time."""
+    done, seed = 0, first
+    while True:
+        for name in names:
+            for k in range(seed, seed + AT_A_TIME):
+                if done == count:
+                    return
+                yield name, k
+                done += 1
+        seed += AT_A_TIME
+
+
+def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
+    """Runs ``count`` programs; gives how many differ."""
+    known = [name for name in GENERATORS if name not in OF_TORCH or importlib.util.find_spec("torch")]
+    context = multiprocessing.get_context("spawn")
+    ran: collections.Counter[str] = collections.Counter()
+    wrong: collections.Counter[str] = collections.Counter()
+    child = pipe = None
+    for number, (name, seed) in enumerate(_order(names or known, count, first)):
+        if child is None or number % OF_A_CHILD == 0:
+            if pipe is not None:
+                pipe.close()
+                child.join()
+            pipe, theirs = context.Pipe()
+            child = context.Process(target=_child, args=(theirs,), daemon=False)
+            child.start()
+            theirs.close()
+        try:
+            pipe.send((name, seed))
+            found = pipe.recv()
+        except (EOFError, OSError):
+            child.join()
+            found, child, pipe = f"seed {seed}: the process ended with {child.exitcode}", None, None
+        ran[name] += 1
+        if number % 1000 == 999:
+            print(f"# {number + 1} programs", flush=True)
+        if found:
+            wrong[name] += 1
+            print(f"--- {name} {found}", flush=True)
+    if pipe is not None:
+        pipe.close()
+        child.join()
+    for name in ran:
+        print(f"{name}: {ran[name]} programs, {wrong[name]} differ")
+    print(f"{sum(ran.values())} programs, {sum(wrong.values())} differ")
+    return sum(wrong.values())
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MLIRFUSE_CACHE", "0")
+    numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
+    sys.exit(
+        bool(run(*numbers, *([0] if len(numbers) < 2 else []), [t for t in sys.argv[1:] if not t.isdigit()] or None))
+    )
