@@ -51,7 +51,9 @@ _SETTINGS: dict[str, Flag | Count] = {
 }  # fmt: skip
 NAMES = (*_SETTINGS, "dump", "dump_dir")
 
-_listeners: set[weakref.ref] = set()  # objects with a method switched(); no WeakSet: its callbacks swallow an interrupt
+_listeners: set[weakref.ref] = (
+    set()
+)  # objects with a method settings_changed(); no WeakSet: its callbacks swallow an interrupt
 
 
 def dump_names(wanted) -> frozenset[str]:
@@ -137,7 +139,7 @@ sys.modules[__name__].__class__ = _Config
 
 
 def listen(listener) -> None:
-    """Call ``listener.switched()`` after each change of a setting, for as long as the object lives."""
+    """Call ``listener.settings_changed()`` after each change of a setting, for as long as the object lives."""
     _listeners.add(weakref.ref(listener, _listeners.discard))
 
 
@@ -146,7 +148,7 @@ def look_up_anew() -> None:
     for ref in list(_listeners):
         listener = ref()
         if listener is not None:
-            listener.switched()
+            listener.settings_changed()
 
 
 def enabled_for(device: str) -> bool:

@@ -142,10 +142,10 @@ def optimize_loops(module, machine) -> None:
     _run(builder.getModulePassManager(), builder, module)
 
 
-def compile_object(text: str, plain_loops: bool = False) -> bytes:
-    """The native object code of the MLIR module ``text``. ``plain_loops``: its loops are not vectorized or unrolled
+def compile_object(text: str, scalar_loops: bool = False) -> bytes:
+    """The native object code of the MLIR module ``text``. ``scalar_loops``: its loops are not vectorized or unrolled
     yet. Raises :class:`CompileError`."""
-    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops))
+    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), scalar_loops))
     if missing := called_outside(code):  # loading it would abort the process
         raise CompileError(
             f"this processor ({_processor()[0]}) needs runtime functions that are not available: "
@@ -154,10 +154,10 @@ def compile_object(text: str, plain_loops: bool = False) -> bytes:
     return code
 
 
-def _object_of(ir: str, plain_loops: bool) -> bytes:
+def _object_of(ir: str, scalar_loops: bool) -> bytes:
     # In a new context, since a context keeps all constants and types that it has seen.
     module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine()
-    (optimize_loops if plain_loops else optimize)(module, machine)
+    (optimize_loops if scalar_loops else optimize)(module, machine)
     return machine.emit_object(module)
 
 

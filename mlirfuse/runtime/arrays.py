@@ -1,5 +1,5 @@
-"""Callers' arrays as a trace sees them: NumPy arrays and numbers, torch tensors, any object with
-``__cuda_array_interface__``."""
+"""Arrays of any framework: NumPy arrays and numbers, torch tensors, objects with ``__cuda_array_interface__``. Their
+framework, layout and device, and conversions to and from NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DLPACK_CPU = 1
 
 
 def framework(value) -> str | None:
-    """Return "numpy", "torch", "cupy", or "own" for another CUDA array; None for an object that is not an array."""
+    """Return "numpy", "torch" or "cupy"; "own" for any other CUDA array, whose results are :class:`DeviceArray`; None
+    for an object that is not an array."""
     if isinstance(value, np.ndarray):
         return "numpy"
     torch = sys.modules.get("torch")

@@ -75,8 +75,10 @@ class _Known:
         sizes = [n for g in assumes.size_guards for n in (g.left, g.right)] + [
             n for pair in assumes.equalities for n in pair
         ]
-        self.launch_template = specialization.executor.launch_template(specialization.leaf_of_arg, specialization.own)
-        self.place = self.launch_template.place(leaves)  # equal for all arguments of these types and devices
+        self.launch_template = specialization.executor.launch_template(
+            specialization.leaf_of_arg, specialization.finisher_leaves
+        )
+        self.placement = self.launch_template.placement(leaves)  # equal for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
         self.looks_at_values = bool(assumes.values)
         pointers = {f"arg{k}": k for k in specialization.executor.program.pointer_args}
@@ -92,5 +94,7 @@ class _Known:
         return (
             None
             if compiled_program is None
-            else self.launch_template.record(compiled_program, leaves, env, specialization.finisher(env), self.place)
+            else self.launch_template.record(
+                compiled_program, leaves, env, specialization.finisher(env), self.placement
+            )
         )

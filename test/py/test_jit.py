@@ -1343,9 +1343,9 @@ def of_the_cache():
 @pytest.fixture
 def fresh_warning():
     """The warning of a cache that cannot be written comes once a process."""
-    cache._log.cache_clear()
+    cache._warn_once.cache_clear()
     yield
-    cache._log.cache_clear()
+    cache._warn_once.cache_clear()
 
 
 def is_folder(entry):

@@ -322,7 +322,7 @@ class Entry(Source):
         self.captured = [*self.captured, captured]
         return len(self.captured) - 1
 
-    def again(self, leaves: Sequence) -> Any:
+    def call_again(self, leaves: Sequence) -> Any:
         self.owner._clear_plain()
         return self.owner._dispatch(self, leaves[: self.tree.leaves])
 
@@ -343,7 +343,7 @@ class Entry(Source):
             self._tried.clear()
             self.owner._clear_plain()
 
-    def without_kernels(self, call: Call) -> None:
+    def nothing_fused(self, call: Call) -> None:
         """Marks calls like this one to run in NumPy, which is cheaper."""
         if self.may_fall_back() and not self.owner.lowering_requested and _all_numpy(call.leaves):
             self._refuse(types_of(call.leaves[: self.tree.leaves]))

@@ -21,7 +21,7 @@ from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.specializations import Call, Source, Specialization, Specializations, once
+from mlirfuse.runtime.specializations import Call, Source, Specialization, Specializations, run_uncached
 from mlirfuse.runtime.storage_views import StorageViews, is_split
 from mlirfuse.schedule import targets
 
@@ -52,7 +52,7 @@ class BoundSpecialization(Specialization):
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any]:
         return self.planned.collect
 
-    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+    def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
         return run_reference(self.planned, list(leaves), env)
 
 
@@ -66,7 +66,7 @@ class SplitSpecialization(BoundSpecialization):
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
         return self.split.arguments(leaves, self.split.make(leaves, env))
 
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
         return self.split.record(self.executor, leaves, self.leaf_of_arg, env, self.finisher(env), read=detached)
 
@@ -126,7 +126,7 @@ class CompiledRunner:
         if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
             leaves = detached(leaves)
         return (
-            once(self.specializations.miss(tuple(leaves)), leaves)
+            run_uncached(self.specializations.miss(tuple(leaves)), leaves)
             if self.narrow
             else self.specializations.dispatch(*leaves)
         )

@@ -278,7 +278,7 @@ class Loop:
         else:
             raise NotOutlinable("types that do not converge")
         deadline.check()
-        code = load.host_code(writer.code.text(), plain_loops=True)
+        code = load.host_code(writer.code.text(), scalar_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
