@@ -1,6 +1,6 @@
 """The shape cache: finds the compiled specialization and program for a call with new sizes, in a few microseconds.
 
-The properties of a call are read in C++ (:func:`mlirfuse._native.describe`), and each computation from its sizes is
+The properties of a call are read in C++ (:func:`mlirfuse._native.shape_key`), and each computation from its sizes is
 compiled to one Python function (:func:`mlirfuse.ir.sizes.function`). Any case that this does not cover is left to the
 caller's slow path.
 """
@@ -29,7 +29,7 @@ class ShapeCache:
         """Return the Record for a call of a known specialization and compiled program, else None."""
         if not (self._known and config.fuse_cpu and config.fuse_gpu):
             return None
-        described = _native.describe(leaves, self.statics)
+        described = _native.shape_key(leaves, self.statics)
         if described is None:
             return None
         key, sizes, alignments = described
@@ -44,7 +44,7 @@ class ShapeCache:
 
     def add(self, specialization, leaves: tuple) -> None:
         """Record that ``specialization`` ran a call with these leaves."""
-        described = _native.describe(leaves, self.statics)
+        described = _native.shape_key(leaves, self.statics)
         if described is None or specialization.executor is None or specialization.executor.host is not None:
             return
         key = described[0]

@@ -10,8 +10,8 @@
 #include "dispatcher.h"
 #include "foreach.h"
 #include "function.h"
-#include "array_type.h"
 #include "record.h"
+#include "shape_key.h"
 #include "thread_pool.h"
 
 namespace mlirfuse {
@@ -53,9 +53,9 @@ PyObject* set_num_threads_py(PyObject*, PyObject* args) {
   Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-PyObject* place_of(PyObject*, PyObject* object) {
+PyObject* array_layout(PyObject*, PyObject* object) {
   if (!PyArray_Check(object)) {
-    PyErr_SetString(PyExc_TypeError, "place_of takes a NumPy array");
+    PyErr_SetString(PyExc_TypeError, "array_layout takes a NumPy array");
     return nullptr;
   }
   const auto array = reinterpret_cast<PyArrayObject*>(object);
@@ -107,17 +107,17 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef methods[] = {
-    {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, describe_doc},
+    {"shape_key", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shape_key)), METH_FASTCALL, shape_key_doc},
     {"symbols", symbols, METH_NOARGS,
      "symbols()\n--\n\nThe addresses of functions that compiled host code calls: MLIR's CUDA runtime, "
      "mlirfuse_parallel_for and mlirfuse_bad_index."},
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nStatistics of the CPU buffer pool, as a dict."},
     {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe number of CPU threads of a parallel loop."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
-    {"place_of", place_of, METH_O,
-     "place_of(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides, the addresses "
-     "where "
-     "its elements begin and end, and the sum of 1 for a dense last dimension, 2 for writeable, 4 for aligned."},
+    {"array_layout", array_layout, METH_O,
+     "array_layout(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides in bytes, "
+     "the addresses where its elements begin and end, and the sum of 1 for a dense last dimension, 2 for writeable, 4 "
+     "for aligned."},
     {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
      "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
     {"make_results_by", make_results_by, METH_O,
