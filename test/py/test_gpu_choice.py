@@ -25,7 +25,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 
 def test_choices_are_those_of_the_golden_file():
