@@ -35,9 +35,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlirfuse.core import old_names, settings
+from mlirfuse.core import environment, old_names
+from mlirfuse.core.environment import Count, Flag
 from mlirfuse.core.errors import nearest
-from mlirfuse.core.settings import Count, Flag
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
@@ -75,7 +75,7 @@ def _dump_from_environment() -> frozenset[str]:
 
 
 def _from_environment(name: str, default: Any) -> Any:
-    return settings.read(f"MLIRFUSE_{name.upper()}", _SETTINGS[name], default)
+    return environment.read(f"MLIRFUSE_{name.upper()}", _SETTINGS[name], default)
 
 
 fuse_cpu: bool = _from_environment("fuse_cpu", True)

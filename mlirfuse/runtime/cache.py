@@ -23,7 +23,7 @@ from pathlib import Path
 
 import llvmlite
 
-from mlirfuse.core import mlir, settings
+from mlirfuse.core import environment, mlir
 from mlirfuse.core.errors import warn
 from mlirfuse.core.version import __version__
 from mlirfuse.runtime import events
@@ -33,7 +33,7 @@ misses = 0
 
 
 def enabled() -> bool:
-    return settings.cache_enabled()
+    return environment.cache_enabled()
 
 
 def folder() -> Path:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse.core import config, settings
+from mlirfuse.core import config, environment
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
 from mlirfuse.frontend.nvfuser.program import DefinitionProgram, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
-from mlirfuse.frontend.nvfuser.replay import Planned, environment
+from mlirfuse.frontend.nvfuser.replay import Planned, symbol_values
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
@@ -44,7 +44,7 @@ class BoundSpecialization(Specialization):
 
     def env(self, call: Call) -> dict[str, int]:
         assert isinstance(call, BoundCall)
-        return environment(call.planned, call.bindings, call.leaves)
+        return symbol_values(call.planned, call.bindings, call.leaves)
 
     def matches(self, call: Call) -> bool:
         return True
@@ -102,7 +102,7 @@ class DefinitionSource(Source):
     def run_eagerly(self, call: Call) -> list:
         assert isinstance(call, BoundCall)
         planned = call.planned
-        return planned.collect(run_reference(planned, call.leaves, environment(planned, call.bindings, call.leaves)))
+        return planned.collect(run_reference(planned, call.leaves, symbol_values(planned, call.bindings, call.leaves)))
 
 
 class CompiledRunner:
@@ -135,7 +135,7 @@ class CompiledRunner:
 def runner_of(program: DefinitionProgram) -> Runner:
     """The runner of a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
-    if settings.DEFINITIONS != "reference":
+    if environment.DEFINITIONS != "reference":
         return CompiledRunner(program)
     source = DefinitionSource(program)
     return lambda leaves: source.run_eagerly(source.describe(leaves))

@@ -125,11 +125,11 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-// Applies the environment's settings, as read by mlirfuse.core.settings.
+// Applies the environment's settings, as read by mlirfuse.core.environment.
 bool apply_settings() {
-  Ref settings(PyImport_ImportModule("mlirfuse.core.settings"));
-  Ref threads(settings ? PyObject_GetAttrString(settings.get(), "NUM_THREADS") : nullptr);
-  Ref pool_bytes(threads ? PyObject_GetAttrString(settings.get(), "POOL_BYTES") : nullptr);
+  Ref environment(PyImport_ImportModule("mlirfuse.core.environment"));
+  Ref threads(environment ? PyObject_GetAttrString(environment.get(), "NUM_THREADS") : nullptr);
+  Ref pool_bytes(threads ? PyObject_GetAttrString(environment.get(), "POOL_BYTES") : nullptr);
   if (!pool_bytes) return false;
   const long count = PyLong_AsLong(threads.get());
   if (count > 0) set_num_threads(static_cast<int>(count));
