@@ -15,7 +15,7 @@ FILES = {  # the name without its extension, or a folder
     "garbage": "gc_control",
     "gathered_columns": "unaligned_columns",
     "joins": "concat_shared",
-    "kind": "array_type",
+    "kind": "shape_key",
     "kinds": "specializations",
     "library": "extern",
     "lift": "outline",

@@ -1,1 +1,1 @@
-"""What every layer uses: errors, settings, events, counters, device properties, locks, MLIR's Python bindings."""
+"""What every layer uses: errors, settings, environment variables, device properties, locks, MLIR's Python bindings."""

@@ -35,9 +35,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlirfuse.core import old_names, settings
+from mlirfuse.core import environment, old_names
+from mlirfuse.core.environment import Count, Flag
 from mlirfuse.core.errors import nearest
-from mlirfuse.core.settings import Count, Flag
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
@@ -51,7 +51,9 @@ _SETTINGS: dict[str, Flag | Count] = {
 }  # fmt: skip
 NAMES = (*_SETTINGS, "dump", "dump_dir")
 
-_listeners: set[weakref.ref] = set()  # objects with a method switched(); no WeakSet: its callbacks swallow an interrupt
+_listeners: set[weakref.ref] = (
+    set()
+)  # objects with a method settings_changed(); no WeakSet: its callbacks swallow an interrupt
 
 
 def dump_names(wanted) -> frozenset[str]:
@@ -73,7 +75,7 @@ def _dump_from_environment() -> frozenset[str]:
 
 
 def _from_environment(name: str, default: Any) -> Any:
-    return settings.read(f"MLIRFUSE_{name.upper()}", _SETTINGS[name], default)
+    return environment.read(f"MLIRFUSE_{name.upper()}", _SETTINGS[name], default)
 
 
 fuse_cpu: bool = _from_environment("fuse_cpu", True)
@@ -137,7 +139,7 @@ sys.modules[__name__].__class__ = _Config
 
 
 def listen(listener) -> None:
-    """Call ``listener.switched()`` after each change of a setting, for as long as the object lives."""
+    """Call ``listener.settings_changed()`` after each change of a setting, for as long as the object lives."""
     _listeners.add(weakref.ref(listener, _listeners.discard))
 
 
@@ -146,7 +148,7 @@ def look_up_anew() -> None:
     for ref in list(_listeners):
         listener = ref()
         if listener is not None:
-            listener.switched()
+            listener.settings_changed()
 
 
 def enabled_for(device: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.export import image
 from mlirfuse.export.paths import Explored, Path, Point, explore
-from mlirfuse.export.sources import Definition, Function, Kind, kind_at
+from mlirfuse.export.sources import Definition, Function, ExportSpecialization, specialization_at
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -109,15 +109,15 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
         alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)
     }
     aligned |= {result_alignment(k): 1 for k in range(16)}
-    kinds: dict[tuple, list[Kind]] = {}
-    every: list[Kind] = []
+    kinds: dict[tuple, list[ExportSpecialization]] = {}
+    every: list[ExportSpecialization] = []
 
     def choose(path: Path) -> tuple:
         pattern = tuple(path.holds(sz.symbol(n), "==", 1) for n in extents)
         known = kinds.setdefault(pattern, [])
         kind = next((kind for kind in known if all(path.holds(*c) for c in kind.conditions)), None)
         if kind is None:
-            kind = kind_at(source, path.point)
+            kind = specialization_at(source, path.point)
             known.append(kind)
             every.append(kind)
             assert all(path.holds(*c) for c in kind.conditions)
@@ -131,7 +131,7 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
     return TargetCode(target_name, found, leaves)
 
 
-def _chosen(kind: Kind, path: Path) -> tuple:
+def _chosen(kind: ExportSpecialization, path: Path) -> tuple:
     program = kind.program
     alignments = {
         program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
@@ -143,7 +143,7 @@ def _chosen(kind: Kind, path: Path) -> tuple:
     return program.target.parameters(program, kind.env(path.number), alignments)
 
 
-def _of_representative(kind: Kind, path: Path, alignments: dict[Value, Any]) -> tuple:
+def _of_representative(kind: ExportSpecialization, path: Path, alignments: dict[Value, Any]) -> tuple:
     """Parameters for a GPU. Its cost models know each number of rows by itself, so that the choice is made for one
     point of a range of sizes, of the same multiples, and what the kernels assume is checked for all others."""
     program, target = kind.program, kind.program.target
@@ -169,7 +169,7 @@ def _of_representative(kind: Kind, path: Path, alignments: dict[Value, Any]) -> 
     )
 
 
-def _in_place(kind: Kind) -> set[Value]:
+def _in_place(kind: ExportSpecialization) -> set[Value]:
     """What is written over an argument, and arguments that are returned."""
     graph = kind.program.graph
     return {graph.returns[k] for k in graph.aliases} | set(graph.args)
@@ -220,7 +220,7 @@ class Space:
         }
 
 
-def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
+def _leaf(source: Function | Definition, kind: ExportSpecialization, params: tuple) -> Leaf:
     """The code of one choice."""
     program, target = kind.program, kind.program.target
     slots = program.slots()
@@ -266,7 +266,7 @@ def _leaf(source: Function | Definition, kind: Kind, params: tuple) -> Leaf:
 
 def _of_gpu(target: GpuTarget, module: KernelModule) -> tuple[str, bytes, tuple[str, ...], tuple[str, ...]]:
     """PTX, machine code where it can be made, the kernels' names, and those with clusters of more than 8 blocks."""
-    text = load.code_of(module, target.properties.chip)
+    text = load.ptx_of_kernels(module, target.properties.chip)
     kernels = [kernel for kernel in module.kernels if isinstance(kernel, GpuKernel)]
     large = tuple(kernel.name for kernel in kernels if kernel.cluster > 8)
     names = tuple(kernel.name for kernel in kernels)
@@ -277,7 +277,7 @@ def _level(target: Any) -> str:
     return "x86-64" if isinstance(target, GpuTarget) else target.level
 
 
-def _results(source: Function | Definition, kind: Kind) -> tuple[list[Result], dict]:
+def _results(source: Function | Definition, kind: ExportSpecialization) -> tuple[list[Result], dict]:
     """The arrays that the program makes, and which of them each of the graph's results is."""
     program, in_place = kind.program, _in_place(kind)
     in_user = functools.partial(sz.substitute, values=kind.sizes)

@@ -25,7 +25,7 @@ from mlirfuse.schedule.targets import Target
 
 
 @dataclass(eq=False)
-class Kind:
+class ExportSpecialization:
     """The program for some sizes. ``sizes``: what the graph's symbols are in the caller's; ``conditions``: what has to
     hold of these; ``outs``: each leaf of the result, ("result", which of the graph's) or ("argument", leaf);
     ``constants``: leaves whose values it takes for granted."""
@@ -61,7 +61,7 @@ class Function:
         self.out_tree: trees.Tree | None = None
         self.scalars: list[str | None] = []
 
-    def kind(self, point: Point) -> Kind:
+    def specialization(self, point: Point) -> ExportSpecialization:
         """The trace for the sizes of a point. Raises :class:`TraceError` and the like, with the user's line."""
         entry = Entry(self.jitted, self.tree)
         call = entry.describe(_stand_ins(self.leaves, point))
@@ -97,10 +97,12 @@ class Function:
         constants = {
             leaf: value for leaf, value in found.assumes.constants if not isinstance(self.leaves[leaf], ShapeDtype)
         }
-        return _kind(found, call, self.leaves, self.target, point, outs, constants)
+        return _specialization(found, call, self.leaves, self.target, point, outs, constants)
 
 
-def _kind(found: Specialization, call: Call, leaves, target: Target, point: Point, outs, constants) -> Kind:
+def _specialization(
+    found: Specialization, call: Call, leaves, target: Target, point: Point, outs, constants
+) -> ExportSpecialization:
     sizes = {}
     for name, (argument, what, axis) in found.assumes.symbols.items():
         spec = leaves[found.leaf_of_arg[argument]]
@@ -108,7 +110,9 @@ def _kind(found: Specialization, call: Call, leaves, target: Target, point: Poin
     given = [(g.left, g.op, g.right) for g in found.assumes.size_guards]
     given += [(a, "==", b) for a, b in found.assumes.equalities]
     conditions = [Condition(sz.substitute(a, sizes), op, sz.substitute(b, sizes)) for a, op, b in given]
-    return Kind(_program(found, target, found.env(call)), found.leaf_of_arg, sizes, conditions, outs, constants)
+    return ExportSpecialization(
+        _program(found, target, found.env(call)), found.leaf_of_arg, sizes, conditions, outs, constants
+    )
 
 
 def _program(found: Specialization, target: Target, env: dict[str, int]) -> Program:
@@ -166,7 +170,7 @@ class Definition:
             if there:
                 raise UnsupportedError(f"the definition cannot be exported: it {what}")
 
-    def kind(self, point: Point) -> Kind:
+    def specialization(self, point: Point) -> ExportSpecialization:
         """The graph for the sizes of a point."""
         source = DefinitionSource(self.program)
         call = source.describe(_stand_ins(self.leaves, point))
@@ -192,7 +196,7 @@ class Definition:
         known = {name: size for name, size in sizes.items() if name in program.symbols}
         for name in set(program.symbols) - set(known):
             raise UnsupportedError(f"the definition cannot be exported: its size {name} is no input's")
-        return Kind(program, found.leaf_of_arg, known, conditions, outs, {})
+        return ExportSpecialization(program, found.leaf_of_arg, known, conditions, outs, {})
 
 
 def source_of(
@@ -222,10 +226,10 @@ def _path_of(captured: Any) -> str:
     return next((str(steps) for _, steps in captured.paths), "a captured array")
 
 
-def kind_at(source: Function | Definition, point: Point) -> Kind:
+def specialization_at(source: Function | Definition, point: Point) -> ExportSpecialization:
     """The program for a point. Raises :class:`Failed` from the error where there is none for these sizes."""
     try:
-        return source.kind(point)
+        return source.specialization(point)
     except UnsupportedError:
         raise  # whatever the sizes
     except (MlirfuseError, ValueError, TypeError, IndexError) as error:

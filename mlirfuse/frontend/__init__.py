@@ -12,9 +12,9 @@ class _Dumps:
 
     def __init__(self) -> None:
         config.listen(self)
-        self.switched()
+        self.settings_changed()
 
-    def switched(self) -> None:
+    def settings_changed(self) -> None:
         """Called when a switch of :mod:`mlirfuse.config` changes."""
         if config.dump:
             importlib.import_module("mlirfuse.inspect.dump")

@@ -27,7 +27,7 @@ from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.runtime import arrays, load
-from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.specializations import Specialization
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.program import undecided
@@ -99,7 +99,7 @@ class Lowered:
             if executor.host is None:
                 executor.compiled_program(self._arguments, list(range(len(self._arguments))), self._env)
             return self.kernels
-        except Empty:
+        except NoElements:
             return 0  # nothing to launch
 
     # ---- for explanations and dumps
@@ -170,7 +170,7 @@ class Lowered:
                         segments.get(step.segment, step.segment).params = traffic.serialized(*found)
             except ScheduleError:
                 raise
-            except (CompileError, UnsupportedError, Empty):
+            except (CompileError, UnsupportedError, NoElements):
                 pass  # no scheduler takes it: reported for a lower level
             return IR([self._graph]).as_text(locations)
 
@@ -209,7 +209,7 @@ class Lowered:
             self._tensor_levels()
             try:
                 choices = self._choices()
-            except Empty:
+            except NoElements:
                 raise UnsupportedError("a tensor of this call has no elements: no kernel is generated for it") from None
             self._programs = [_ProgramCode(self._target, *choice) for choice in choices]
         return self._programs
@@ -258,7 +258,7 @@ class _ProgramCode:
             return llvm.to_llvm_ir(self.module.text())
         chip = self.target.properties.chip
         if level == "ptx":
-            return load.code_of(self.module, chip) if self.kernels else "// no kernel: every result is a view\n"
+            return load.ptx_of_kernels(self.module, chip) if self.kernels else "// no kernel: every result is a view\n"
         return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.module.tiled(), chip))
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from mlirfuse.core import notebook, settings
+from mlirfuse.core import environment, notebook
 from mlirfuse.runtime import events
 
 FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, idle before a restart
@@ -46,7 +46,7 @@ class Progress:
 @functools.cache
 def follow() -> None:
     """Write progress lines from now on, if stderr is shown to a user."""
-    looks_on = sys.stderr.isatty() or notebook.running() if settings.PROGRESS is None else settings.PROGRESS
+    looks_on = sys.stderr.isatty() or notebook.running() if environment.PROGRESS is None else environment.PROGRESS
     if not looks_on:
         return
     progress = Progress(lambda line: sys.stderr.write(line))

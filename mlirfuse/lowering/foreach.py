@@ -56,7 +56,7 @@ class GpuForeach(GpuKernel):
         return kernel.text
 
     def described(self, members: Sequence[Sequence[int]], workspace: int = 0) -> list[int]:
-        """The integers that ``runtime/native/foreach.h`` reads. ``members``: for each, the :func:`place` of its block
+        """The integers that ``runtime/native/foreach.h`` reads. ``members``: for each, the :func:`operand` of its block
         count, and of its parameters; ``workspace``: the workspace's slot."""
         table = self.table
         head = [len(members), table.words, self.threads, self.dynamic_shared, table.members, table.padded]
@@ -100,8 +100,8 @@ class GpuForeach(GpuKernel):
         return lines
 
 
-def place(kind: str, slot: int) -> int:
-    """The location of a kernel's parameter of this kind, encoded as in ``runtime/native/foreach.h``."""
+def operand(kind: str, slot: int) -> int:
+    """A member's operand: the slot of a kernel's parameter of this kind, encoded as in ``runtime/native/foreach.h``."""
     return 4 * slot + {"pointer": 0, "temporary": 2}.get(kind, 1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlirfuse.lowering.foreach import GpuForeach, place
+from mlirfuse.lowering.foreach import GpuForeach, operand
 from mlirfuse.lowering.module import CpuKernel, GpuKernel
 from mlirfuse.lowering.slots import Slots
 
@@ -135,7 +135,9 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
 
 def _members(kernel: GpuForeach, slots: Slots) -> int:
     """The slot in ``ints`` of the first integer that describes the members of a launch."""
-    members = [[place("size", slots.size(one.grid)), *(place(*key) for key in one.passed)] for one in kernel.members]
+    members = [
+        [operand("size", slots.size(one.grid)), *(operand(*key) for key in one.passed)] for one in kernel.members
+    ]
     return slots.numbers(kernel.name, kernel.described(members, slots.workspace))
 
 

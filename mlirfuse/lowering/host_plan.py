@@ -29,9 +29,9 @@ def plan(graph: Graph) -> Sequence:
     return _Plan(graph).sequence
 
 
-def parts_of(sequence: Sequence) -> list[FusedRegion]:
+def regions_of(sequence: Sequence) -> list[FusedRegion]:
     """The distinct fused regions that a host program launches, in order."""
-    return list(dict.fromkeys(step.part for step in sequence.walk() if isinstance(step, st.Kernels)))
+    return list(dict.fromkeys(step.region for step in sequence.walk() if isinstance(step, st.Kernels)))
 
 
 @dataclass
@@ -190,8 +190,8 @@ class _Plan:
         for value, argument in targets.items():
             self.places[value] = self.places[argument]
             self.written.add(value)
-        part = self.known.setdefault(key_of(graph), FusedRegion(graph, axes))
-        return [*steps, st.Kernels(reads, outs, part, ops)]
+        region = self.known.setdefault(key_of(graph), FusedRegion(graph, axes))
+        return [*steps, st.Kernels(reads, outs, region, ops)]
 
     def _results(self, graph: Graph) -> dict[Value, _Location]:
         """The locations of a program's results: row-major, except for views."""
@@ -247,7 +247,7 @@ class _Plan:
                     self.places[value].layout = Layout(tuple(strides), _ALLOCATION_ALIGN)
         else:
             self._created(op.results)
-        return [self._call(op), *self._learn(op.results)]
+        return [self._call(op), *self._read_sizes(op.results)]
 
     @staticmethod
     def _call(op: Op) -> st.Call:
@@ -268,14 +268,14 @@ class _Plan:
         found = noop.view_of(value, {source: layout.strides})
         return self._row_major(value) if found is None else Layout(found[1], value.dtype.bytes)
 
-    def _learn(self, values: Iterable[Value]) -> list[Step]:
+    def _read_sizes(self, values: Iterable[Value]) -> list[Step]:
         """Steps that define the symbols of sizes which are only known from these values."""
         out: list[Step] = []
         for value in values:
             for axis, size in enumerate(value.shape):
                 name = None if isinstance(size, int) or not size.is_symbol else str(size)
                 if name is not None and name not in self.declared:
-                    out.append(st.Learn([value], [], name, axis))
+                    out.append(st.ReadSize([value], [], name, axis))
         return out
 
     def _foreach(self, op: Op) -> list[Step]:
@@ -321,7 +321,7 @@ class _Plan:
         otherwise = self._body(op.blocks[1] if len(op.blocks) > 1 else Block(), op.results)
         given = [v for side in (then, otherwise) for step in side.steps[-1:] for v in step.reads]
         self._created(op.results, self._inside(given))
-        return [st.Branch(op.operands, op.results, then, otherwise), *self._learn(op.results)]
+        return [st.Branch(op.operands, op.results, then, otherwise), *self._read_sizes(op.results)]
 
     def _for(self, op: Op) -> list[Step]:
         (block,) = op.blocks
@@ -331,11 +331,11 @@ class _Plan:
         if carried:
             before.append(st.Assign(initial, carried))
         body = self._body(block, carried)
-        body.steps[:0] = self._learn(carried)
+        body.steps[:0] = self._read_sizes(carried)
         self._created(op.results, self._inside([*initial, *carried]))
         after: list[Step] = [st.Assign(carried, op.results)] if carried else []
         loop = st.For(op.operands[:3], [], body)
-        return [*before, loop, *after, *self._learn(op.results)]
+        return [*before, loop, *after, *self._read_sizes(op.results)]
 
     def _while(self, op: Op) -> list[Step]:
         first, second = op.blocks
@@ -346,19 +346,19 @@ class _Plan:
         test = Sequence(list(first.args), *self._block(first))
         condition, *given = test.returns
         more, given = self._packed(given)
-        test.steps = [*self._learn(first.args), *test.steps, *more]
+        test.steps = [*self._read_sizes(first.args), *test.steps, *more]
         if given:
             test.steps.append(st.Assign(given, second.args))
         test.returns = [condition, *second.args]
         self._created(second.args, self._inside(given))
         after = self._body(second, first.args)
-        after.steps[:0] = self._learn(second.args)
+        after.steps[:0] = self._read_sizes(second.args)
         self._created(op.results, self._inside([*initial, *second.args]))
         loop = st.While([], [], test, condition, after)
         out: list[Step] = [*before, loop]
         if op.results:
             out.append(st.Assign(list(second.args), op.results))
-        return [*out, *self._learn(op.results)]
+        return [*out, *self._read_sizes(op.results)]
 
     # ---- mutated arguments
 
@@ -376,9 +376,9 @@ class _Plan:
                 continue
             if k in written and value is written[k] and k not in graph.windows:
                 continue
-            apart = Value(value.dtype, value.shape)
-            sequence.steps.append(st.Apart([value, *targets], [apart]))
-            sequence.returns[k] = apart
+            copy = Value(value.dtype, value.shape)
+            sequence.steps.append(st.Unalias([value, *targets], [copy]))
+            sequence.returns[k] = copy
         for k, argument in written.items():
             if sequence.returns[k] in self.in_place:
                 sequence.returns[k] = argument
@@ -409,7 +409,7 @@ class _Plan:
         for at, step in enumerate(sequence.steps):
             if not isinstance(step, st.Foreach):
                 continue
-            graph, readers = step.part.graph, Counter(step.reads)
+            graph, readers = step.region.graph, Counter(step.reads)
             count, results = len(graph.args), len(graph.returns)
             lines = max(v.rank for v in graph.returns)
             for j, result in enumerate(graph.returns):

@@ -60,23 +60,24 @@ class FusedRegion:
 
 @dataclass(eq=False)
 class Kernels(Step):
-    """Launches the fused region ``part``. Equal steps share one; ``ops`` are this step's own."""
+    """Launches the fused region ``region``. Equal steps share one; ``ops`` are this step's own."""
 
-    part: FusedRegion
+    region: FusedRegion
     ops: list[Op]
 
     @property
     def segments(self) -> dict[Segment, Segment]:
         """The segment of ``ops`` that each segment of the launched program stands for."""
-        return {a.segment: b.segment for a, b in zip(self.part.graph.ops, self.ops) if a.segment and b.segment}
+        return {a.segment: b.segment for a, b in zip(self.region.graph.ops, self.ops) if a.segment and b.segment}
 
 
 @dataclass(eq=False)
 class Foreach(Step):
-    """Launches ``part``, one member of the ``fusion.foreach`` ``op``, once for all members. Reads and makes are those
-    of the first member, then those of the second …; results that ``part`` writes over an argument are that argument."""
+    """Launches ``region``, one member of the ``fusion.foreach`` ``op``, once for all members. Reads and makes are those
+    of the first member, then those of the second …; results that ``region`` writes over an argument are that
+    argument."""
 
-    part: FusedRegion
+    region: FusedRegion
     op: Op
 
     @property
@@ -120,7 +121,7 @@ class Guard(Step):
 
 
 @dataclass(eq=False)
-class Learn(Step):
+class ReadSize(Step):
     """Defines the symbol ``name`` as the extent of the value's dimension ``axis``."""
 
     name: str
@@ -138,7 +139,7 @@ class Pack(Step):
 
 
 @dataclass(eq=False)
-class Apart(Step):
+class Unalias(Step):
     """Makes the first value read, copied if it may share memory with the others, which are written."""
 
 

@@ -161,10 +161,10 @@ def optimize_loops(module, machine) -> None:
     _run(builder.getModulePassManager(), builder, module)
 
 
-def compile_object(text: str, plain_loops: bool = False, processor: Processor | None = None) -> bytes:
-    """An object file (ELF) of the MLIR module ``text`` for ``processor``, or this machine's. ``plain_loops``: nothing
+def compile_object(text: str, scalar_loops: bool = False, processor: Processor | None = None) -> bytes:
+    """An object file (ELF) of the MLIR module ``text`` for ``processor``, or this machine's. ``scalar_loops``: nothing
     in it is vectorized or unrolled yet. Raises :class:`CompileError`."""
-    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops, processor))
+    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), scalar_loops, processor))
     if missing := called_outside(code):  # to load it would end the process
         name = (processor or host_processor()).name
         raise CompileError(
@@ -173,10 +173,10 @@ def compile_object(text: str, plain_loops: bool = False, processor: Processor | 
     return code
 
 
-def _object_of(ir: str, plain_loops: bool, processor: Processor | None) -> bytes:
+def _object_of(ir: str, scalar_loops: bool, processor: Processor | None) -> bytes:
     # In a context of its own: one keeps all constants and types that it has seen.
     module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine(processor)
-    (optimize_loops if plain_loops else optimize)(module, machine)
+    (optimize_loops if scalar_loops else optimize)(module, machine)
     return machine.emit_object(module)
 
 

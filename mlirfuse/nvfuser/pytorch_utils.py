@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.nvfuser.inputs import torch_dtypes
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype
+from mlirfuse.runtime.arrays import torch_dtypes
 
 _OF_PYTHON = {complex: DataType.ComplexDouble, float: DataType.Double, int: DataType.Int, bool: DataType.Bool}
 

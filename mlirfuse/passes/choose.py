@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Segment, walk
-from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.lowering.host_plan import plan, regions_of
 from mlirfuse.lowering.host_steps import Kernels
 from mlirfuse.passes.base import Pass, PassError, register
 from mlirfuse.schedule import targets
@@ -66,11 +66,11 @@ def programs_of(
                 )
         return [(SegmentedProgram(graph, properties, env), [{}], "")], env
     found, sequence = [], plan(graph)
-    for at, part in enumerate(parts_of(sequence)):
-        for symbol in part.symbols:
+    for at, region in enumerate(regions_of(sequence)):
+        for symbol in region.symbols:
             env.setdefault(symbol, 256)  # known only as the program runs
-        program = SegmentedProgram(part.graph, properties, {s: env[s] for s in part.symbols}, part.axes)
-        launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.part is part]
+        program = SegmentedProgram(region.graph, properties, {s: env[s] for s in region.symbols}, region.axes)
+        launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.region is region]
         found.append((program, [step.segments for step in launches], str(at)))
     return found, env
 

@@ -6,7 +6,7 @@ from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_order import in_order
-from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.lowering.host_plan import plan, regions_of
 from mlirfuse.passes.base import IR, Pass, register
 
 
@@ -50,15 +50,15 @@ class ConvertFusionToHost(Pass):
 def _convert(graph: Graph) -> list[str]:
     """Convert ``graph`` in place; return the declarations of the functions that it calls."""
     sequence = plan(graph)
-    numbers = {part: at for at, part in enumerate(parts_of(sequence))}
+    numbers = {region: at for at, region in enumerate(regions_of(sequence))}
     launched: dict[Op, st.Kernels] = {}
     for step in sequence.walk():
         if isinstance(step, st.Kernels):
             launched |= dict.fromkeys(step.ops, step)
-    _replace(graph, graph.body, launched, lambda step: f"@{graph.name}_part{numbers[step.part]}")
+    _replace(graph, graph.body, launched, lambda step: f"@{graph.name}_part{numbers[step.region]}")
     return [
-        f"func.func private @{graph.name}_part{at}({_types(part.graph.args)}) -> ({_types(part.graph.returns)})"
-        for part, at in numbers.items()
+        f"func.func private @{graph.name}_part{at}({_types(region.graph.args)}) -> ({_types(region.graph.returns)})"
+        for region, at in numbers.items()
     ]
 
 

@@ -17,7 +17,7 @@ APART = "shares no tensor with the segments before it"
 
 def scheduler_of(members: list[Op], axes: Axes) -> str:
     """Return the scheduler of a segment of these ops, as printed by ``scheduler = …``. The lists in
-    ``schedule/*/choice.py`` decide which schedulers take such a segment."""
+    ``schedule/*/scheduler_list.py`` decide which schedulers take such a segment."""
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
     if any(op.row.kind == "partial" for op in members):
         return "inner-outer"

@@ -1,9 +1,11 @@
-"""Callers' arrays as a trace sees them: NumPy arrays and numbers, torch tensors, any object with
-``__cuda_array_interface__``."""
+"""Arrays of any framework: NumPy arrays and numbers, torch tensors, objects with ``__cuda_array_interface__``. Their
+framework, layout and device, and conversions to and from NumPy."""
 
 from __future__ import annotations
 
+import functools
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +13,12 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.signature import ArgSpec, Static, alignment
 
-_torch_dtypes: dict = {}
 _DLPACK_CPU = 1
 
 
 def framework(value) -> str | None:
-    """Return "numpy", "torch", "cupy", or "own" for another CUDA array; None for an object that is not an array."""
+    """Return "numpy", "torch" or "cupy"; "own" for any other CUDA array, whose results are :class:`DeviceArray`; None
+    for an object that is not an array."""
     if isinstance(value, np.ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -27,34 +29,26 @@ def framework(value) -> str | None:
     return None
 
 
+@functools.cache
+def torch_dtypes() -> dict[Any, dt.DType]:
+    """Return the :class:`DType` of each of torch's dtypes. Both have NumPy's names."""
+    import torch
+
+    return {getattr(torch, t.numpy.name): t for t in dt.BY_NAME.values() if hasattr(torch, t.numpy.name)}
+
+
 def torch_dtype(dtype: dt.DType):
     """Return torch's dtype for a :class:`DType`."""
     import torch
 
-    if not _torch_dtypes:
-        names = {
-            "f16": "float16",
-            "bf16": "bfloat16",
-            "f32": "float32",
-            "f64": "float64",
-            "bool": "bool",
-            "c64": "complex64",
-            "c128": "complex128",
-        }
-        names |= {f"i{b}": f"int{b}" for b in (8, 16, 32, 64)} | {f"u{b}": f"uint{b}" for b in (8, 16, 32, 64)}
-        names |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-        _torch_dtypes.update(
-            {dt.BY_NAME[ours]: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)}
-        )
-    return _torch_dtypes[dtype]
+    return getattr(torch, dtype.numpy.name)
 
 
 def _of_torch(dtype) -> dt.DType:
-    torch_dtype(dt.f32)
-    for ours, theirs in _torch_dtypes.items():
-        if theirs == dtype:
-            return ours
-    raise UnsupportedError(f"torch dtype {dtype} is not supported: convert the tensor first")
+    found = torch_dtypes().get(dtype)
+    if found is None:
+        raise UnsupportedError(f"torch dtype {dtype} is not supported: convert the tensor first")
+    return found
 
 
 def address_of(value) -> int:

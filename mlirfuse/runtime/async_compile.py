@@ -26,27 +26,27 @@ _lock = threads.lock()
 def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
     """Start to compile those of ``launches`` that are not compiled for the sizes ``env``, as far as ``env`` has their
     sizes. The first of them that runs waits for all."""
-    begun: list[tuple[Launches, Callable[[], None]]] = []
+    started: list[tuple[Launches, Callable[[], None]]] = []
     with _lock, gc_control.gc_disabled(), _workers() as workers:
         for one in launches:
-            if one.before is not None or _ended:  # another thread has started it
+            if one.finish is not None or _ended:  # another thread has started it
                 continue
             with contextlib.suppress(Exception):
-                rest = one.begun(env, workers.run)
+                rest = one.start_compiling(env, workers.run)
                 if rest is not None:
-                    begun.append((one, rest))
-                    one.before = functools.partial(finish, begun)
+                    started.append((one, rest))
+                    one.finish = functools.partial(finish, started)
 
 
-def finish(begun: list[tuple[Launches, Callable[[], None]]]) -> None:
+def finish(started: list[tuple[Launches, Callable[[], None]]]) -> None:
     """Load the started kernels, in the order in which they were started, once their code is ready."""
     with _lock, gc_control.gc_disabled():
-        while begun:
-            one, rest = begun[0]
+        while started:
+            one, rest = started[0]
             with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled at its run
                 rest()
-            one.before = None
-            begun.pop(0)
+            one.finish = None
+            started.pop(0)
 
 
 class _Workers:

@@ -16,14 +16,14 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
-from mlirfuse.runtime import tuned
+from mlirfuse.runtime import tuned_schedules
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
 
 
-def _given(record, leaves):
+def _return_record(record, leaves):
     return record
 
 
@@ -42,13 +42,13 @@ class Tuned:
         return min(self.times, key=self.times.__getitem__)
 
     @property
-    def model_loss(self) -> float:
+    def heuristics_loss(self) -> float:
         """How much slower the heuristics' choice is than the best, as a fraction."""
         return self.times[self.heuristics] / self.times[self.best] - 1
 
     def __str__(self) -> str:
         rows = sorted(self.times.items(), key=lambda item: item[1])
-        lines = [f"{self.segment}: the heuristics' choice is {self.model_loss:.1%} slower than the best"]
+        lines = [f"{self.segment}: the heuristics' choice is {self.heuristics_loss:.1%} slower than the best"]
         for params, ms in rows[:6]:
             mark = "   <- heuristics" if params == self.heuristics else ""
             lines.append(f"  {ms:.4f} ms  {serialize.serialized(self.schedulers.attributes(params))}{mark}")
@@ -81,7 +81,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
                 program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
                 try:
                     record = executor.record(leaves, leaf_of_arg, env, list)
-                    dispatch = _native.Dispatcher(functools.partial(_given, record))
+                    dispatch = _native.Dispatcher(functools.partial(_return_record, record))
                     dispatch(*leaves)
                     _native.synchronize(executor.target.device)
                     calls[params] = lambda d=dispatch: d(*leaves)
@@ -94,7 +94,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
         program.tuned[key] = tuple(chosen)
         timer.close()
     if keep:
-        tuned.keep(program, env, tuple(chosen))
+        tuned_schedules.store(program, env, tuple(chosen))
     for entry in fn._entries.values():
         entry.dispatch.clear()
     return out

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import llvmlite
 
-from mlirfuse.core import mlir, settings
+from mlirfuse.core import environment, mlir
 from mlirfuse.core.errors import warn
 from mlirfuse.core.version import __version__
 from mlirfuse.runtime import events
@@ -33,7 +33,7 @@ misses = 0
 
 
 def enabled() -> bool:
-    return settings.cache_enabled()
+    return environment.cache_enabled()
 
 
 def folder() -> Path:
@@ -127,7 +127,7 @@ def _open_folder() -> int | None:
     if _is_users_own(os.fstat(handle)):
         return handle
     os.close(handle)
-    _log(
+    _warn_once(
         f"is not used: the folder {where} does not belong to this user alone, and entries are native code; "
         f"`chmod go-w {where}`, or set MLIRFUSE_CACHE_DIR to a folder that nobody else owns or can write to"
     )
@@ -155,7 +155,7 @@ def store(name: str, body: bytes) -> None:
     except OSError as error:
         if temporary is not None:
             _remove(Path(temporary))
-        _log(f"cannot be written ({error}); set MLIRFUSE_CACHE_DIR to a folder that can")
+        _warn_once(f"cannot be written ({error}); set MLIRFUSE_CACHE_DIR to a folder that can")
 
 
 _ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}|\.writing-.*")  # names of files in the folder
@@ -190,5 +190,5 @@ def _remove(path: Path) -> None:
 
 
 @_once
-def _log(problem: str) -> None:
+def _warn_once(problem: str) -> None:
     warn(f"mlirfuse's compile cache {problem}")

@@ -5,7 +5,8 @@ The layers report events; none of their behaviour depends on observers. :mod:`ml
 
     stop = events.observe(events.Compiled, lambda event: print(event.seconds))
 
-An event without observers is not created: on the path of a call, the code first asks ``events.Found.observers``.
+An event without observers is not created: on the path of a call, the code first asks
+``events.SpecializationFound.observers``.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Event:
         cls.observers = ()
 
 
-# ---- specializations: ``source`` is the front end's record of a function, as the cache's miss path knows it
+# ---- specializations; ``source``: the function, as its front end describes it to the shape cache
 
 
 @dataclass(eq=False)
-class Found(Event):
+class SpecializationFound(Event):
     """A call with new sizes or addresses matched an existing specialization."""
 
     source: Source
@@ -74,6 +75,14 @@ class Segmented(Event):
     seconds: float
 
 
+@dataclass(eq=False)
+class FellBack(Event):
+    """A call runs op by op, because its specialization is not compiled or could not be."""
+
+    source: Source
+    problem: str
+
+
 # ---- graphs given to a front end, which have no specializations: torch's. ``name``: which graph of its function
 
 
@@ -99,22 +108,6 @@ class GraphSegmented(Event):
 
     graph: Graph
     env: dict[str, int]
-
-
-@dataclass(eq=False)
-class FellBack(Event):
-    """A call runs op by op, because its specialization is not compiled or could not be."""
-
-    source: Source
-    problem: str
-
-
-@dataclass(eq=False)
-class GuardFailed(Event):
-    """The tensors of a call violate a ``fusion.guard``: the fallback runs."""
-
-    op: Op
-    problem: str
 
 
 # ---- graphs that a front end compiles as a whole
@@ -161,6 +154,14 @@ class Launching(Event):
     env: dict[str, int]
     launch: int
     keep: Any
+
+
+@dataclass(eq=False)
+class GuardFailed(Event):
+    """The tensors of a call violate a ``fusion.guard``: the fallback runs."""
+
+    op: Op
+    problem: str
 
 
 # ---- the disk cache

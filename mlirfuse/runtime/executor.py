@@ -19,8 +19,8 @@ from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.program import Program
 
 
-class Empty(Exception):
-    """A tensor of this call has no elements: nothing is launched; the reference interpreter returns the result."""
+class NoElements(Exception):
+    """A tensor of this call has no elements: nothing is launched, and the interpreter returns the result."""
 
 
 class Executor:
@@ -45,10 +45,10 @@ class Executor:
         return self.host is None or bool(self.host.kernels)
 
     def check(self, env: dict[str, int]) -> None:
-        """Raise :class:`Empty` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A host
-        program supports tensors without elements."""
+        """Raise :class:`NoElements` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A
+        host program supports tensors without elements."""
         if self.empty and self.host is None:
-            raise Empty
+            raise NoElements
         for n in self.extents:
             extent = sz.substitute(n, env)
             if not isinstance(extent, int):  # known only as the host program runs
@@ -56,7 +56,7 @@ class Executor:
             if extent < 0:
                 raise ShapeError(f"the size {n} is {extent} for this call")
             if extent == 0 and self.host is None:
-                raise Empty
+                raise NoElements
 
     def compiled_program(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
         """Return the compiled program for these arguments, compiling it if it is new; for a graph without extern
@@ -72,13 +72,13 @@ class Executor:
                 found[value] = arrays.spec_of(leaves[leaf_of_arg[k]]).align
         return found
 
-    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, own=()):
+    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, finisher_leaves=()):
         """Return the Record for arguments with this signature. ``leaf_of_arg``: each graph argument's index among
-        ``leaves``; ``own``: leaves passed to ``result`` after the graph's results; ``result`` None: the only result
-        itself."""
+        ``leaves``; ``finisher_leaves``: leaves passed to ``result`` after the graph's results; ``result`` None: the
+        only result itself."""
         if self.host is not None:
-            return self.host.record(leaves, leaf_of_arg, env, result or _only, own)
-        return self.launch_template(leaf_of_arg, own).record(
+            return self.host.record(leaves, leaf_of_arg, env, result or _only, finisher_leaves)
+        return self.launch_template(leaf_of_arg, finisher_leaves).record(
             self.compiled_program(leaves, leaf_of_arg, env), leaves, env, result
         )
 
@@ -87,7 +87,7 @@ class Executor:
         ``alignments``: from :meth:`alignments`."""
         if self.empty or self.program is None or not self._has_elements(env):
             return None
-        return self.program.known(env, alignments)
+        return self.program.known_program(env, alignments)
 
     @functools.cached_property
     def _has_elements(self):
@@ -99,15 +99,15 @@ class Executor:
         if self.program is not None:
             return [(self.program, {step.segment: step.segment for step in self.program.steps})]
         assert self.host is not None
-        return [(self.host.launches[step.part].program(env), step.segments) for step in self.host.kernels]
+        return [(self.host.launches[step.region].program(env), step.segments) for step in self.host.kernels]
 
-    def launch_template(self, leaf_of_arg: list[int], own=()) -> LaunchTemplate:
+    def launch_template(self, leaf_of_arg: list[int], finisher_leaves=()) -> LaunchTemplate:
         """Return the common parts of all records of calls that pass the graph's arguments at these leaves."""
-        key = tuple(leaf_of_arg), tuple(own)
+        key = tuple(leaf_of_arg), tuple(finisher_leaves)
         found = self._launch_templates.get(key)
         if found is None:
             assert self.program is not None
-            found = self._launch_templates[key] = LaunchTemplate(self.graph, self.program, leaf_of_arg, own)
+            found = self._launch_templates[key] = LaunchTemplate(self.graph, self.program, leaf_of_arg, finisher_leaves)
         return found
 
 

@@ -19,8 +19,8 @@ from mlirfuse.schedule.targets import Target
 
 
 def innermost(error: BaseException, types: Mapping[str, type]) -> Any:
-    """Return the value of one of these local variables in the innermost frame of an error that has one of its type;
-    None where no frame has."""
+    """Return the value of a local variable with one of these names and its type, from the innermost frame of the
+    error's traceback that has one; None if none has."""
     found, trace = None, error.__traceback__
     while trace is not None:
         for name, type_ in types.items():
@@ -30,7 +30,7 @@ def innermost(error: BaseException, types: Mapping[str, type]) -> Any:
     return found
 
 
-def about(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return the error's message, with the pass or the segments that were being compiled, the op and its line: those
     that the error names, else those in the innermost frames that have any."""
     op, step, program, done = (
@@ -45,7 +45,7 @@ def about(error: BaseException) -> str:
     message = f"{type(error).__name__}: {error}"
     steps = [step] if step is not None else program.steps if program is not None else []
     if steps:
-        message += f"\n  in {'; '.join(map(_serialized, steps))}"
+        message += f"\n  in {'; '.join(map(_segment, steps))}"
     elif done is not None:
         message += f"\n  in the pass {done.name}"
     location = getattr(error, "loc", None)
@@ -54,12 +54,13 @@ def about(error: BaseException) -> str:
     return located(message, location or next((o.loc for s in steps for o in s.analysis.ops if o.loc), None))
 
 
-def _serialized(step: Step) -> str:
+def _segment(step: Step) -> str:
+    """Return a segment's number, scheduler and ops, for output."""
     ops = ", ".join(dict.fromkeys(op.name for op in step.analysis.ops if not op.row.literal))
     return f"segment {step.segment.number} ({step.segment.scheduler}: {ops})"
 
 
-def to_send(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
+def bug_report(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
     """Write ``graph`` to a file, in the folder of dumps or of temporary files; return a text with the command that
     compiles it for these sizes. ``target`` None: the requested target does not exist."""
     if target is None:

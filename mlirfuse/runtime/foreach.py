@@ -14,13 +14,13 @@ from mlirfuse.core.errors import CompileError, ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering.foreach import GpuForeach, Table, of_many, place
+from mlirfuse.lowering.foreach import GpuForeach, Table, of_many, operand
 from mlirfuse.lowering.host_steps import Foreach as Step
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.runtime import arrays, extern_ops, load
 from mlirfuse.runtime.host_calls import copy_into
 from mlirfuse.runtime.kernel_artifacts import KernelArtifact
-from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.launches import ALIGNED, Failed, Launches, restrided
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule.targets import Target
@@ -33,19 +33,19 @@ class MemberProgram(Program):
         super().__init__(graph, target, hint, axes)
         self.members = members
 
-    def _written(self, params: tuple) -> KernelArtifact:
-        written = super()._written(params)
-        if len(written.module.kernels) != 1 or written.slots.temporaries:
+    def _emit(self, params: tuple) -> KernelArtifact:
+        artifact = super()._emit(params)
+        if len(artifact.module.kernels) != 1 or artifact.slots.temporaries:
             raise CompileError("a member of a foreach is not a single kernel")
-        (kernel,) = written.module.kernels
+        (kernel,) = artifact.module.kernels
         if isinstance(kernel, CpuKernel):
-            return written
+            return artifact
         chip = self.target.properties.chip  # type: ignore[union-attr]  # a GPU's, as it has GPU kernels
         many = of_many([kernel], Table.of(kernel, self.members, chip))
-        return written._replace(module=replace(written.module, kernels=(many,)))
+        return artifact._replace(module=replace(artifact.module, kernels=(many,)))
 
-    def _loading(self, text: KernelArtifact, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
-        return load.kernel_begun(self.target, text.module, elsewhere)
+    def _start_loading_kernels(self, artifact: KernelArtifact, submit: load.Submit | None) -> Callable[[], load.Loaded]:
+        return load.start_loading_kernel(self.target, artifact.module, submit)
 
 
 class Foreach(Launches):
@@ -53,29 +53,29 @@ class Foreach(Launches):
     member, then those of the second …, and returns their results in the same order."""
 
     def __init__(self, step: Step, target: Target, failed: Failed | None = None):
-        super().__init__(step.part, target, failed)
-        self.part.symbols = []  # the host program does not know the members' sizes
+        super().__init__(step.region, target, failed)
+        self.region.symbols = []  # the host program does not know the members' sizes
         self.members, self.makes = step.members, step.makes
         self.reads = step.op.operands
         self.count = len(self.graph.args)
-        line = next((v for v in self.graph.args if v.shape), None)
+        flat = next((v for v in self.graph.args if v.shape), None)  # tensors are 1-D, all of one symbolic length
         self.sizes: list[dict[str, int]] = [{}] * self.members
-        if line is not None:
-            (name,), at = line.shape, self.graph.args.index(line)
+        if flat is not None:
+            (name,), at = flat.shape, self.graph.args.index(flat)
             self.sizes = [{str(name): sz.known(v.numel, {})} for v in self.reads[at :: self.count]]
 
     def program(self, hint: dict[str, int]) -> Program:
         if self._program is None:
-            self._program = MemberProgram(self.graph, self.target, self._total_sizes(), self.part.axes, self.members)
+            self._program = MemberProgram(self.graph, self.target, self._total_sizes(), self.region.axes, self.members)
         return self._program
 
-    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
+    def start_compiling(self, env: dict[str, int], submit: load.Submit) -> Callable[[], None] | None:
         aligned = dict.fromkeys(self.graph.args, ALIGNED)
-        return self.program({}).begun(self._total_sizes(), aligned, elsewhere)
+        return self.program({}).start_compiling(self._total_sizes(), aligned, submit)
 
     def _total_sizes(self) -> dict[str, int]:
-        """Return sizes to choose parameters for: the total of all members' elements, rounded to vectors where all are
-        such."""
+        """Return the sizes that parameters are chosen for: the elements of all members together, with the powers of two
+        that divide each member's."""
         if not self.sizes[0]:
             return {}
         ((name, _),) = self.sizes[0].items()
@@ -85,7 +85,7 @@ class Foreach(Launches):
         return {name: (sum(counts) // common | 1) * common}
 
     def _miss(self, env: dict[str, int], leaves):
-        self.finish_begun()
+        self.finish_compiling()
         like = extern_ops.like(leaves)
         fitted = [self._checked(k, leaf, like) for k, leaf in enumerate(leaves)]
         record = self._record(fitted)
@@ -124,7 +124,7 @@ class Foreach(Launches):
                 raise
             self._problem = CompileError(str(error))
             self.failed(self.graph, error)
-            return self._one_by_one(leaves)
+            return self._run_members_op_by_op(leaves)
         ints = self._ints(program, compiled_program)
         outputs: list[tuple] = []
         aliases = self.graph.aliases
@@ -134,7 +134,7 @@ class Foreach(Launches):
                 outputs.append(("arg", member * self.count + aliases[result]))
             else:
                 outputs.append(("new", value.shape, None, value.dtype.numpy))
-        device, proto = place_of(leaves, 0)
+        device, proto = result_placement(leaves, 0)
         launch = _native.symbols()["mlirfuse_foreach_gpu" if compiled_program.module.on_gpu else "mlirfuse_foreach_cpu"]
         return _native.Record(
             launch, ints, list(range(len(leaves))), [], outputs, 0, device, list, compiled_program, proto
@@ -162,26 +162,26 @@ class Foreach(Launches):
             return [*head, *first, *slots, *(n for plan in plans for n in plan)]
         assert isinstance(kernel, GpuForeach)
         (one,) = kernel.members
-        numbers: list[int] = []  # after the launch, the head and the places
+        numbers: list[int] = []  # the ints after the kernel, the head and the operands
         before = 1 + len(kernel.described([])) + self.members * (1 + len(one.passed))
 
         def number(n: int) -> int:
             numbers.append(n)
-            return place("size", before + len(numbers) - 1)
+            return operand("size", before + len(numbers) - 1)
 
-        places = [
+        operands = [
             [
                 number(sz.known(one.grid, env)),
                 *(
-                    place(kind, pointer(m, slot)) if kind == "pointer" else number(plan[slot])
+                    operand(kind, pointer(m, slot)) if kind == "pointer" else number(plan[slot])
                     for kind, slot in one.passed
                 ),
             ]
             for m, env, plan in zip(members, self.sizes, plans)
         ]
-        return [compiled_program.launch, *kernel.described(places), *numbers]
+        return [compiled_program.launch, *kernel.described(operands), *numbers]
 
-    def _one_by_one(self, leaves) -> list:
+    def _run_members_op_by_op(self, leaves) -> list:
         """Return the results of one call, op by op."""
         out: list = []
         for member, env in enumerate(self.sizes):

@@ -22,7 +22,7 @@ def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
     """Return the sizes that steps use besides the shapes of values."""
     for step in sequence.walk():
         if isinstance(step, st.Kernels):
-            yield from map(sz.symbol, step.part.symbols)
+            yield from map(sz.symbol, step.region.symbols)
         elif isinstance(step, (st.Call, st.Guard)):
             names = symbols_of(step.op) if isinstance(step, st.Call) else guard_symbols(step.op)
             yield from map(sz.symbol, names)
@@ -107,7 +107,7 @@ def packed(x):
     return x
 
 
-def apart(x, *written):
+def unaliased(x, *written):
     """Return ``x``, or a copy of it where it may overlap an array that is written."""
     if isinstance(x, np.ndarray):
         return x.copy() if any(np.may_share_memory(x, target) for target in written) else x

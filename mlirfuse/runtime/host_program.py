@@ -45,7 +45,7 @@ from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime import arrays, async_compile, load
 from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.host_python import HostFunction, Watch
-from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.launches import Failed, Launches
 
 _KEPT = 4096  # sets of sizes
@@ -53,29 +53,29 @@ _KEPT = 4096  # sets of sizes
 
 class HostProgram:
     """Runs ``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet. ``failed``:
-    receives compilation errors of kernels, see :class:`Launches`. ``beside``: an array that determines the framework
+    receives compilation errors of kernels, see :class:`Launches`. ``like``: an array that determines the framework
     and device of results; None: one of a call's arguments.
 
     Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step can run.
     """
 
-    def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
-        self.graph, self.target, self._beside = graph, target, beside
+    def __init__(self, graph: Graph, target, failed: Failed | None = None, like: Any = None):
+        self.graph, self.target, self._like = graph, target, like
         self.sequence: st.Sequence = plan(graph)
         self.launches: dict[st.FusedRegion, Launches] = {}
-        kernels: load.Known = {}  # shared: different programs have equal kernels, as a model's layers have
+        kernels: load.SharedKernels = {}  # shared: different programs have equal kernels, as a model's layers have
         for step in self.sequence.walk():
             if isinstance(step, st.Kernels):
-                self.launches[step.part] = Launches(step.part, target, failed, kernels)
+                self.launches[step.region] = Launches(step.region, target, failed, kernels)
             elif isinstance(step, st.Foreach):
-                self.launches[step.part] = Foreach(step, target, failed)
+                self.launches[step.region] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         self._newest: tuple[int, ...] = ()
-        self._begun = False  # whether compilation of kernels was started ahead
+        self._compiling_started = False  # in the background
         self._watch: Watch | None = None
         config.listen(self)
 
-    def switched(self) -> None:
+    def settings_changed(self) -> None:
         """A setting of :mod:`mlirfuse.config` has changed: every signature is looked up again."""
         self._functions = {}
         for launches in self.launches.values():
@@ -90,21 +90,21 @@ class HostProgram:
         """Make functions that :meth:`function` returns from now on report each step to ``watch``; None: no reports."""
         self._watch = watch
         self._functions = {}
-        self.__dict__.pop("_written", None)
+        self.__dict__.pop("_generated", None)
 
     @functools.cached_property
-    def _written(self) -> HostFunction:
-        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._beside)
+    def _generated(self) -> HostFunction:
+        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._like)
 
     @property
     def source(self) -> str:
         """The source of the Python function that runs the steps."""
-        return self._written.source
+        return self._generated.source
 
     @property
     def symbols(self) -> list[str]:
         """The symbols whose values a call's ``env`` must have."""
-        return self._written.symbols
+        return self._generated.symbols
 
     @property
     def last_sizes(self) -> dict[str, int]:
@@ -121,10 +121,10 @@ class HostProgram:
             self._check(env)
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
-            if self.target.name == "cuda" and self.target.device is not None and not self._begun:
+            if self.target.name == "cuda" and self.target.device is not None and not self._compiling_started:
                 async_compile.begin(self.launches.values(), env)
-                self._begun = True
-            found = self._functions[key] = self._written.bound(env)
+                self._compiling_started = True
+            found = self._functions[key] = self._generated.bound(env)
             self._newest = key
         return found
 
@@ -146,14 +146,15 @@ class HostProgram:
                 raise ShapeError(f"argument {k} of {self.graph.name} has shape {found}, expected {expected}")
         return self.function(env)(list(leaves))
 
-    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result: Callable = list, own=()):
+    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result: Callable = list, finisher_leaves=()):
         """Return the Record for calls with the signature of ``leaves``, where the graph's arguments are those at
-        ``leaf_of_arg``. ``result`` gets the list of the graph's results and, after them, the leaves ``own``."""
+        ``leaf_of_arg``. ``result`` gets the list of the graph's results and, after them, the leaves
+        ``finisher_leaves``."""
         run, count = self.function(env), len(leaf_of_arg)
 
         def call(given: list):
             return result(run(given[:count]) + given[count:])
 
-        device, proto = place_of(leaves, None)
-        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *own]]
+        device, proto = result_placement(leaves, None)
+        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *finisher_leaves]]
         return _native.Record(0, [], [], [], outputs, 0, device, call, self, proto)

@@ -22,7 +22,7 @@ from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
 from mlirfuse.runtime.launches import Launches
 
-_LATE = 1024  # sets of run-time sizes whose functions a step caches
+_KEPT = 1024  # sets of run-time sizes whose functions a step caches
 
 Bind = Callable[[dict[str, int]], Any]  # the function that a step calls, for the values of the symbols
 
@@ -39,7 +39,7 @@ class Watch(Protocol):
 
 
 class HostFunction:
-    """Runs ``sequence``, the steps of ``graph``, by these ``launches``, and reports to ``watch``. ``beside``: an array
+    """Runs ``sequence``, the steps of ``graph``, by these ``launches``, and reports to ``watch``. ``like``: an array
     that determines the framework and device of results; None: one of a call's arguments.
 
     It takes a list of the arguments, which it empties, so that an argument is freed after its last reader if the caller
@@ -47,37 +47,39 @@ class HostFunction:
     """
 
     def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[FusedRegion, Launches],
-                 watch: Watch | None = None, beside: Any = None):  # fmt: skip
+                 watch: Watch | None = None, like: Any = None):  # fmt: skip
         self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
         # C code that imports a module looks up builtins in the globals of its caller.
         self._fixed: dict[str, Any] = {"__builtins__": builtins}
-        self._fixed |= {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_all}
-        self._late: dict[str, str] = {}  # symbol -> its variable in the function
-        self._like = False
+        self._fixed |= {"_pack": calls.packed, "_unalias": calls.unaliased, "_copy": calls.copy_all}
+        self._runtime_sizes: dict[str, str] = {}  # symbol -> its variable in the function
+        self._uses_like = False
         self._given = {v for k, v in enumerate(graph.args) if k not in graph.scalars}
         for step in sequence.walk():
-            if isinstance(step, st.Learn):
-                self._late.setdefault(step.name, f"n_{step.name}")
+            if isinstance(step, st.ReadSize):
+                self._runtime_sizes.setdefault(step.name, f"n_{step.name}")
         body = self._steps(sequence, "    ") if watch is None else self._watched(sequence, watch)
         args = [self._name(v) for v in sequence.args]
         head = ["def run(args):"]
         if args:
             head.append(f"    {', '.join(args)}, = args")
-        if self._like and beside is None:
+        if self._uses_like and like is None:
             head.append("    like = _like(args)")
             self._fixed["_like"] = calls.like
-        elif self._like:
-            self._fixed["like"] = beside
+        elif self._uses_like:
+            self._fixed["like"] = like
         head += ["    args.clear()"] if args else []
-        head += [f"    {name} = None" for name in self._late.values()]
+        head += [f"    {name} = None" for name in self._runtime_sizes.values()]
         self.source = "\n".join([*head, *body, f"    return [{', '.join(map(self._name, sequence.returns))}]"]) + "\n"
         scope: dict[str, Any] = {}
         exec(compile(self.source, f"<host program of {graph.name}>", "exec"), scope)
         self._code = scope["run"].__code__
         sizes = {s for v in _all_values(graph, sequence) for n in v.shape for s in sz.symbols(n)}
-        self.symbols = sorted(sizes.union(*(sz.symbols(n) for n in calls.sizes_of(sequence))) - set(self._late))
+        self.symbols = sorted(
+            sizes.union(*(sz.symbols(n) for n in calls.sizes_of(sequence))) - set(self._runtime_sizes)
+        )
 
     def bound(self, env: dict[str, int]) -> Callable[[list], list]:
         """Return the function for these sizes."""
@@ -94,12 +96,12 @@ class HostFunction:
     def _bind(self, letter: str, bind: Bind, symbols: Iterable[str]) -> str:
         """Return an expression for the result of ``bind``, which depends on these symbols."""
         name = f"{letter}{len(self._binds)}"
-        late = [s for s in sorted(symbols) if s in self._late]
-        self._binds[name] = (lambda env: _Late(bind, env, late)) if late else bind
-        return f"{name}({', '.join(self._late[s] for s in late)})" if late else name
+        unknown = [s for s in sorted(symbols) if s in self._runtime_sizes]
+        self._binds[name] = (lambda env: _BoundAtRuntime(bind, env, unknown)) if unknown else bind
+        return f"{name}({', '.join(self._runtime_sizes[s] for s in unknown)})" if unknown else name
 
     def _like_argument(self) -> str:
-        self._like = True
+        self._uses_like = True
         return "like"
 
     # ---- statements
@@ -120,14 +122,14 @@ class HostFunction:
         return [indent + line for line in getattr(self, f"_{type(step).__name__.lower()}")(step, indent)]
 
     def _kernels(self, step: st.Kernels, indent: str) -> list[str]:
-        call = self._bind("k", self._launches[step.part].at, step.part.symbols)
+        call = self._bind("k", self._launches[step.region].at, step.region.symbols)
         given = self._listed(step.reads)
-        if len(step.part.graph.scalars) == len(step.reads):
+        if len(step.region.graph.scalars) == len(step.reads):
             given += (", " if given else "") + self._like_argument()
         return [f"{self._listed(step.makes)} = {call}({given})"]
 
     def _foreach(self, step: st.Foreach, indent: str) -> list[str]:
-        call = self._bind("k", self._launches[step.part].at, ())
+        call = self._bind("k", self._launches[step.region].at, ())
         return [f"{self._listed(step.makes)}, = {call}({self._listed(step.reads)})"]
 
     def _call(self, step: st.Call, indent: str) -> list[str]:
@@ -154,8 +156,8 @@ class HostFunction:
         guard = self._bind("g", lambda env: calls.guard(step.op, env), symbols)
         return [f"{self._listed(step.makes)} = {guard}({self._listed(step.reads)})"]
 
-    def _learn(self, step: st.Learn, indent: str) -> list[str]:
-        return [f"{self._late[step.name]} = {self._listed(step.reads)}.shape[{step.axis}]"]
+    def _readsize(self, step: st.ReadSize, indent: str) -> list[str]:
+        return [f"{self._runtime_sizes[step.name]} = {self._listed(step.reads)}.shape[{step.axis}]"]
 
     def _assign(self, step: st.Assign, indent: str) -> list[str]:
         return [f"{self._listed(step.makes)} = {self._listed(step.reads)}"]
@@ -163,8 +165,8 @@ class HostFunction:
     def _pack(self, step: st.Pack, indent: str) -> list[str]:
         return [f"{self._listed(step.makes)} = _pack({self._listed(step.reads)})"]
 
-    def _apart(self, step: st.Apart, indent: str) -> list[str]:
-        return [f"{self._listed(step.makes)} = _apart({self._listed(step.reads)})"]
+    def _unalias(self, step: st.Unalias, indent: str) -> list[str]:
+        return [f"{self._listed(step.makes)} = _unalias({self._listed(step.reads)})"]
 
     def _copy(self, step: st.Copy, indent: str) -> list[str]:
         return [f"_copy({self._listed(step.reads)})"]
@@ -188,7 +190,7 @@ class HostFunction:
         return ["while True:", *before, *stop, *self._steps(step.after, "    ")]
 
 
-class _Late:
+class _BoundAtRuntime:
     """Looks up a step's function by sizes that are known at run time only."""
 
     def __init__(self, bind: Bind, env: dict[str, int], names: list[str]):
@@ -198,7 +200,7 @@ class _Late:
     def __call__(self, *sizes: int) -> Any:
         found = self._known.get(sizes)
         if found is None:
-            if len(self._known) >= _LATE:
+            if len(self._known) >= _KEPT:
                 self._known.clear()
             found = self._known[sizes] = self._bind(self._env | dict(zip(self._names, sizes)))
         return found

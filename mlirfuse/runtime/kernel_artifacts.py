@@ -29,25 +29,25 @@ class KernelArtifact(NamedTuple):
     slots: Slots
 
 
-def name(part: FusedRegion, target: Target, env: dict[str, int], align: int) -> str | None:
-    """Return the name of the artifact of ``part`` for these sizes and arguments whose addresses are multiples of
+def name(region: FusedRegion, target: Target, env: dict[str, int], align: int) -> str | None:
+    """Return the name of the artifact of ``region`` for these sizes and arguments whose addresses are multiples of
     ``align`` bytes; it covers everything that the artifact depends on, and the lines that kernels with index checks
     report. None where the cache is off."""
     if not cache.enabled():
         return None
-    lines = _sites(part.graph)
+    lines = _sites(region.graph)
     numbers: dict[Any, int] = {}
-    used = {v for op in part.graph.ops for v in (*op.operands, *op.results) if v.dtype is not None}
+    used = {v for op in region.graph.ops for v in (*op.operands, *op.results) if v.dtype is not None}
     axes = [
-        [(numbers.setdefault(axis, len(numbers)), axis.size) for axis in part.axes.flat(value)]
-        for value in part.values
+        [(numbers.setdefault(axis, len(numbers)), axis.size) for axis in region.axes.flat(value)]
+        for value in region.values
         if value in used
     ]
-    sizes = [(symbol, env[symbol]) for symbol in part.symbols]
+    sizes = [(symbol, env[symbol]) for symbol in region.symbols]
     properties: Any = target.properties  # of a GPU: programs for the CPU are compiled at their run
     heuristics = heuristics_of(properties)
     facts = (
-        key_of(part.graph),
+        key_of(region.graph),
         lines,
         axes,
         sizes,

@@ -15,23 +15,23 @@ class LaunchTemplate:
     """The common parts of a program's records, independent of sizes: argument indices, and the outputs as a function of
     the sizes."""
 
-    def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
+    def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], finisher_leaves):
         self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
-        self.slots = [leaf_of_arg[k] for k in program.pointer_args]
-        self.first = self.slots[0] if self.slots else None
-        self.where = [program.outputs.index(v) for v in graph.returns] + [
-            len(program.outputs) + k for k in range(len(own))
+        self.arg_slots = [leaf_of_arg[k] for k in program.pointer_args]  # the leaves whose addresses kernels get
+        self.first_array = self.arg_slots[0] if self.arg_slots else None
+        self.output_of_result = [program.outputs.index(v) for v in graph.returns] + [
+            len(program.outputs) + k for k in range(len(finisher_leaves))
         ]
-        self.in_order = self.where == list(range(len(self.where)))
-        self.outputs = self._outputs(own)
+        self.in_order = self.output_of_result == list(range(len(self.output_of_result)))
+        self.outputs = self._outputs(finisher_leaves)
         self._scalars: dict[CompiledProgram, list[tuple[int, int, str]]] = {}
 
-    def _outputs(self, own):
+    def _outputs(self, finisher_leaves):
         """Return a function of the sizes that describes how each output is allocated, in the format of
         :class:`mlirfuse._native.Record`."""
         graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
-        mine = {v: k for k, v in enumerate(graph.args)}
-        mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
+        argument_of = {v: k for k, v in enumerate(graph.args)}
+        argument_of |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
         serialized: list[str] = []
         used: set[str] = set()
         dtypes: dict[str, Any] = {}
@@ -39,13 +39,13 @@ class LaunchTemplate:
         for value in program.outputs:
             index[value] = len(serialized)
             dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
-            if value in mine:
-                serialized.append(f"('arg', {leaf_of_arg[mine[value]]})")
+            if value in argument_of:
+                serialized.append(f"('arg', {leaf_of_arg[argument_of[value]]})")
                 continue
             sizes = [*value.shape]
             if value in program.views:
                 root, strides, offset = program.views[value]
-                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", index[root])
+                source = ("arg", leaf_of_arg[argument_of[root]]) if root in argument_of else ("out", index[root])
                 start = f"({offset})*{value.dtype.bytes}"
                 shape = sz.serialized(value.shape)
                 serialized.append(f"('view', {source}, {shape}, {sz.serialized(strides)}, {start}, {dtype})")
@@ -53,7 +53,7 @@ class LaunchTemplate:
             else:
                 serialized.append(f"('new', {sz.serialized(value.shape)}, None, {dtype})")
             used.update(*map(sz.symbols, sizes))
-        serialized += [f"('arg', {leaf})" for leaf in own]
+        serialized += [f"('arg', {leaf})" for leaf in finisher_leaves]
         return sz.function(f"[{', '.join(serialized)}]", used, **dtypes)
 
     def scalars(self, compiled_program) -> list[tuple[int, int, str]]:
@@ -67,15 +67,15 @@ class LaunchTemplate:
             ]
         return found
 
-    def place(self, leaves) -> tuple:
+    def placement(self, leaves) -> tuple:
         """Return the dispatcher's device for results, and the leaf whose framework allocates them."""
-        return place_of(leaves, self.first)
+        return result_placement(leaves, self.first_array)
 
-    def record(self, compiled_program, leaves, env: dict[str, int], result, place=None):
-        """Return the Record of a call with these sizes; ``place``: from :meth:`place` for such arguments."""
+    def record(self, compiled_program, leaves, env: dict[str, int], result, placement=None):
+        """Return the Record of a call with these sizes; ``placement``: from :meth:`placement` for such arguments."""
         plan = self.program.plan(compiled_program, env)
-        device, proto = place or self.place(leaves)
-        finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
+        device, proto = placement or self.placement(leaves)
+        finish = None if result is None and len(self.output_of_result) == 1 else self._collect(result or list)
         launch, keep = compiled_program.launch if compiled_program.kernels else 0, compiled_program
         if launch and events.Launching.observers:
             event = events.Launching(self.program, compiled_program, env, launch, keep)
@@ -83,16 +83,16 @@ class LaunchTemplate:
             launch, keep = event.launch, event.keep
         scalars = self.scalars(compiled_program)
         return _native.Record(
-            launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
+            launch, plan.ints, self.arg_slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
         )
 
     def _collect(self, result):
         """Pass the graph's results, in order, to ``result``; each output is allocated once."""
-        where = self.where
-        return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
+        outputs_of_results = self.output_of_result
+        return result if self.in_order else lambda outputs: result([outputs[k] for k in outputs_of_results])
 
 
-def place_of(leaves, proto):
+def result_placement(leaves, proto):
     """Return the dispatcher's device for results, and the leaf whose framework allocates them."""
     if proto is None:  # the kernels read no array: use the device of the call's arrays
         proto = max(

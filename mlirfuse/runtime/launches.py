@@ -15,7 +15,7 @@ from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.size_relations import failed
 from mlirfuse.lowering.host_steps import FusedRegion
 from mlirfuse.runtime import arrays, extern_ops, kernel_artifacts, load
-from mlirfuse.runtime.launch_template import LaunchTemplate, place_of
+from mlirfuse.runtime.launch_template import LaunchTemplate, result_placement
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
@@ -25,20 +25,25 @@ Failed = Callable[[Graph, Exception], None]
 
 
 class Launches:
-    """Runs ``part`` on ``target``. Arguments whose layout in a call is not the expected one are copied first.
+    """Runs ``region`` on ``target``. Arguments whose layout in a call is not the expected one are copied first.
 
     ``failed`` is called, at each call, with a program that does not compile and the error; if it returns, the call runs
-    op by op. Without it the error is raised. ``known``: the kernels shared with other programs.
+    op by op. Without it the error is raised. ``shared_kernels``: those
+    shared with other programs.
     """
 
     def __init__(
-        self, part: FusedRegion, target: Target, failed: Failed | None = None, known: load.Known | None = None
+        self,
+        region: FusedRegion,
+        target: Target,
+        failed: Failed | None = None,
+        shared_kernels: load.SharedKernels | None = None,
     ):
-        self.part, self.target, self.failed, self._known = part, target, failed, known
+        self.region, self.target, self.failed, self._shared_kernels = region, target, failed, shared_kernels
         self._problem: Exception | None = None
-        self.before: Callable[[], None] | None = None  # finishes a compilation that :meth:`begun` started
-        self.graph = part.graph
-        self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
+        self.finish: Callable[[], None] | None = None  # what :meth:`start_compiling` returned, until it has run
+        self.graph = region.graph
+        self._extents = sorted({n for v in region.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
         self._launch_template: LaunchTemplate | None = None
         self._by_sizes: dict[tuple[int, ...], _native.Dispatcher] = {}
@@ -46,38 +51,38 @@ class Launches:
     def program(self, hint: dict[str, int]) -> Program:
         """Return the program, created for these sizes if it does not exist."""
         if self._program is None:
-            hint = {s: hint[s] for s in self.part.symbols}
-            self._program = Program(self.graph, self.target, hint, self.part.axes, self._known)
+            hint = {s: hint[s] for s in self.region.symbols}
+            self._program = Program(self.graph, self.target, hint, self.region.axes, self._shared_kernels)
         return self._program
 
     def at(self, env: dict[str, int]) -> Callable:
         """Return a function of the arguments (followed by an array that determines where results are allocated, where
         no argument is one) that returns the results for these sizes: the only one itself, else a list."""
-        key = tuple([env[s] for s in self.part.symbols])
+        key = tuple([env[s] for s in self.region.symbols])
         found = self._by_sizes.get(key)
         if found is None:
             if len(self._by_sizes) >= _KEPT:
                 self._by_sizes.clear()
-            sizes = dict(zip(self.part.symbols, key))
+            sizes = dict(zip(self.region.symbols, key))
             found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
         return found
 
-    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
+    def start_compiling(self, env: dict[str, int], submit: load.Submit) -> Callable[[], None] | None:
         """Start to compile the program for the sizes ``env``, if they include all of its own, and for arguments with
-        the alignment of torch's; see :meth:`Program.begun`."""
-        known = set(self.part.symbols) <= env.keys()
+        the alignment of torch's; see :meth:`Program.start_compiling`."""
+        known = set(self.region.symbols) <= env.keys()
         if not known or any(sz.known(n, env) == 0 for n in self._extents):
             return None
-        name = kernel_artifacts.name(self.part, self.target, env, ALIGNED)
+        name = kernel_artifacts.name(self.region, self.target, env, ALIGNED)
         program = self.program(env)
         aligned = {program.graph.args[k]: ALIGNED for k in program.pointer_args}
-        return program.begun(env, aligned, elsewhere, name)
+        return program.start_compiling(env, aligned, submit, name)
 
-    def finish_begun(self) -> None:
+    def finish_compiling(self) -> None:
         """Load a started compilation that is not loaded yet."""
-        before = self.before
-        if before is not None:
-            before()
+        finish = self.finish
+        if finish is not None:
+            finish()
 
     def forget(self) -> None:
         """Look up every signature again, also in functions that callers keep."""
@@ -90,7 +95,7 @@ class Launches:
         for op in self.graph.ops:  # of a front end's graph all hold; text has been seen by nobody
             if problem := failed(op, env):
                 raise ShapeError(located(problem, op.loc))
-        self.finish_begun()
+        self.finish_compiling()
         like = extern_ops.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, like)
@@ -141,7 +146,7 @@ class Launches:
                 raise
             self._problem = CompileError(str(error))  # without its traceback, which references arrays
             self.failed(self.graph, error)
-            return self._by_reference(leaves, env)
+            return self._run_op_by_op(leaves, env)
         if self._launch_template is None:
             self._launch_template = LaunchTemplate(self.graph, program, list(range(len(self.graph.args))), ())
         result = None if len(self.graph.returns) == 1 else list
@@ -151,16 +156,16 @@ class Launches:
         """Return the record for a call in which some tensor has no elements: it launches nothing."""
         graph = self.graph
         shapes = [tuple(sz.known(n, env) for n in v.shape) for v in graph.returns]
-        device, proto = place_of(leaves, None)
+        device, proto = result_placement(leaves, None)
         if all(0 in shape for shape in shapes) and not graph.aliases:
             outputs = [("new", shape, None, v.dtype.numpy) for shape, v in zip(shapes, graph.returns)]
             result = None if len(outputs) == 1 else list
             return _native.Record(0, [], [], [], outputs, 0, device, result, None, proto)
-        return self._by_reference(leaves, env)
+        return self._run_op_by_op(leaves, env)
 
-    def _by_reference(self, leaves, env: dict[str, int]):
+    def _run_op_by_op(self, leaves, env: dict[str, int]):
         """Return the results of one call, op by op."""
-        graph, proto = self.graph, place_of(leaves, None)[1]
+        graph, proto = self.graph, result_placement(leaves, None)[1]
         given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(leaves, graph.args)]
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)

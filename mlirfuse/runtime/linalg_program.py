@@ -62,7 +62,7 @@ class _ByLinalg:
         return (Sizes(tuple(sorted(env.items()))),) * len(program.steps)
 
     def schedules(self, program: SegmentedProgram, params: tuple) -> list[dict]:
-        """Return None for each segment: there are no schedules."""
+        """Return an empty schedule for each segment."""
         return [{} for _ in program.steps]
 
 

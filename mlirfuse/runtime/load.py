@@ -19,16 +19,16 @@ from mlirfuse.schedule.targets import Target
 
 @dataclass(eq=False)
 class LoadedKernel:
-    """A loaded kernel: its address, a driver's handle on a GPU, 0 while it is being compiled; and the objects that must
-    live as long as it."""
+    """A loaded kernel: its address, a driver's handle on a GPU, 0 while it is being compiled; ``keep``: the objects
+    that must live as long as it."""
 
     address: int
-    home: Any
+    keep: Any
 
 
-Known = dict[tuple, LoadedKernel]  # kernels shared between programs
-Loaded = tuple[int, Any]
-Elsewhere = Callable[[Callable[[], Any]], Task]  # runs a function in another thread
+SharedKernels = dict[tuple, LoadedKernel]  # kernels shared between programs
+Loaded = tuple[int, Any]  # the address of the function that launches, and what must live as long
+Submit = Callable[[Callable[[], Any]], Task]  # runs a function in another thread
 
 
 def _key(kernel: Kernel) -> tuple:
@@ -48,39 +48,43 @@ def ptx_of(text: str, chip: str) -> str:
     return code
 
 
-def code_of(module: KernelModule, chip: str) -> str:
+def ptx_of_kernels(module: KernelModule, chip: str) -> str:
     """Return the PTX of a GPU's kernels. Raises :class:`CompileError`."""
     return module.ptx if isinstance(module, AssembledModule) else ptx_of(module.tiled(), chip)
 
 
-def object_of(text: str, plain_loops: bool = False, processor: llvm.Processor | None = None) -> bytes:
+def object_of(text: str, scalar_loops: bool = False, processor: llvm.Processor | None = None) -> bytes:
     """The object file of the MLIR module ``text``; arguments and errors are those of :func:`llvm.compile_object`."""
-    key = cache.key("object", text, *llvm.code_key(processor), *(["plain loops"] if plain_loops else []))
+    key = cache.key("object", text, *llvm.code_key(processor), *(["scalar loops"] if scalar_loops else []))
     code = cache.load(key)
     if code is None:
-        code = llvm.compile_object(text, plain_loops, processor)
+        code = llvm.compile_object(text, scalar_loops, processor)
         cache.store(key, code)
     return code
 
 
-def host_code(text: str, plain_loops: bool = False, level: str | None = None) -> llvm.HostCode:
+def host_code(text: str, scalar_loops: bool = False, level: str | None = None) -> llvm.HostCode:
     """The loaded functions of the MLIR module ``text``, made for this processor, or for any of a ``level``. Raises
     :class:`CompileError`, and :class:`UnsupportedError` where this processor has not all instructions of the level."""
     processor = level and llvm.processor_of_level(level)
     if processor and not processor.features <= llvm.host_processor().features:
         missing = ", ".join(sorted(processor.features - llvm.host_processor().features))
         raise UnsupportedError(f"this processor does not run code for {level}: it has no {missing}")
-    return llvm.HostCode(object_of(text, plain_loops, processor or None))
+    return llvm.HostCode(object_of(text, scalar_loops, processor or None))
 
 
-def begun(
-    target: Target, module: KernelModule, slots: Slots, known: Known | None = None, elsewhere: Elsewhere | None = None
+def start_loading(
+    target: Target,
+    module: KernelModule,
+    slots: Slots,
+    shared_kernels: SharedKernels | None = None,
+    submit: Submit | None = None,
 ) -> Callable[[], Loaded]:
     """Return a function that loads ``module`` and returns the address of the function that launches its kernels, 0
     where there are none, and the objects that must live as long as it: its code, and each kernel by its name. It fills
-    in the addresses that ``slots`` needs. Kernels in ``known`` are not compiled again, new ones are added.
+    in the addresses that ``slots`` needs. Kernels in ``shared_kernels`` are not compiled again, new ones are added.
 
-    ``elsewhere`` starts to compile the kernels of a GPU at once; several modules may be started before they are loaded
+    ``submit`` starts to compile the kernels of a GPU at once; several modules may be started before they are loaded
     in the same order. The returned function raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU that
     is not present."""
     if not module.kernels:
@@ -89,16 +93,18 @@ def begun(
         what: _native.symbols()[what] for kind, what in slots.ints if kind == "handle" and what in _native.symbols()
     }
     if not module.on_gpu and ("handle", module.kernels[0].name) not in slots.ints:  # its host function names it
-        return lambda: _alone(target, module)
-    known = {} if known is None or isinstance(module, AssembledModule) else known
+        return lambda: _load_inlined(target, module)
+    if shared_kernels is None or isinstance(module, AssembledModule):
+        shared_kernels = {}
     keys = {kernel.name: _key(kernel) for kernel in module.kernels}
-    shared = {name: known[key] for name, key in keys.items() if key in known and (known[key].address or elsewhere)}
-    new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in shared))
+    found = {name: shared_kernels[key] for name, key in keys.items() if key in shared_kernels}
+    reused = {name: kernel for name, kernel in found.items() if kernel.address or submit}
+    new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in reused))
     created = {kernel.name: LoadedKernel(0, None) for kernel in new.kernels}
-    known.update((keys[name], kernel) for name, kernel in created.items())
+    shared_kernels.update((keys[name], kernel) for name, kernel in created.items())
     code = None
-    if elsewhere is not None and module.on_gpu and created:
-        code = elsewhere(lambda: machine_code(new, _chip(target)))
+    if submit is not None and module.on_gpu and created:
+        code = submit(lambda: machine_code(new, _chip(target)))
 
     def finish() -> Loaded:
         try:
@@ -107,9 +113,9 @@ def begun(
             )
         except BaseException:
             for name in created:
-                known.pop(keys[name], None)
+                shared_kernels.pop(keys[name], None)
             raise
-        kernels = shared | created
+        kernels = reused | created
         for name, kernel in kernels.items():
             if not kernel.address:
                 raise CompileError(f"{name}, shared with another program, failed to compile there")
@@ -119,8 +125,8 @@ def begun(
     return finish
 
 
-def _alone(target: Target, module: KernelModule) -> Loaded:
-    """A program of a CPU whose host function has its kernels in it."""
+def _load_inlined(target: Target, module: KernelModule) -> Loaded:
+    """Load a CPU program whose host function contains its kernels."""
     code = host_code(module.text(), level=_level(target))
     return code.address("launch"), code
 
@@ -128,7 +134,7 @@ def _alone(target: Target, module: KernelModule) -> Loaded:
 def machine_code(module: KernelModule, chip: str) -> bytes | None:
     """Return the machine code of a GPU's kernels, or None where the driver compiles them. Raises
     :class:`CompileError`."""
-    return cubin.of(code_of(module, chip), chip)
+    return cubin.of(ptx_of_kernels(module, chip), chip)
 
 
 def _level(target: Target) -> str | None:
@@ -140,7 +146,7 @@ def _load_on_cpu(target: Target, module: KernelModule, created: dict[str, Loaded
     """The host function of ``module``; its kernels go into ``created``."""
     code = host_code(module.text(), level=_level(target))
     for name, kernel in created.items():
-        kernel.address, kernel.home = code.address(name), code
+        kernel.address, kernel.keep = code.address(name), code
     return code
 
 
@@ -154,20 +160,20 @@ def _load_on_gpu(
         _native.map_bad_index(device)
     if not module.kernels:
         return host_code(module.launching())
-    home = _home(code, device)
-    if home is not None:
+    loaded = _load_cubin(code, device)
+    if loaded is not None:
         host = host_code(module.launching())
     else:
-        text = code_of(module, _chip(target))
-        loading = start_thread(lambda: _by_driver(text, device))
+        text = ptx_of_kernels(module, _chip(target))
+        loading = start_thread(lambda: _load_ptx(text, device))
         try:
             host = host_code(module.launching())  # while the driver compiles the kernels
         finally:
-            home = loading.result()
+            loaded = loading.result()
     for kernel in module.kernels:
         assert isinstance(kernel, GpuKernel)
         one = created[kernel.name]
-        one.address, one.home = home.function(kernel.name, 0, kernel.cluster > 8), home
+        one.address, one.keep = loaded.function(kernel.name, 0, kernel.cluster > 8), loaded
     return host
 
 
@@ -186,8 +192,9 @@ def _device(target: Target) -> int:
     return target.device
 
 
-def _home(code: Task | None, device: int) -> Any:
-    """Load machine code; None where there is none, or where an older driver does not support it."""
+def _load_cubin(code: Task | None, device: int) -> Any:
+    """Return a module loaded from the machine code of the task ``code``; None where it has none, or where an older
+    driver does not support it."""
     found = None if code is None else code.result()
     try:
         return None if found is None else _native.Module(found, device)
@@ -195,28 +202,28 @@ def _home(code: Task | None, device: int) -> Any:
         return None
 
 
-def _by_driver(text: str, device: int) -> Any:
-    """Load PTX, compiled by the driver."""
+def _load_ptx(text: str, device: int) -> Any:
+    """Return a module loaded from PTX, which the driver compiles."""
     return _native.Module(text.encode() + b"\0", device)
 
 
-def kernel_begun(target: Target, module: KernelModule, elsewhere: Elsewhere | None = None) -> Callable[[], Loaded]:
-    """As :func:`begun`, for the only kernel of ``module`` without its host function: the address is the kernel's on the
-    CPU, the driver's handle on a GPU."""
+def start_loading_kernel(target: Target, module: KernelModule, submit: Submit | None = None) -> Callable[[], Loaded]:
+    """As :func:`start_loading`, for the only kernel of ``module`` without its host function: the address is the
+    kernel's on the CPU, the driver's handle on a GPU."""
     (kernel,) = module.kernels
     code = None
-    if elsewhere is not None and module.on_gpu:
-        code = elsewhere(lambda: machine_code(module, _chip(target)))
+    if submit is not None and module.on_gpu:
+        code = submit(lambda: machine_code(module, _chip(target)))
 
     def finish() -> Loaded:
-        home: Any
+        loaded: Any
         if module.on_gpu:
             device = _device(target)
-            home = _home(code, device) or _by_driver(code_of(module, _chip(target)), device)
-            address = home.function(kernel.name)
+            loaded = _load_cubin(code, device) or _load_ptx(ptx_of_kernels(module, _chip(target)), device)
+            address = loaded.function(kernel.name)
         else:
-            home = host_code(module.tiled(), level=_level(target))
-            address = home.address(kernel.name)
-        return address, [None, {kernel.name: LoadedKernel(address, home)}]
+            loaded = host_code(module.tiled(), level=_level(target))
+            address = loaded.address(kernel.name)
+        return address, [None, {kernel.name: LoadedKernel(address, loaded)}]
 
     return finish

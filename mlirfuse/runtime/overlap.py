@@ -59,13 +59,13 @@ class Overlap:
     shared: bool
 
 
-def of_written(
-    written: Collection[int], same: dict[int, int], positions: Collection[int], leaves: Sequence
+def find_overlap(
+    written: Collection[int], same: dict[int, int], arguments: Collection[int], leaves: Sequence
 ) -> Overlap | None:
-    """Return a leaf that is written and overlaps another of ``positions`` without being the same array, or itself.
-    ``same``: the leaves that are known to equal an earlier one."""
+    """Return a leaf of ``written`` that overlaps itself or another of the leaves ``arguments``, and is not the same
+    array; None if there is none. ``same``: :func:`aliases` that are known."""
     spans: dict[int, tuple[int, int]] = {}
-    for index in positions:
+    for index in arguments:
         leaf = leaves[index]
         if arrays.framework(leaf) is None or 0 in leaf.shape:
             continue

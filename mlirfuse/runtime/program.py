@@ -18,7 +18,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.runtime import events, kernel_artifacts, load, tuned
+from mlirfuse.runtime import events, kernel_artifacts, load, tuned_schedules
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse_runtime.sizes import inverse_of, place
 
@@ -58,14 +58,19 @@ def _key(params: tuple) -> tuple:
 
 
 class Program(SegmentedProgram):
-    """A :class:`SegmentedProgram` with its compiled programs, of which each call runs one. ``known``: the kernels
-    shared with other programs."""
+    """A :class:`SegmentedProgram` with its compiled programs, of which each call runs one. ``shared_kernels``: those
+    that it shares with other programs."""
 
     def __init__(
-        self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None, known: load.Known | None = None
+        self,
+        graph: Graph,
+        target,
+        hint: dict[str, int],
+        axes: Axes | None = None,
+        shared_kernels: load.SharedKernels | None = None,
     ):
         super().__init__(graph, target, hint, axes)
-        self.known_kernels = known
+        self.shared_kernels = shared_kernels
         self.compiled_programs: dict[tuple, CompiledProgram] = {}  # by _key
         self.chosen: dict[tuple, tuple] = {}  # by call_key: parameters chosen by an earlier process
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: autotuned parameters
@@ -92,7 +97,7 @@ class Program(SegmentedProgram):
                     self.compiled_programs[key] = found
         return found
 
-    def known(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram | None:
+    def known_program(self, env: dict[str, int], alignments: dict[Value, int]) -> CompiledProgram | None:
         """Return the compiled program for these sizes, None if it is not compiled."""
         return self.compiled_programs.get(_key(self.parameters(env, alignments)))
 
@@ -109,22 +114,22 @@ class Program(SegmentedProgram):
     def _tuned(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
         """Return the autotuned parameters for these sizes, from this process or an earlier one."""
         if self.tuned_before is None:
-            self.tuned_before = self.target.name == "cuda" and tuned.any_kept()
+            self.tuned_before = self.target.name == "cuda" and tuned_schedules.any_stored()
             if not self.tuned and not self.tuned_before:
                 return None
         alignments = self.aligned(alignments)
         key = self.call_key(env, alignments)
         if key not in self.tuned:
-            self.tuned[key] = tuned.load(self, env, alignments)
+            self.tuned[key] = tuned_schedules.load(self, env, alignments)
         return self.tuned[key]
 
-    def begun(
-        self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere, entry: str | None = None
+    def start_compiling(
+        self, env: dict[str, int], alignments: dict[Value, int], submit: load.Submit, entry: str | None = None
     ) -> Callable[[], None] | None:
-        """As :meth:`compiled_program`, in two steps: see :func:`mlirfuse.runtime.load.begun`. None where it is
-        compiled. ``entry``: the artifact on disk (:mod:`mlirfuse.runtime.kernel_artifacts`) that an earlier process may
-        have stored."""
-        entry = None if self.tuned or tuned.any_kept() else entry
+        """Start to compile the program for these sizes, and return a function that finishes it; None where it is
+        compiled. ``submit``: see :func:`mlirfuse.runtime.load.start_loading`. ``entry``: the artifact on disk
+        (:mod:`mlirfuse.runtime.kernel_artifacts`) that an earlier process may have stored."""
+        entry = None if self.tuned or tuned_schedules.any_stored() else entry
         found = kernel_artifacts.load(entry, self.graph) if entry is not None else None
         if found is not None:
             self.chosen[self.call_key(env, alignments)] = found.params
@@ -135,10 +140,10 @@ class Program(SegmentedProgram):
         events.report(events.Scheduled(self, params, env))
         start = time.perf_counter()
         if found is None:
-            found = self._written(params)
+            found = self._emit(params)
             if entry is not None:
                 kernel_artifacts.store(entry, self.graph, found)
-        finish = self._begun(found, elsewhere)
+        finish = self._start_loading(found, submit)
         spent = time.perf_counter() - start
 
         def finished() -> None:
@@ -149,24 +154,27 @@ class Program(SegmentedProgram):
         return finished
 
     def _compile(self, params: tuple, env: dict[str, int]) -> CompiledProgram:
-        return self._begun(self._written(params))()
+        return self._start_loading(self._emit(params))()
 
-    def _written(self, params: tuple) -> kernel_artifacts.KernelArtifact:
+    def _emit(self, params: tuple) -> kernel_artifacts.KernelArtifact:
+        """Generate the kernels for these parameters."""
         slots = self.slots()
         return kernel_artifacts.KernelArtifact(params, self.target.write(self, params, slots), slots)
 
-    def _loading(
-        self, text: kernel_artifacts.KernelArtifact, elsewhere: load.Elsewhere | None
+    def _start_loading_kernels(
+        self, artifact: kernel_artifacts.KernelArtifact, submit: load.Submit | None
     ) -> Callable[[], load.Loaded]:
-        return load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
+        """Start to load the kernels: see :func:`mlirfuse.runtime.load.start_loading`."""
+        return load.start_loading(self.target, artifact.module, artifact.slots, self.shared_kernels, submit)
 
-    def _begun(
-        self, text: kernel_artifacts.KernelArtifact, elsewhere: load.Elsewhere | None = None
+    def _start_loading(
+        self, artifact: kernel_artifacts.KernelArtifact, submit: load.Submit | None = None
     ) -> Callable[[], CompiledProgram]:
-        loaded = self._loading(text, elsewhere)
+        """Start to load the program; the returned function finishes it."""
+        loaded = self._start_loading_kernels(artifact, submit)
 
         def finish() -> CompiledProgram:
-            compiled_program = CompiledProgram(*text, *loaded())
+            compiled_program = CompiledProgram(*artifact, *loaded())
             self.add_plan(compiled_program)
             return compiled_program
 

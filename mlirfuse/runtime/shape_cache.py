@@ -1,6 +1,6 @@
 """The shape cache: finds the compiled specialization and program for a call with new sizes, in a few microseconds.
 
-The properties of a call are read in C++ (:func:`mlirfuse._native.describe`), and each computation from its sizes is
+The properties of a call are read in C++ (:func:`mlirfuse._native.shape_key`), and each computation from its sizes is
 compiled to one Python function (:func:`mlirfuse.ir.sizes.function`). Any case that this does not cover is left to the
 caller's slow path.
 """
@@ -29,7 +29,7 @@ class ShapeCache:
         """Return the Record for a call of a known specialization and compiled program, else None."""
         if not (self._known and config.fuse_cpu and config.fuse_gpu):
             return None
-        described = _native.describe(leaves, self.statics)
+        described = _native.shape_key(leaves, self.statics)
         if described is None:
             return None
         key, sizes, alignments = described
@@ -44,7 +44,7 @@ class ShapeCache:
 
     def add(self, specialization, leaves: tuple) -> None:
         """Record that ``specialization`` ran a call with these leaves."""
-        described = _native.describe(leaves, self.statics)
+        described = _native.shape_key(leaves, self.statics)
         if described is None or specialization.executor is None or specialization.executor.host is not None:
             return
         key = described[0]
@@ -75,8 +75,10 @@ class _Known:
         sizes = [n for g in assumes.size_guards for n in (g.left, g.right)] + [
             n for pair in assumes.equalities for n in pair
         ]
-        self.launch_template = specialization.executor.launch_template(specialization.leaf_of_arg, specialization.own)
-        self.place = self.launch_template.place(leaves)  # equal for all arguments of these types and devices
+        self.launch_template = specialization.executor.launch_template(
+            specialization.leaf_of_arg, specialization.finisher_leaves
+        )
+        self.placement = self.launch_template.placement(leaves)  # equal for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
         self.looks_at_values = bool(assumes.values)
         pointers = {f"arg{k}": k for k in specialization.executor.program.pointer_args}
@@ -92,5 +94,7 @@ class _Known:
         return (
             None
             if compiled_program is None
-            else self.launch_template.record(compiled_program, leaves, env, specialization.finisher(env), self.place)
+            else self.launch_template.record(
+                compiled_program, leaves, env, specialization.finisher(env), self.placement
+            )
         )

@@ -32,8 +32,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import events, failures, overlap, placement, reference
-from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime import events, failures, op_by_op, overlap, placement
+from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.shape_cache import ShapeCache
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
@@ -41,7 +41,7 @@ from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 log = logging.getLogger("mlirfuse")
-_OF_THE_CALL = (TraceError, ShapeError, ScheduleError, CudaError)  # errors of the request, not of compilation
+_NOT_OF_COMPILATION = (TraceError, ShapeError, ScheduleError, CudaError)  # never a reason to fall back
 
 
 @dataclass(eq=False)
@@ -104,18 +104,19 @@ class Assumptions:
 class Specialization:
     """A graph, its assumptions about a call, and its executor.
 
-    ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
-    leaves that are returned unchanged: :meth:`finisher` gets them after the graph's results. ``aliases``: those of the
-    call that it was created for; ``identical``: the number of leaves whose identity the function tests, and the pairs
-    that are one array. ``executor`` is None where nothing is compiled, and ``problem`` says why; ``failure``: the
-    report of a failed compilation, of all or of a subgraph. ``schedules``: fixed schedules of some segments.
+    ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written.
+    ``finisher_leaves``: the leaves that :meth:`finisher` gets after the graph's results, because the function returns
+    them, or because it writes them. ``aliases``: those of the call that it was created for; ``identical``: the number
+    of leaves whose identity the function tests, and the pairs that are one array. ``executor`` is None where nothing is
+    compiled, and ``problem`` says why; ``failure``: the report of a failed compilation, of all or of a subgraph.
+    ``schedules``: fixed schedules of some segments.
     """
 
     graph: Graph
     leaf_of_arg: list[int]
     assumes: Assumptions = field(default_factory=Assumptions)
     mutated: frozenset[int] = frozenset()
-    own: tuple[int, ...] = ()
+    finisher_leaves: tuple[int, ...] = ()
     aliases: dict[int, int] = field(default_factory=dict)
     identical: tuple[int, frozenset[tuple[int, int]]] | None = None
     shape_cacheable: ClassVar[bool] = True  # its symbols and conditions are all in its assumptions
@@ -142,12 +143,12 @@ class Specialization:
             return False
         return not config.guards or self.assumes.hold(call.leaves, self.env(call))
 
-    def surroundings(self) -> list[tuple[str, Any]]:
+    def captured_constants(self) -> list[tuple[str, Any]]:
         """Return names and values of the constants that were read from outside the function, for output."""
         return []
 
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
-        """Return a function that computes a call's result from the graph's results and the leaves ``own``; None where
+        """Return a function that computes a call's result from the graph's results and ``finisher_leaves``; None where
         the only result is the graph's. It keeps nothing of one call but the sizes."""
         return None
 
@@ -155,10 +156,10 @@ class Specialization:
         """Return the arrays and numbers of the graph's arguments in a call."""
         return [leaves[k] for k in self.leaf_of_arg]
 
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         """Return the Record that the dispatcher caches for a call with these leaves, or the call's result."""
         assert self.executor is not None
-        return self.executor.record(leaves, self.leaf_of_arg, env, self.finisher(env), self.own)
+        return self.executor.record(leaves, self.leaf_of_arg, env, self.finisher(env), self.finisher_leaves)
 
     def build(self, target: Target, env: dict[str, int], failed: Failed | None = None) -> Executor:
         """Lower the graph to segments, and return its executor; ``failed``: see :class:`HostProgram`."""
@@ -174,9 +175,9 @@ class Specialization:
         if events.Advanced.observers:
             events.report(events.Advanced(f"{self.graph.name} after {step.name}"))
 
-    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+    def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
         """Return the graph's results op by op."""
-        return reference.run(self.graph, leaves, self.leaf_of_arg, env)
+        return op_by_op.run(self.graph, leaves, self.leaf_of_arg, env)
 
 
 class Source(abc.ABC):
@@ -188,17 +189,18 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, leaves: Sequence) -> Call | None:
-        """Describe the call with these leaves; None where it has to be made :meth:`again`. Raises
+        """Describe the call with these leaves; None if it has to go through :meth:`call_again`. Raises
         :class:`UnsupportedError` for unsupported arguments."""
 
     @abc.abstractmethod
     def make(self, call: Call) -> Specialization | None:
         """Create a specialization for ``call``, without its executor; None where the call has to use
-        :meth:`run_eagerly`. Objects that the graph was found to read besides the leaves are added to the call's leaves
-        and specs: the call is then made :meth:`again`."""
+        :meth:`run_eagerly`. If the graph reads objects besides the leaves, they are added to the call's leaves and
+        specs, and the call goes through :meth:`call_again`."""
 
-    def again(self, leaves: Sequence) -> Any:
-        """Return the result of the call with these leaves and the other objects that the graph reads."""
+    def call_again(self, leaves: Sequence) -> Any:
+        """Repeat the call from its start, with the objects that its graph reads besides these leaves, and return the
+        result."""
         raise NotImplementedError(f"{self.name} reads nothing but its arguments")
 
     def run_eagerly(self, call: Call) -> Any:
@@ -206,8 +208,8 @@ class Source(abc.ABC):
         op."""
         return NotImplemented
 
-    def without_kernels(self, call: Call) -> None:
-        """Called for a call whose specialization has extern ops and views only."""
+    def nothing_fused(self, call: Call) -> None:
+        """Hook for a call whose specialization has no kernels, only extern ops and views."""
         return
 
     def overlapping(self, specialization: Specialization, call: Call, first: int, second: int) -> Any:
@@ -256,7 +258,7 @@ class Specializations:
         """Return the specializations, in the order of their keys' first calls."""
         return [specialization for specializations in self.by_key.values() for specialization in specializations]
 
-    def switched(self) -> None:
+    def settings_changed(self) -> None:
         """A setting of :mod:`mlirfuse.config` has changed: every signature is looked up again."""
         self.dispatch.clear()
         self.shape_cache.clear()
@@ -267,12 +269,12 @@ class Specializations:
         """Return the Record that the dispatcher caches for the signature of these leaves, or the call's result."""
         record = self.shape_cache.record(leaves)
         if record is not None:
-            if events.Found.observers:
-                events.report(events.Found(self.source))
+            if events.SpecializationFound.observers:
+                events.report(events.SpecializationFound(self.source))
             return record
         call = self.source.describe(leaves)
         if call is None:
-            return self.source.again(leaves)
+            return self.source.call_again(leaves)
         if not config.enabled_for(call.device):
             result = self.source.run_eagerly(call)
             if result is not NotImplemented:
@@ -283,11 +285,11 @@ class Specializations:
             specialization = self.find(call)
             if specialization is None:
                 specialization = self._make(call)
-            elif events.Found.observers:
-                events.report(events.Found(self.source))
+            elif events.SpecializationFound.observers:
+                events.report(events.SpecializationFound(self.source))
             if specialization is not None and len(call.leaves) == len(leaves):
-                return self._answer(specialization, call)
-        return self.source.run_eagerly(call) if specialization is None else self.source.again(leaves)
+                return self._record_or_result(specialization, call)
+        return self.source.run_eagerly(call) if specialization is None else self.source.call_again(leaves)
 
     def find(self, call: Call) -> Specialization | None:
         """Return the existing specialization for ``call``, or None."""
@@ -313,7 +315,7 @@ class Specializations:
         if enabled:
             self._compile(specialization, call)
             if specialization.executor is not None and not specialization.executor.fuses:
-                source.without_kernels(call)
+                source.nothing_fused(call)
         else:
             specialization.problem = "fusion is switched off"
         self.by_key.setdefault(call.key, []).append(specialization)
@@ -325,9 +327,9 @@ class Specializations:
         traced, target = specialization.graph.copy(), None  # passes change the graph in place
 
         def subgraph_failed(_: Graph, error: Exception) -> None:
-            if isinstance(error, _OF_THE_CALL):
+            if isinstance(error, _NOT_OF_COMPILATION):
                 raise error
-            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            self._failed(specialization, error, lambda: failures.bug_report(specialization.graph, target, env))
             events.report(events.FellBack(self.source, specialization.failure))
 
         try:
@@ -335,31 +337,31 @@ class Specializations:
             placement.check_placement(target, call.leaves)
             with deadline.compiling(self.source.may_fall_back()):
                 specialization.executor = specialization.build(target, env, subgraph_failed)
-        except _OF_THE_CALL:
+        except _NOT_OF_COMPILATION:
             raise
         except Exception as error:
-            self._failed(specialization, error, lambda: failures.to_send(traced, target, env))
+            self._failed(specialization, error, lambda: failures.bug_report(traced, target, env))
             specialization.problem = str(error)
         else:
             events.report(events.Segmented(self.source, specialization, call, env, time.perf_counter() - start))
 
-    def _answer(self, specialization: Specialization, call: Call) -> Any:
+    def _record_or_result(self, specialization: Specialization, call: Call) -> Any:
         env = specialization.env(call)
         if not specialization.mutated:
-            answer = self._run(specialization, call, env)
+            record_or_result = self._run(specialization, call, env)
             if specialization.shape_cacheable and specialization.identical is None:
                 self.shape_cache.add(specialization, tuple(call.leaves))
-            return answer
-        found = overlap.of_written(
+            return record_or_result
+        found = overlap.find_overlap(
             specialization.mutated, specialization.aliases, specialization.leaf_of_arg, call.leaves
         )
         if found is None:
             return self._run(specialization, call, env)
         if found.shared:  # reads after a write depend on the overlap
             result = self.source.overlapping(specialization, call, found.first, found.second)
-            return self._by_reference(specialization, call, env) if result is NotImplemented else result
+            return self._run_op_by_op(specialization, call, env) if result is NotImplemented else result
         # Not cached: the next arrays with this signature may share elements.
-        return once(self._run(specialization, call, env), call.leaves)
+        return run_uncached(self._run(specialization, call, env), call.leaves)
 
     def _run(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
         if specialization.executor is None:
@@ -371,26 +373,29 @@ class Specializations:
         try:
             with deadline.compiling(self.source.may_fall_back()):
                 specialization.executor.check(env)
-                return specialization.answer(call.leaves, env)
-        except Empty:
+                return specialization.record_or_result(call.leaves, env)
+        except NoElements:
             pass
-        except _OF_THE_CALL:
+        except _NOT_OF_COMPILATION:
             raise
         except Exception as error:
-            self._failed(specialization, error, lambda: failures.to_send(specialization.graph, target, env))
+            self._failed(specialization, error, lambda: failures.bug_report(specialization.graph, target, env))
             specialization.executor, specialization.problem = None, str(error)
             events.report(events.FellBack(self.source, specialization.problem))
             return self._uncompiled(specialization, call, env)
-        return self._by_reference(specialization, call, env)
+        return self._run_op_by_op(specialization, call, env)
 
     def _uncompiled(self, specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
         """Return the result of a call whose specialization could not be compiled."""
         result = self.source.run_eagerly(call)
-        return self._by_reference(specialization, call, env) if result is NotImplemented else result
+        return self._run_op_by_op(specialization, call, env) if result is NotImplemented else result
 
     @staticmethod
-    def _by_reference(specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
-        results = [*specialization.reference(call.leaves, env), *(call.leaves[k] for k in specialization.own)]
+    def _run_op_by_op(specialization: Specialization, call: Call, env: dict[str, int]) -> Any:
+        results = [
+            *specialization.run_op_by_op(call.leaves, env),
+            *(call.leaves[k] for k in specialization.finisher_leaves),
+        ]
         finish = specialization.finisher(env)
         return results[0] if finish is None else finish(results)
 
@@ -406,14 +411,14 @@ class Specializations:
             self._full = True
             log.warning("%s %s; new ones run op by op", self.source.name, limit)
 
-    def _failed(self, specialization: Specialization, error: Exception, to_send: Callable[[], str]) -> None:
-        """Warn the first time with the fallback on; else raise an error. ``to_send`` returns what belongs in a bug
-        report."""
+    def _failed(self, specialization: Specialization, error: Exception, bug_report: Callable[[], str]) -> None:
+        """Warn the first time with the fallback on; else raise an error. ``bug_report`` returns what to send in
+        one."""
         name, known = self.source.name, specialization.failure
         if not known:
-            specialization.failure = failures.about(error)
+            specialization.failure = failures.describe(error)
             if not isinstance(error, UnsupportedError):  # whose message has a remedy
-                specialization.failure += f"\n  {to_send()}"
+                specialization.failure += f"\n  {bug_report()}"
         if not self.source.may_fall_back():
             if isinstance(error, MlirfuseError):
                 error.add_note(specialization.failure.removeprefix(f"{type(error).__name__}: {error}").lstrip("\n"))
@@ -438,6 +443,8 @@ class OneSpecialization(Specializations):
         )
 
 
-def once(answer: Any, leaves: Sequence) -> Any:
-    """Return the result of one call: of a Record, which is not cached, or itself."""
-    return _native.Dispatcher(lambda _: answer)(*leaves) if isinstance(answer, _native.Record) else answer
+def run_uncached(record_or_result: Any, leaves: Sequence) -> Any:
+    """Run a Record for these leaves without caching it, and return the result; return anything else as it is."""
+    if not isinstance(record_or_result, _native.Record):
+        return record_or_result
+    return _native.Dispatcher(lambda _: record_or_result)(*leaves)

@@ -26,7 +26,7 @@ from mlirfuse.passes.narrow_floats import is_narrow
 from mlirfuse.passes.split_complex import is_complex
 from mlirfuse.runtime import arrays, extern_ops
 from mlirfuse.runtime.executor import Executor
-from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.launch_template import result_placement
 
 COMPONENTS = {
     "c": ("re", "im"),
@@ -115,11 +115,19 @@ class StorageViews:
         origins = {"argument": leaves, "created": created}
         return [_component(origins[what][k], component) for what, k, component in self.sources]
 
-    def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=(),
-               read: Callable[[list], list] = list):  # fmt: skip
+    def record(
+        self,
+        executor: Executor,
+        leaves,
+        leaf_of_arg: list[int],
+        env: dict[str, int],
+        finish,
+        finisher_leaves=(),
+        read: Callable[[list], list] = list,
+    ):
         """Return the Record of calls with the signature of ``leaves`` and these sizes, which ``executor`` runs.
-        ``finish`` gets the results of the original graph and, after them, the leaves ``own``. ``read``: applied to the
-        arrays first."""
+        ``finish`` gets the results of the original graph and, after them, the leaves ``finisher_leaves``. ``read``:
+        applied to the arrays first."""
         graph, count = self.graph, len(leaf_of_arg)
         where = list(range(len(graph.args)))
         run = _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
@@ -130,8 +138,8 @@ class StorageViews:
             results = run(*self.arguments(arguments, created)) if graph.returns else []
             return finish(self.results_of(arguments, created, results) + given[count:])
 
-        device, proto = place_of(leaves, None)
-        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *own]]
+        device, proto = result_placement(leaves, None)
+        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *finisher_leaves]]
         return _native.Record(0, [], [], [], outputs, 0, device, call, (self, executor), proto)
 
     def results_of(self, leaves: Sequence, created: list, results: list) -> list:

@@ -1,2 +1,2 @@
 """Maps segments to kernels. ``cpu`` and ``gpu`` have one file per scheduler; each lists its schedulers in
-``choice.py``."""
+``scheduler_list.py``."""

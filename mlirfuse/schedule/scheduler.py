@@ -2,7 +2,7 @@
 segment.
 
 To add a scheduler, write a file with a subclass of :class:`Scheduler`, and add a line to the target's list
-(``schedule/cpu/choice.py``, ``schedule/gpu/choice.py``)."""
+(``schedule/cpu/scheduler_list.py``, ``schedule/gpu/scheduler_list.py``)."""
 
 from __future__ import annotations
 

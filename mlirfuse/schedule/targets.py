@@ -95,8 +95,8 @@ class CpuTarget(Scheduled):
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[HostProperties]:
-        """The schedulers of ``schedule/cpu/choice.py``."""
-        from mlirfuse.schedule.cpu.choice import SCHEDULERS
+        """The schedulers of ``schedule/cpu/scheduler_list.py``."""
+        from mlirfuse.schedule.cpu.scheduler_list import SCHEDULERS
 
         return SCHEDULERS
 
@@ -129,8 +129,8 @@ class GpuTarget(Scheduled):
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[DeviceProperties]:
-        """The schedulers of ``schedule/gpu/choice.py``."""
-        from mlirfuse.schedule.gpu.choice import SCHEDULERS
+        """The schedulers of ``schedule/gpu/scheduler_list.py``."""
+        from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
         return SCHEDULERS
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlirfuse import _native
-from mlirfuse.core import mlir, settings
+from mlirfuse.core import environment, mlir
 from mlirfuse.core.version import TORCH_TESTED, __version__
 from mlirfuse.inspect import listing
 from mlirfuse.lowering import devices, llvm
@@ -79,7 +79,7 @@ def reported() -> list[tuple[str, str]]:
     rows.append(("torch", _torch()))
     rows += _devices()
     rows.append(("cache", _cache()))
-    rows += [(name, os.environ[name]) for name in sorted(os.environ) if name in settings.VARIABLES]
+    rows += [(name, os.environ[name]) for name in sorted(os.environ) if name in environment.VARIABLES]
     return rows
 
 

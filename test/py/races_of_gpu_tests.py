@@ -57,7 +57,7 @@ def _emulate(fn, inputs, only, most) -> int:
     import mlirfuse
     from mlirfuse.runtime.program import Program
     from mlirfuse.schedule import targets
-    from mlirfuse.schedule.gpu.choice import SCHEDULERS
+    from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
     given = [_array(x) for x in inputs]
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*given)

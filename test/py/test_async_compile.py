@@ -54,8 +54,8 @@ def finished(host) -> HostProgram:
     """``host`` once all that is begun for its function is there."""
     host.function({})
     for one in host.launches.values():
-        if one.before is not None:
-            one.before()
+        if one.finish is not None:
+            one.finish()
     return host
 
 
@@ -73,7 +73,7 @@ def test_a_function_for_known_sizes_has_its_kernels(host, driver):
     assert len(first & second) == 1  # the kernel that both have
     assert sum(len(names) for names, _ in driver) == 3
     before = len(driver)
-    host.switched()
+    host.settings_changed()
     finished(host)
     assert len(driver) == before
 
@@ -102,14 +102,14 @@ def test_an_older_driver_gets_ptx(host, driver, monkeypatch):
 
 def test_what_does_not_compile_is_left_for_its_run(host, driver, monkeypatch):
     """The kernel that both programs have is of the first one: neither is there, and each is compiled when it runs."""
-    compiled, failing = load.code_of, [True]
+    compiled, failing = load.ptx_of_kernels, [True]
 
-    def code_of(module, chip):
+    def ptx_of_kernels(module, chip):
         if failing and len(module.kernels) == 2:
             raise CompileError("on purpose")
         return compiled(module, chip)
 
-    monkeypatch.setattr(load, "code_of", code_of)
+    monkeypatch.setattr(load, "ptx_of_kernels", ptx_of_kernels)
     assert compiled_programs(finished(host)) == []
     failing.clear()
     for one in host.launches.values():
@@ -186,14 +186,14 @@ def test_a_kernel_that_runs_waits_for_what_was_begun(held):
     host, go = held
     host.function({})
     first, second = host.launches.values()
-    assert first.before and second.before  # and nothing waited for them here
-    waiting = threading.Thread(target=second.before)
+    assert first.finish and second.finish  # and nothing waited for them here
+    waiting = threading.Thread(target=second.finish)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive() and compiled_programs(host) == []
     go.set()
     waiting.join()
-    assert first.before is None and second.before is None and len(compiled_programs(host)) == 2
+    assert first.finish is None and second.finish is None and len(compiled_programs(host)) == 2
 
 
 def test_a_kernel_of_many_members_is_begun_too(driver):
@@ -202,7 +202,7 @@ def test_a_kernel_of_many_members_is_begun_too(driver):
     workers, leaves = async_compile._Workers(), [np.ones(v.shape, f32) for v in run.reads]
     asked = []
     try:
-        rest = run.begun({}, lambda function: asked.append(workers.run(function)) or asked[-1])
+        rest = run.start_compiling({}, lambda function: asked.append(workers.run(function)) or asked[-1])
     finally:
         workers.close()
     rest()
@@ -210,7 +210,7 @@ def test_a_kernel_of_many_members_is_begun_too(driver):
     assert len(asked) == len(driver) == 1 and compiled_program.launch
     aligned = dict.fromkeys(run.graph.args, 256)
     assert run.program({}).compiled_program(run._total_sizes(), aligned) is compiled_program
-    run.before = functools.partial(next, iter(()))
+    run.finish = functools.partial(next, iter(()))
     with pytest.raises(StopIteration):  # what was begun is finished before all else
         run.at({})(*leaves)
 
@@ -218,7 +218,7 @@ def test_a_kernel_of_many_members_is_begun_too(driver):
 def test_a_new_signature_finishes_what_was_begun():
     f, seen = program(TWO_PROGRAMS), []
     (_, second) = f.host.launches.values()
-    second.before = lambda: seen.append("waited")
+    second.finish = lambda: seen.append("waited")
     f.host.run([np.ones(shape, f32) for shape in ((8, 16), (16, 16), (3, 8), (8, 8))], {})
     assert seen == ["waited"]
 

@@ -17,7 +17,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 BOUNDS = {4: 2e-5, 8: 1e-12}  # by the bytes of a part, relative to the largest result
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, settings
+from mlirfuse.core import config, environment
 from mlirfuse.core.errors import CompileError, FallbackWarning, UnsupportedError
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.nvfuser import DataType, FusionDefinition
@@ -55,17 +55,17 @@ def _import_with(**environment: str) -> subprocess.CompletedProcess:
     "read, values, takes",
     [
         (
-            settings.size,
+            environment.size,
             ["abc", "-1", "1e9", "1.5G", "2GiB", "9223372036854775808", "9000000T"],
             "a number of bytes such as",
         ),
         (
-            lambda name: settings.count(name, 7, 4096),
+            lambda name: environment.count(name, 7, 4096),
             ["abc", "0", "-1", "2.0", "4097", "9" * 20, "١"],
             "from 1 to 4096",
         ),
-        (lambda name: settings.flag(name, True), ["maybe", "2", "-1"], "1, on, true, yes or 0, off, false, no"),
-        (lambda name: settings.choice(name, ("compiled", "reference")), ["fast"], "compiled or reference"),
+        (lambda name: environment.flag(name, True), ["maybe", "2", "-1"], "1, on, true, yes or 0, off, false, no"),
+        (lambda name: environment.choice(name, ("compiled", "reference")), ["fast"], "compiled or reference"),
     ],
 )
 def test_settings_that_do_not_parse(monkeypatch, read, values, takes):
@@ -127,12 +127,12 @@ def test_an_unknown_variable_is_one_warning():
 
 def test_every_variable_is_known():
     """What the package reads, what the docs list, and what is known are the same."""
-    root = Path(settings.__file__).parents[2]
+    root = Path(environment.__file__).parents[2]
     rows = [
         r.split("|")[1] for r in (root / "docs/reference/settings.md").read_text().splitlines() if r.startswith("|")
     ]
     listed = set(re.findall(r"`(MLIRFUSE_\w+)`", " ".join(rows)))
-    assert listed == set(settings.VARIABLES)
+    assert listed == set(environment.VARIABLES)
     assert {f"MLIRFUSE_{name.upper()}" for name in config.NAMES} <= listed
 
 
@@ -184,7 +184,7 @@ def test_settings_stop_the_import():
 @pytest.mark.parametrize("text, size", [("0", 0), ("123", 123), ("64k", 1 << 16), ("512M", 1 << 29), ("2G", 1 << 31)])
 def test_sizes_with_units(monkeypatch, text, size):
     monkeypatch.setenv("MLIRFUSE_POOL_BYTES", text)
-    assert settings.size("MLIRFUSE_POOL_BYTES") == size
+    assert environment.size("MLIRFUSE_POOL_BYTES") == size
 
 
 def test_native_module_takes_settings():

@@ -114,4 +114,4 @@ def test_what_a_host_program_gives_to_its_parts(f, parts):
     _, host = lower_to_host(module, "backward", donated=[0])
     found = host.run([x.clone() for x in given], {})
     torch.testing.assert_close(found, list(wanted) if isinstance(wanted, tuple) else [wanted])
-    assert [kernels.part.graph.donated for kernels in host.kernels] == parts
+    assert [kernels.region.graph.donated for kernels in host.kernels] == parts

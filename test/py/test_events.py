@@ -10,7 +10,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import counters, events
 
 EVENTS = (
-    events.Found, events.Traced, events.PassRan, events.Segmented, events.FellBack, events.Scheduled, events.Compiled,
+    events.SpecializationFound, events.Traced, events.PassRan, events.Segmented, events.FellBack, events.Scheduled, events.Compiled,
     events.Launching, events.CacheRead, events.CacheStored,
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_a_first_call_a_new_size_and_a_call_again(heard):
     assert traced.source.owner is compiled and traced.specialization.graph.args[0].rank == 2
     heard.clear()
     compiled(np.ones((5, 8)))
-    assert names(heard) == ["Launching", "Found"]
+    assert names(heard) == ["Launching", "SpecializationFound"]
     heard.clear()
     compiled(np.ones((5, 8)))
     assert heard == []
@@ -78,11 +78,13 @@ def test_the_cache_reports(heard, tmp_path, monkeypatch):
 def test_dumps_listen_only_while_they_are_on():
     before = [kind.observers for kind in EVENTS]
     with config.override(dump="cache,kernel-args"):
-        assert events.Found.observers and events.Launching.observers
+        assert events.SpecializationFound.observers and events.Launching.observers
         with config.override(dump="ptx"):
-            assert not events.Found.observers and not events.Launching.observers
+            assert not events.SpecializationFound.observers and not events.Launching.observers
     assert [kind.observers for kind in EVENTS] == before
-    assert not events.Found.observers and not events.Launching.observers  # nothing listens where calls pass
+    assert (
+        not events.SpecializationFound.observers and not events.Launching.observers
+    )  # nothing listens where calls pass
 
 
 def test_an_observer_that_fails_stops_nothing(capfd):

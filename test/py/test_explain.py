@@ -430,12 +430,12 @@ def test_progress_is_shown_in_a_notebook(shell, monkeypatch):
         return followed
 
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", None)
+    monkeypatch.setattr("mlirfuse.core.environment.PROGRESS", None)
     assert notebook.running() and len(lines()) == 2
-    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", False)
+    monkeypatch.setattr("mlirfuse.core.environment.PROGRESS", False)
     assert lines() == []
     del shell.kernel  # IPython in a terminal, of which stderr goes to a file
-    monkeypatch.setattr("mlirfuse.core.settings.PROGRESS", None)
+    monkeypatch.setattr("mlirfuse.core.environment.PROGRESS", None)
     assert not notebook.running() and lines() == []
 
 

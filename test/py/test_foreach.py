@@ -40,7 +40,7 @@ def descent(shapes, dtype, target, in_place=False) -> st.Foreach:
 
 def compiled(step: st.Foreach, target, monkeypatch) -> tuple[str, list[int]]:
     """The PTX of a step, and the integers of its launch."""
-    monkeypatch.setattr(load, "kernel_begun", lambda target, module, elsewhere: lambda: (1, None))
+    monkeypatch.setattr(load, "start_loading_kernel", lambda target, module, submit: lambda: (1, None))
     run = Foreach(step, target)
     program = run.program({})
     compiled_program = program.compiled_program(run._total_sizes(), dict.fromkeys(run.graph.args, 16))
@@ -63,7 +63,7 @@ def test_a_gpus_kernel(shapes, dtype, chip, in_place, monkeypatch):
     """Every member has its own results, and nothing else is written; a table that is too large is several launches."""
     target = targets.of(f"cuda:{chip}")
     step = descent(SHAPES[shapes], dtype, target, in_place)
-    assert step.members == len(SHAPES[shapes]) and len(step.part.graph.aliases) == in_place
+    assert step.members == len(SHAPES[shapes]) and len(step.region.graph.aliases) == in_place
     text, ints = compiled(step, target, monkeypatch)
     rng = np.random.default_rng(0)
     rate = np.asarray(rng.standard_normal(()), dtype.numpy)
@@ -72,7 +72,9 @@ def test_a_gpus_kernel(shapes, dtype, chip, in_place, monkeypatch):
         data.setdefault(value, rate if not value.shape else rng.standard_normal(value.shape).astype(dtype.numpy))
     sizes = [x.nbytes for x in data.values()] + [v.numel * v.dtype.bytes for v in step.makes]
     memory = Memory(room_for(sizes))
-    written = {v for k, v in enumerate(step.reads) if k % 3 in step.part.graph.aliases.values()} if in_place else set()
+    written = (
+        {v for k, v in enumerate(step.reads) if k % 3 in step.region.graph.aliases.values()} if in_place else set()
+    )
     at = {v: memory.allocate(x, writable=v in written) for v, x in data.items()}
     pointers = [at[v] for v in step.reads]
     if not in_place:
@@ -80,7 +82,7 @@ def test_a_gpus_kernel(shapes, dtype, chip, in_place, monkeypatch):
     (kernel,) = parse(text).values()
     launches = launch_members(kernel, memory, ints[1:], pointers, ints)
     assert launches == (2 if shapes == "many" and chip == "sm_80" else 1)
-    (line,) = step.part.graph.aliases.values() if in_place else (None,)
+    (line,) = step.region.graph.aliases.values() if in_place else (None,)
     for member, value in enumerate(step.makes):
         scalars = [v for v in step.reads[3 * member : 3 * member + 3] if not v.shape]
         p, g = (v for v in step.reads[3 * member : 3 * member + 3] if v.shape)

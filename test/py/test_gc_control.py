@@ -28,8 +28,8 @@ def test_the_search_is_as_it_was(on):
 
 
 def test_kernels_are_compiled_without_it(monkeypatch):
-    looked, loaded = [], load.begun
-    monkeypatch.setattr(load, "begun", lambda *given: looked.append(gc.isenabled()) or loaded(*given))
+    looked, loaded = [], load.start_loading
+    monkeypatch.setattr(load, "start_loading", lambda *given: looked.append(gc.isenabled()) or loaded(*given))
     mlirfuse.jit(lambda x: (x * 3.25 + 7.5).sum())(np.ones(5))
     assert looked == [False] and gc.isenabled()
 

@@ -11,7 +11,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
 from mlirfuse.schedule.gpu import columns as gpu_columns
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

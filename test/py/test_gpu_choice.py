@@ -24,7 +24,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse_runtime.sizes import inverse_of
 
 

@@ -18,7 +18,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import concat
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 

@@ -34,7 +34,7 @@ from mlirfuse.schedule.gpu import pointwise
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 BOUND = {
     "float16": 2e-3,

@@ -65,7 +65,7 @@ def test_equal_groups_compile_once():
     x, w = floats(8, 16), floats(16, 16) / 8
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
     assert kinds(f.host.sequence) == ["Call", "Kernels"] * 3
-    first, second, third = [f.host.launches[step.part] for step in f.host.kernels]
+    first, second, third = [f.host.launches[step.region] for step in f.host.kernels]
     assert first is second and first is not third
     assert len(first.program({}).compiled_programs) == 1
 
@@ -90,7 +90,7 @@ def test_equal_kernels_of_other_programs_compile_once():
     results = f(x, w, b, u)
     np.testing.assert_allclose(results[0], np.arctan2(np.tanh(x) @ w, x), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(results[1], np.exp(np.exp(b) @ u), rtol=1e-4)
-    created = [v for s in f.host.kernels for v in f.host.launches[s.part].program({}).compiled_programs.values()]
+    created = [v for s in f.host.kernels for v in f.host.launches[s.region].program({}).compiled_programs.values()]
     (tanh, first), (atan2, second) = [v.module.kernels for v in created]
     assert first.text != second.text and first.passed != second.passed
     loaded = created[0].keep[1] | created[1].keep[1]
@@ -113,10 +113,10 @@ def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
     f = program(TWO_PROGRAMS, target="cuda:sm_90")
     known, addresses = {}, {}
     for step in f.host.kernels:
-        kernels = f.host.launches[step.part].program({})
+        kernels = f.host.launches[step.region].program({})
         slots = kernels.slots()
         module = target.write(kernels, target.parameters(kernels, {}, {}), slots)
-        load.begun(target, module, slots, known)()
+        load.start_loading(target, module, slots, known)()
         addresses |= {kernel.name: slots.functions[kernel.name] for kernel in module.kernels}
     tanh, first, atan2, second = addresses
     assert images == [[tanh, first], [atan2]]
@@ -152,8 +152,8 @@ def counted(tmp_path, monkeypatch):
         host = HostProgram(f.host.graph, targets.GpuTarget(devices.named(f"cuda:{sm}"), 0))
         async_compile.begin(host.launches.values(), env)
         for launches in host.launches.values():
-            if launches.before is not None:  # the first has them all finished
-                launches.before()
+            if launches.finish is not None:  # the first has them all finished
+                launches.finish()
         aligned = [launches.program(env) for launches in host.launches.values()]
         found = [p.compiled_program(env, {p.graph.args[k]: 256 for k in p.pointer_args}) for p in aligned]
         plans = [p.plan(v, env) for p, v in zip(aligned, found)]
@@ -228,10 +228,10 @@ def test_other_sizes_compile_nothing():
     f = program(LAYERS)
     w = floats(16, 16) / 8
     f(floats(8, 16), w)
-    known = [dict(f.host.launches[step.part].program({}).compiled_programs) for step in f.host.kernels]
+    known = [dict(f.host.launches[step.region].program({}).compiled_programs) for step in f.host.kernels]
     x = floats(40, 16, seed=1)
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
-    assert [f.host.launches[step.part].program({}).compiled_programs for step in f.host.kernels] == known
+    assert [f.host.launches[step.region].program({}).compiled_programs for step in f.host.kernels] == known
 
 
 def test_torch_tensors_stay_torchs():
@@ -324,7 +324,7 @@ def test_sizes_that_a_result_tells():
         x = floats(40, 7, seed=seed)
         (result,) = host.run([x], {"s0": 40, "s1": 7})
         np.testing.assert_allclose(result, np.exp(np.float64(-x)[-x[:, 0] > 0]), rtol=1e-6)
-    assert len(host.launches[host.kernels[-1].part].program({}).compiled_programs) == 1
+    assert len(host.launches[host.kernels[-1].region].program({}).compiled_programs) == 1
 
 
 def test_no_rows_were_found():
@@ -459,7 +459,7 @@ def test_a_loop_keeps_two_buffers():
     u = floats(64, 64)
     seen = set()
     body = f.host.kernels[0]
-    at = f.host.launches[body.part].at
+    at = f.host.launches[body.region].at
 
     def watched(env):
         launch = at(env)
@@ -471,7 +471,7 @@ def test_a_loop_keeps_two_buffers():
 
         return call
 
-    f.host.launches[body.part].at = watched
+    f.host.launches[body.region].at = watched
     f(u, 20)
     assert len(seen) <= 2
 
@@ -627,7 +627,7 @@ def test_a_guard_decides_between_kernels_and_the_fallback(framework):
     f = program(GUARDED, passes="fusion-group,fusion-guard,fusion-segment")
     (kernels,) = f.host.kernels
     launched = []
-    launches = f.host.launches[kernels.part]
+    launches = f.host.launches[kernels.region]
     at = launches.at
     launches.at = lambda env: lambda *given: launched.append(1) or at(env)(*given)
     x = np.ascontiguousarray(floats(8, 16))
@@ -737,7 +737,7 @@ def test_kernels_write_into_arguments():
     x, y, a, z = floats(9), floats(9), floats(9, 9), floats(9)
     kind(x, y, a, z)
     (steps,) = [kind.specialization_of(x, y, a, z)[0].executor.host.kernels]
-    assert [step.part.graph.aliases for step in steps] == [{0: 0, 1: 2}]
+    assert [step.region.graph.aliases for step in steps] == [{0: 0, 1: 2}]
 
 
 # ---- linalg

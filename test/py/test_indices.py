@@ -13,7 +13,7 @@ from mlirfuse.lowering.slots import BAD_INDEX
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 
 def lookup(image, table):

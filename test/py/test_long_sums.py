@@ -17,8 +17,8 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu import rows as gpu_rows
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
 from mlirfuse.schedule.gpu.scheduler import COMPENSATION_INTERVAL
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 EPS = float(np.finfo(np.float32).eps)
 STEADY = 4 * EPS  # of however many elements: less than the bound of a thousand

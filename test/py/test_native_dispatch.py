@@ -380,9 +380,7 @@ def test_eight_threads_at_once():
 
     def miss(leaves):
         (x,) = leaves
-        return make_record(
-            add, ints=[x.size], arg_slots=[0], outputs=[("new", x.shape, None, x.dtype)], result=None, release_gil=True
-        )
+        return make_record(add, ints=[x.size], arg_slots=[0], outputs=[("new", x.shape, None, x.dtype)], result=None)
 
     call = _native.Dispatcher(miss, max_entries=8)
     wrong = []

@@ -25,7 +25,7 @@ class Recording(_native.Function):
 def make():
     """A function whose calls of two leaves are known."""
     function = Recording()
-    function._set_plain(2, lambda *leaves: ("plain", *leaves))
+    function._set_fast_path(2, lambda *leaves: ("plain", *leaves))
     return function
 
 
@@ -53,15 +53,15 @@ def test_names_and_other_numbers_of_arguments_do_not():
 
 def test_no_arguments_at_all():
     function = Recording()
-    function._set_plain(0, lambda: "none")
+    function._set_fast_path(0, lambda: "none")
     assert function() == "none"
 
 
 def test_the_latest_target_counts_until_all_are_forgotten():
     function = make()
-    function._set_plain(2, max)
+    function._set_fast_path(2, max)
     assert function(3, 7) == 7
-    function._clear_plain()
+    function._clear_fast_paths()
     assert function(3, 7) == "any"
 
 
@@ -72,13 +72,13 @@ def test_a_watched_scope_is_checked_before_every_call():
     function._set_watched(True)
     function(1, 2), function((1,)), function(a=1)
     assert function.checks == 3
-    function._check_scope = lambda: function._clear_plain()
+    function._check_scope = lambda: function._clear_fast_paths()
     assert function(1, 2) == "any"
 
 
 def test_errors_pass():
     function = make()
-    function._set_plain(2, lambda x, y: x / y)
+    function._set_fast_path(2, lambda x, y: x / y)
     with pytest.raises(ZeroDivisionError):
         function(1, 0)
 
@@ -94,18 +94,18 @@ def test_errors_pass():
 @pytest.mark.parametrize("arguments", [(-1, max), (1, "no callable"), (1,)])
 def test_bad_targets_are_refused(arguments):
     with pytest.raises(TypeError):
-        Recording()._set_plain(*arguments)
+        Recording()._set_fast_path(*arguments)
 
 
 def test_a_target_that_replaces_itself_is_kept_while_it_runs():
     function = Recording()
 
     def target(x):
-        function._set_plain(1, abs)
+        function._set_fast_path(1, abs)
         gc.collect()
         return x + 1
 
-    function._set_plain(1, target)
+    function._set_fast_path(1, target)
     del target
     assert [function(-1), function(-1)] == [0, 1]
 
@@ -115,7 +115,7 @@ def test_a_target_that_is_forgotten_while_arguments_are_looked_at_is_kept():
 
     class Meta(type):
         def __getattr__(cls, name):
-            function._clear_plain()
+            function._clear_fast_paths()
             gc.collect()
             raise AttributeError(name)
 
@@ -128,7 +128,7 @@ def test_a_target_that_is_forgotten_while_arguments_are_looked_at_is_kept():
 
 def test_cycles_are_collected():
     function = make()
-    function._set_plain(1, function._call)
+    function._set_fast_path(1, function._call)
     gone = weakref.ref(function)
     del function
     gc.collect()

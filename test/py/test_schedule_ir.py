@@ -197,18 +197,18 @@ def test_a_schedule_is_checked_for_new_sizes():
 
 def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
     """Schedules come back from the disk as they were, and not where they do not hold."""
-    from mlirfuse.runtime import tuned
+    from mlirfuse.runtime import tuned_schedules
 
     monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("MLIRFUSE_CACHE", "1")
     created, env, _ = program("layer norm", "cuda:sm_90")
     (step,), properties = created.steps, created.target.properties
     for params in itertools.islice(created.target.schedulers.candidates(step.analysis, env, {}, properties), 1, 4):
-        tuned.keep(created, env, (params,))
-        assert tuned.load(created, env, {}) == (params,)
-    assert tuned.load(created, env | {created.symbols[0]: 7}, {}) is None
+        tuned_schedules.store(created, env, (params,))
+        assert tuned_schedules.load(created, env, {}) == (params,)
+    assert tuned_schedules.load(created, env | {created.symbols[0]: 7}, {}) is None
     if params.access.lanes > 1:
-        assert tuned.load(created, env, dict.fromkeys(created.graph.args, 4)) is None
+        assert tuned_schedules.load(created, env, dict.fromkeys(created.graph.args, 4)) is None
 
 
 def test_checks_hold_for_other_machines():

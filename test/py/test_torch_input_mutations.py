@@ -33,7 +33,7 @@ def calls():
         names = [name for name, _, _ in lowered.outside]
         foreach = [step for step in host.sequence.steps if isinstance(step, st.Foreach)]
         told = {"members": sorted(step.members for step in foreach), "kernels": len(host.kernels)}
-        told["in place"] = [len(step.part.graph.aliases) for step in foreach]
+        told["in place"] = [len(step.region.graph.aliases) for step in foreach]
         told["copies"] = sum(isinstance(step, st.Copy) for step in host.sequence.steps)
         found.append({name: names.count(name) for name in names} | told)
 

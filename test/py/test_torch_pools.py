@@ -19,7 +19,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
 WINDOWS = {
     "overlapping": dict(kernel_size=3, stride=2, padding=1),

@@ -252,7 +252,7 @@ class Entry(Source):
         self.refused.add(types)
         self.owner.eager.revive()
         if self.only_leaves:
-            self.owner._set_plain(self.tree.leaves, self._fast)
+            self.owner._set_fast_path(self.tree.leaves, self._fast)
 
     def _fast(self, *leaves):
         """A call whose arguments are all leaves, some of types that are not compiled."""
@@ -322,8 +322,8 @@ class Entry(Source):
         self.captured = [*self.captured, captured]
         return len(self.captured) - 1
 
-    def again(self, leaves: Sequence) -> Any:
-        self.owner._clear_plain()
+    def call_again(self, leaves: Sequence) -> Any:
+        self.owner._clear_fast_paths()
         return self.owner._dispatch(self, leaves[: self.tree.leaves])
 
     def run_eagerly(self, call: Call) -> Any:
@@ -341,9 +341,9 @@ class Entry(Source):
         if self.owner.eager.loops_failed and self._tried:
             self.refused -= self._tried
             self._tried.clear()
-            self.owner._clear_plain()
+            self.owner._clear_fast_paths()
 
-    def without_kernels(self, call: Call) -> None:
+    def nothing_fused(self, call: Call) -> None:
         """Marks calls like this one to run in NumPy, which is cheaper."""
         if self.may_fall_back() and not self.owner.lowering_requested and _all_numpy(call.leaves):
             self._refuse(types_of(call.leaves[: self.tree.leaves]))
@@ -429,7 +429,7 @@ class Jitted(_native.Function):
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args, kwargs):
-        """The general call; calls that :meth:`_set_plain` covers come here only the first time."""
+        """The general call; calls that :meth:`_set_fast_path` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
         for k, leaf in enumerate(leaves):
             if leaf.__class__ in _EXACT_TYPES:
@@ -441,7 +441,7 @@ class Jitted(_native.Function):
                 args, kwargs = tree.unflatten(leaves)
         entry = self._entry(tree)
         if entry.only_leaves:
-            self._set_plain(
+            self._set_fast_path(
                 len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
             )
         try:
@@ -511,7 +511,7 @@ class Jitted(_native.Function):
 
     def _forget(self) -> None:
         self._entries, self._watch = {}, []
-        self._clear_plain()
+        self._clear_fast_paths()
         self._set_watched(False)
 
     @property

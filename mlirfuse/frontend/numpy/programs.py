@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mlirfuse import _native
 from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.launch_template import place_of
+from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.specializations import Call, Specialization
 from mlirfuse.schedule.targets import Target
 
@@ -34,8 +34,8 @@ class ProgramSpecialization(Specialization):
     def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
         return _Runs(target)
 
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
-        device, proto = place_of(leaves, None)
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        device, proto = result_placement(leaves, None)
         outputs = [("arg", k) for k in range(len(leaves))]
         return _native.Record(0, [], [], [], outputs, 0, device, self.program.run, self.program, proto)
 

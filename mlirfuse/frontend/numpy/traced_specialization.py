@@ -11,7 +11,7 @@ import numpy as np
 
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.numpy.traced import Out, Traced
-from mlirfuse.runtime import reference
+from mlirfuse.runtime import op_by_op
 from mlirfuse.runtime.signature import key_of
 from mlirfuse.runtime.specializations import Call, Specialization
 from mlirfuse.runtime.storage_views import StorageViews
@@ -30,7 +30,7 @@ class TracedSpecialization(Specialization):
     def matches(self, call: Call) -> bool:
         return self.captured_key == tuple(key_of(call.specs[k]) for k in self.captured_at) and super().matches(call)
 
-    def surroundings(self) -> list[tuple[str, Any]]:
+    def captured_constants(self) -> list[tuple[str, Any]]:
         constants = (int, float, complex, str)
         return [(name, value) for _, name, value in self.traced.scope if isinstance(value, constants)]
 
@@ -51,7 +51,7 @@ class TracedSpecialization(Specialization):
         if self._simple:
             return None
         traced = self.traced
-        place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
+        place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.finisher_leaves)}
         written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
         assembled = traced.out_tree.of_leaves
         outs = [_reader(o, place, env) for o in traced.outs]
@@ -77,13 +77,13 @@ class SplitTracedSpecialization(TracedSpecialization):
         given = super().arguments(leaves, env)
         return self.split.arguments(given, self.split.make(given, env))
 
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
         finish = self.finisher(env) or _only
-        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, finish, self.own)
+        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, finish, self.finisher_leaves)
 
-    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
-        return reference.run(self.traced.graph, leaves, self.leaf_of_arg, env)
+    def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
+        return op_by_op.run(self.traced.graph, leaves, self.leaf_of_arg, env)
 
 
 def _only(results: list) -> Any:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse.core import config, settings
+from mlirfuse.core import config, environment
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
 from mlirfuse.frontend.nvfuser.program import DefinitionProgram, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
-from mlirfuse.frontend.nvfuser.replay import Planned, environment
+from mlirfuse.frontend.nvfuser.replay import Planned, symbol_values
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.specializations import Call, Source, Specialization, Specializations, once
+from mlirfuse.runtime.specializations import Call, Source, Specialization, Specializations, run_uncached
 from mlirfuse.runtime.storage_views import StorageViews, is_split
 from mlirfuse.schedule import targets
 
@@ -44,7 +44,7 @@ class BoundSpecialization(Specialization):
 
     def env(self, call: Call) -> dict[str, int]:
         assert isinstance(call, BoundCall)
-        return environment(call.planned, call.bindings, call.leaves)
+        return symbol_values(call.planned, call.bindings, call.leaves)
 
     def matches(self, call: Call) -> bool:
         return True
@@ -52,7 +52,7 @@ class BoundSpecialization(Specialization):
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any]:
         return self.planned.collect
 
-    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+    def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
         return run_reference(self.planned, list(leaves), env)
 
 
@@ -66,7 +66,7 @@ class SplitSpecialization(BoundSpecialization):
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
         return self.split.arguments(leaves, self.split.make(leaves, env))
 
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
         return self.split.record(self.executor, leaves, self.leaf_of_arg, env, self.finisher(env), read=detached)
 
@@ -102,7 +102,7 @@ class DefinitionSource(Source):
     def run_eagerly(self, call: Call) -> list:
         assert isinstance(call, BoundCall)
         planned = call.planned
-        return planned.collect(run_reference(planned, call.leaves, environment(planned, call.bindings, call.leaves)))
+        return planned.collect(run_reference(planned, call.leaves, symbol_values(planned, call.bindings, call.leaves)))
 
 
 class CompiledRunner:
@@ -126,7 +126,7 @@ class CompiledRunner:
         if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
             leaves = detached(leaves)
         return (
-            once(self.specializations.miss(tuple(leaves)), leaves)
+            run_uncached(self.specializations.miss(tuple(leaves)), leaves)
             if self.narrow
             else self.specializations.dispatch(*leaves)
         )
@@ -135,7 +135,7 @@ class CompiledRunner:
 def runner_of(program: DefinitionProgram) -> Runner:
     """The runner of a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
-    if settings.DEFINITIONS != "reference":
+    if environment.DEFINITIONS != "reference":
         return CompiledRunner(program)
     source = DefinitionSource(program)
     return lambda leaves: source.run_eagerly(source.describe(leaves))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mlirfuse.frontend.nvfuser.values import InputError, Scalar, Tensor, at_line
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.nvfuser.recorder import Recorder
@@ -29,48 +30,15 @@ class Description:
     device: str
 
 
-_TORCH_DTYPES: dict[Any, DType] = {}
-
-
 def is_torch(value) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def torch_dtypes() -> dict:
-    """torch's dtypes with ours."""
-    if not _TORCH_DTYPES:
-        import torch
-
-        names = {
-            "float16": dt.f16,
-            "bfloat16": dt.bf16,
-            "float32": dt.f32,
-            "float64": dt.f64,
-            "int8": dt.i8,
-            "int16": dt.i16,
-            "int32": dt.i32,
-            "int64": dt.i64,
-            "uint8": dt.u8,
-            "uint16": dt.u16,
-            "uint32": dt.u32,
-            "uint64": dt.u64,
-            "bool": dt.bool_,
-            "complex64": dt.c64,
-            "complex128": dt.c128,
-            "float8_e4m3fn": dt.BY_NAME.get("f8e4m3fn"),
-            "float8_e5m2": dt.BY_NAME.get("f8e5m2"),
-        }
-        _TORCH_DTYPES.update(
-            {getattr(torch, name): t for name, t in names.items() if t is not None and hasattr(torch, name)}
-        )
-    return _TORCH_DTYPES
-
-
 def describe(value) -> Description | None:
     """``value`` as an array; None if it is not an array. Raises InputError for an unsupported array."""
     if is_torch(value):
-        dtype = torch_dtypes().get(value.dtype)
+        dtype = arrays.torch_dtypes().get(value.dtype)
         if dtype is None:
             raise InputError(f"a tensor of {value.dtype} is not supported: cast it first")
         if value.layout is not sys.modules["torch"].strided or value.device.type not in ("cpu", "cuda"):

@@ -80,7 +80,7 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
     return _planned(fd, source, mapped)
 
 
-def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
+def symbol_values(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
     """The values of the graph's symbols: the definition's, and those of computed arguments."""
     env = dict(bindings.symbols)
     count = len(bindings.inputs)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.nvfuser.program import DefinitionProgram
-from mlirfuse.frontend.nvfuser.replay import environment
+from mlirfuse.frontend.nvfuser.replay import symbol_values
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import ops as table
@@ -55,7 +55,7 @@ def widened(graph: Graph, rounded: bool = False) -> Graph:
 def reference(program: DefinitionProgram, arguments: list, rounded: bool = False) -> list[np.ndarray]:
     """The outputs for ``arguments`` (flattened inputs and computed arguments), in double precision."""
     planned, bindings = program._bind(arguments[: program.inputs], None)
-    graph, sizes = widened(planned.graph, rounded), environment(planned, bindings, arguments)
+    graph, sizes = widened(planned.graph, rounded), symbol_values(planned, bindings, arguments)
     arrays = [np.array(frameworks.to_numpy(a), dtype=v.dtype.numpy) for a, v in zip(arguments, graph.args)]
     return planned.collect([np.asarray(r) for r in interpreter.run(graph, arrays, sizes)])
 

@@ -29,8 +29,8 @@ def target_of(device: torch.device) -> Target:
 def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
     """The host program of ``lowered`` after all passes; ``failed`` collects kernels that do not compile."""
     with disable_current_modes():  # including AOTAutograd's fake tensor mode
-        beside = torch.empty(0, device=lowered.device)
-    return HostProgram(lowered.graph, target_of(lowered.device), failed, beside)
+        like = torch.empty(0, device=lowered.device)
+    return HostProgram(lowered.graph, target_of(lowered.device), failed, like)
 
 
 Boxed = Callable[[list[Any]], list[Any]]

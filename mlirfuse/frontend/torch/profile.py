@@ -286,7 +286,7 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
         read, written = (0, 0) if view else (_nbytes(step.reads, env), _nbytes(step.makes, env))
         where = listing.place(step.op.loc)
         yield row("view" if view else "library", name, read=read, written=written, lines=where)
-    elif isinstance(step, (st.Pack, st.Apart, st.Copy)):
+    elif isinstance(step, (st.Pack, st.Unalias, st.Copy)):
         moved = _nbytes(step.reads[len(step.reads) // 2 :] if isinstance(step, st.Copy) else step.reads[-1:], env)
         yield row("copy", type(step).__name__.lower(), read=moved, written=moved)
     else:
@@ -295,7 +295,7 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
 
 def _by_segment(host: HostProgram, step: st.Kernels, times: Times) -> dict[Any, float]:
     """The milliseconds of each segment of ``step``."""
-    program = host.launches[step.part].program(host.last_sizes)
+    program = host.launches[step.region].program(host.last_sizes)
     own = step.segments
     taken = {s: sum(ms for name, ms in times if is_of(s, name)) for s in program.steps}
     for numbers in program.launches:

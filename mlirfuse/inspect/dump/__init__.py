@@ -60,7 +60,7 @@ OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], 
     (
         frozenset({"cache"}),
         {
-            events.Found: cache.found,
+            events.SpecializationFound: cache.found,
             events.Segmented: cache.segmented,
             events.Compiled: cache.compiled,
             events.CacheRead: cache.read,
@@ -77,9 +77,9 @@ class _Follower:
         self._stop: list[Callable[[], None]] = []
         self._names: frozenset[str] = frozenset()
         config.listen(self)
-        self.switched()
+        self.settings_changed()
 
-    def switched(self) -> None:
+    def settings_changed(self) -> None:
         """A setting of :mod:`mlirfuse.config` has changed."""
         if config.dump == self._names:
             return

@@ -10,7 +10,7 @@ from mlirfuse.inspect.dump.output import log
 from mlirfuse.runtime import events
 
 
-def found(event: events.Found) -> None:
+def found(event: events.SpecializationFound) -> None:
     log("cache", labels.of_function(event.source), "new signature, of a known specialization")
 
 

@@ -111,7 +111,7 @@ def _threads_busy(kernel: CpuKernel, env: dict[str, int]) -> str:
 def _blocks_resident(
     kernel: GpuKernel, loaded: load.LoadedKernel, properties: DeviceProperties, env: dict[str, int]
 ) -> str:
-    handle, home = loaded.address, loaded.home
+    handle, home = loaded.address, loaded.keep
     facts, blocks = home.attributes(handle), home.occupancy(handle, kernel.threads, kernel.dynamic_shared)
     grid = sz.substitute(kernel.grid, env)
     waves = grid / (blocks * properties.sm_count) if blocks else float("inf")

@@ -79,7 +79,7 @@ def _holds_where(specialization: Specialization, names: list[str]) -> str:
     extents = [symbol for symbol, (_, what, _) in assumes.symbols.items() if what == "shape"]
     lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
     lines += [condition.text for condition in _conditions(specialization, names)]
-    lines += [f"{name} around the function is {value!r}" for name, value in specialization.surroundings()]
+    lines += [f"{name} around the function is {value!r}" for name, value in specialization.captured_constants()]
     return "holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)) if lines else ""
 
 

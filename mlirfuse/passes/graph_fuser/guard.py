@@ -11,11 +11,12 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class Guard(Pass):
-    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The guard
-    states the group's assumptions about its inputs: ``types`` and ranks with the extents that are constant (1 for a
-    broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are assumed to be ``equal``
-    or ``within`` others, and ``constants``: axes, view sizes and other attributes that were values in the source
-    program. A group of a function whose device is unknown is replaced by the fallback.
+    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The
+    guard states the group's assumptions about its inputs: ``types`` and ranks with the extents that are
+    constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, sizes that are
+    assumed to be ``equal`` or ``within`` others, and ``constants``: axes, view sizes and other attributes that
+    were values in the source program. A group of a function whose device is unknown is replaced by the
+    fallback.
     `jit` does not run this pass: fusion-graph-fuser says why.
 
     Before::

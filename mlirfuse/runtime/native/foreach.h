@@ -11,8 +11,8 @@
 extern "C" void mlirfuse_launch_members(void* kernel, const int64_t* members, void** pointers, const int64_t* ints,
                                         void* stream);
 
-// Host functions of a `fusion.foreach`, for a Record. ints for a GPU: its kernel, `members` as
-// above, and the ints of its operands (slots count from the kernel on). For a CPU, with M members of W words each:
+// Host functions of a `fusion.foreach`, for a Record. ints for a GPU: its kernel, `members` as above, and the ints of
+// its operands (slots count from the kernel on). For a CPU, with M members of W words each:
 //   kernel, M, W, I, grain
 //   M + 1 numbers: the number of tasks before each member, and of all
 //   M * W slots in pointers, M * I integers

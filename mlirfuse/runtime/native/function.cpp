@@ -10,7 +10,7 @@ namespace mlirfuse {
 namespace {
 
 struct FunctionState {
-  std::vector<Ref> plain;  // by the number of arguments; null where there is none
+  std::vector<Ref> fast_paths;  // by the number of arguments; null where there is none
   bool watched = false;
 };
 
@@ -51,9 +51,9 @@ PyObject* call_known(PyObject* self, PyObject* const* args, size_t nargsf, PyObj
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   const FunctionState& state = state_of(self);
   if (state.watched && !Ref(PyObject_CallMethodNoArgs(self, check_scope.get()))) return nullptr;
-  if ((names && PyTuple_GET_SIZE(names)) || count >= state.plain.size() || !state.plain[count])
+  if ((names && PyTuple_GET_SIZE(names)) || count >= state.fast_paths.size() || !state.fast_paths[count])
     return call_any(self, args, count, names);
-  const Ref target = Ref::borrow(state.plain[count].get());  // the call may clear `plain`
+  const Ref target = Ref::borrow(state.fast_paths[count].get());  // the call may clear `fast_paths`
   for (size_t i = 0; i < count; ++i)
     if (!surely_leaf(args[i])) return call_any(self, args, count, names);
   return PyObject_Vectorcall(target.get(), args, count, nullptr);
@@ -75,32 +75,32 @@ PyObject* function_new(PyTypeObject* type, PyObject*, PyObject*) {
 
 int function_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  for (const Ref& target : state_of(self).plain) Py_VISIT(target.get());
+  for (const Ref& target : state_of(self).fast_paths) Py_VISIT(target.get());
   return 0;
 }
 
 int function_clear(PyObject* self) {
   std::vector<Ref> dropped;
-  dropped.swap(state_of(self).plain);
+  dropped.swap(state_of(self).fast_paths);
   return 0;
 }
 
-PyObject* set_plain(PyObject* self, PyObject* args) {
+PyObject* set_fast_path(PyObject* self, PyObject* args) {
   Py_ssize_t count = 0;
   PyObject* target = nullptr;
-  if (!PyArg_ParseTuple(args, "nO:_set_plain", &count, &target)) return nullptr;
+  if (!PyArg_ParseTuple(args, "nO:_set_fast_path", &count, &target)) return nullptr;
   if (count < 0 || !PyCallable_Check(target)) {
-    PyErr_SetString(PyExc_TypeError, "_set_plain(count, target) takes a number of arguments and a callable");
+    PyErr_SetString(PyExc_TypeError, "_set_fast_path(count, target) takes a number of arguments and a callable");
     return nullptr;
   }
-  std::vector<Ref>& plain = state_of(self).plain;
-  if (plain.size() <= static_cast<size_t>(count)) plain.resize(static_cast<size_t>(count) + 1);
+  std::vector<Ref>& fast_paths = state_of(self).fast_paths;
+  if (fast_paths.size() <= static_cast<size_t>(count)) fast_paths.resize(static_cast<size_t>(count) + 1);
   Ref former = Ref::borrow(target);
-  std::swap(plain[static_cast<size_t>(count)], former);  // released when the table is consistent again
+  std::swap(fast_paths[static_cast<size_t>(count)], former);  // released when the table is consistent again
   Py_RETURN_NONE;
 }
 
-PyObject* clear_plain(PyObject* self, PyObject*) {
+PyObject* clear_fast_paths(PyObject* self, PyObject*) {
   function_clear(self);
   Py_RETURN_NONE;
 }
@@ -116,9 +116,10 @@ PyObject* set_watched(PyObject* self, PyObject* on) {
 
 bool register_function_type(PyObject* module) {
   static PyMethodDef methods[] = {
-      {"_set_plain", set_plain, METH_VARARGS,
-       "_set_plain(count, target)\n--\n\nMake calls with `count` positional leaves call target(*leaves)."},
-      {"_clear_plain", clear_plain, METH_NOARGS, "_clear_plain()\n--\n\nRemove the targets of _set_plain."},
+      {"_set_fast_path", set_fast_path, METH_VARARGS,
+       "_set_fast_path(count, target)\n--\n\nMake calls with `count` positional leaves call target(*leaves)."},
+      {"_clear_fast_paths", clear_fast_paths, METH_NOARGS,
+       "_clear_fast_paths()\n--\n\nRemove the targets of _set_fast_path."},
       {"_set_watched", set_watched, METH_O,
        "_set_watched(on)\n--\n\nSet whether each call begins with self._check_scope()."},
       {nullptr, nullptr, 0, nullptr},
@@ -138,8 +139,8 @@ bool register_function_type(PyObject* module) {
       {Py_tp_doc,
        const_cast<char*>(
            "A callable base class. Calls go to self._call(args, kwargs), except those whose arguments are all\n"
-           "positional and not containers, where _set_plain has set a target for their number. An exception is first\n"
-           "passed to self._raised(error).")},
+           "positional and not containers, where _set_fast_path has set a target for their number. An exception is\n"
+           "first passed to self._raised(error).")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Function", sizeof(FunctionObject), 0,

@@ -43,7 +43,7 @@ struct Leaf {
   int32_t ndim;
   int32_t device_type;  // DLPack's code
   int32_t device_id;
-  int64_t dtype_key;  // equal for equal dtypes; see also Leaves::dtype_object
+  int64_t dtype_key;  // equal for equal dtypes
   int64_t item_bytes;
   char* data;
   const int64_t* shape;

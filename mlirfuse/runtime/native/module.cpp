@@ -10,8 +10,8 @@
 #include "dispatcher.h"
 #include "foreach.h"
 #include "function.h"
-#include "array_type.h"
 #include "record.h"
+#include "shape_key.h"
 #include "thread_pool.h"
 #include "../../export/c/processor.h"
 
@@ -62,9 +62,9 @@ PyObject* processor_level_py(PyObject*, PyObject*) {
 #endif
 }
 
-PyObject* place_of(PyObject*, PyObject* object) {
+PyObject* array_layout(PyObject*, PyObject* object) {
   if (!PyArray_Check(object)) {
-    PyErr_SetString(PyExc_TypeError, "place_of takes a NumPy array");
+    PyErr_SetString(PyExc_TypeError, "array_layout takes a NumPy array");
     return nullptr;
   }
   const auto array = reinterpret_cast<PyArrayObject*>(object);
@@ -116,7 +116,7 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef methods[] = {
-    {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, describe_doc},
+    {"shape_key", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shape_key)), METH_FASTCALL, shape_key_doc},
     {"symbols", symbols, METH_NOARGS,
      "symbols()\n--\n\nThe addresses of functions that compiled host code calls: MLIR's CUDA runtime, "
      "mlirfuse_parallel_for and mlirfuse_bad_index."},
@@ -125,10 +125,10 @@ PyMethodDef methods[] = {
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
     {"processor_level", processor_level_py, METH_NOARGS,
      "processor_level()\n--\n\nThe level of x86-64 that this processor has: 1, 3 or 4; 0 on others."},
-    {"place_of", place_of, METH_O,
-     "place_of(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides, the addresses "
-     "where "
-     "its elements begin and end, and the sum of 1 for a dense last dimension, 2 for writeable, 4 for aligned."},
+    {"array_layout", array_layout, METH_O,
+     "array_layout(array)\n--\n\nThe layout of a NumPy array: a tuple of its address, extents and strides in bytes, "
+     "the addresses where its elements begin and end, and the sum of 1 for a dense last dimension, 2 for writeable, 4 "
+     "for aligned."},
     {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
      "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
     {"make_results_by", make_results_by, METH_O,
@@ -136,11 +136,11 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-// What the environment says, as mlirfuse.core.settings has read it; without the compiler, mlirfuse_runtime.settings.
+// What the environment says, as mlirfuse.core.environment has read it; without the compiler, mlirfuse_runtime.settings.
 bool apply_settings() {
   Ref name(PyUnicode_FromString("mlirfuse")), compiler(name ? PyImport_GetModule(name.get()) : nullptr);
   if (PyErr_Occurred()) return false;
-  Ref settings(PyImport_ImportModule(compiler ? "mlirfuse.core.settings" : "mlirfuse_runtime.settings"));
+  Ref settings(PyImport_ImportModule(compiler ? "mlirfuse.core.environment" : "mlirfuse_runtime.settings"));
   Ref threads(settings ? PyObject_GetAttrString(settings.get(), "NUM_THREADS") : nullptr);
   Ref pool_bytes(threads ? PyObject_GetAttrString(settings.get(), "POOL_BYTES") : nullptr);
   if (!pool_bytes) return false;

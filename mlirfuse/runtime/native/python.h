@@ -113,13 +113,6 @@ class Name {
   PyObject* object_;
 };
 
-// Returns the attribute, or null without an exception where it is missing (any other exception stays set).
-inline Ref optional_attribute(PyObject* object, PyObject* name) {
-  PyObject* found = PyObject_GetAttr(object, name);
-  if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
-  return Ref(found);
-}
-
 // Imports `module.name`; null with the exception set on failure.
 inline Ref import_name(const char* module, const char* name) {
   Ref imported(PyImport_ImportModule(module));

@@ -49,7 +49,6 @@ struct RecordData {
   Ref result;
   Ref keep;
   Py_ssize_t prototype = -1;
-  bool release_gil = false;
   size_t leaves_needed = 0;  // one more than the largest leaf index used
 
   void uses_leaf(size_t leaf) { leaves_needed = std::max(leaves_needed, leaf + 1); }
@@ -185,24 +184,21 @@ bool parse_result(PyObject* result, RecordData* data) {
 }
 
 PyObject* record_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"launch", "ints",   "arg_slots", "scalars",   "outputs",     "workspace",
-                                "device", "result", "keep",      "prototype", "release_gil", nullptr};
+  static const char* names[] = {"launch", "ints",   "arg_slots", "scalars",   "outputs", "workspace",
+                                "device", "result", "keep",      "prototype", nullptr};
   unsigned long long launch = 0;
   PyObject *ints = nullptr, *arg_slots = nullptr, *scalars = nullptr, *outputs = nullptr, *device = nullptr;
   PyObject *result = Py_None, *keep = Py_None;
   long long workspace = 0;
   Py_ssize_t prototype = -1;
-  int release_gil = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOnp:Record", const_cast<char**>(names), &launch, &ints,
-                                   &arg_slots, &scalars, &outputs, &workspace, &device, &result, &keep, &prototype,
-                                   &release_gil))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOn:Record", const_cast<char**>(names), &launch, &ints,
+                                   &arg_slots, &scalars, &outputs, &workspace, &device, &result, &keep, &prototype))
     return nullptr;
   auto data = std::make_unique<RecordData>();
   data->launch = reinterpret_cast<LaunchFunction>(launch);
   data->workspace_bytes = workspace;
   data->prototype = prototype;
   if (prototype >= 0) data->uses_leaf(static_cast<size_t>(prototype));
-  data->release_gil = release_gil;
   data->keep = Ref::borrow(keep);
   RecordData* d = data.get();
   const bool parsed =
@@ -347,13 +343,6 @@ bool check_status(int32_t status) {
   return false;
 }
 
-int32_t call_launch(const RecordData& data, void** pointers, const int64_t* ints, void* stream) {
-  if (!data.release_gil) return data.launch(pointers, ints, stream);
-  int32_t status;
-  Py_BEGIN_ALLOW_THREADS status = data.launch(pointers, ints, stream);
-  Py_END_ALLOW_THREADS return status;
-}
-
 }  // namespace
 
 PyObject* run_record(PyObject* record, const Leaves& leaves) {
@@ -406,7 +395,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
         if (!read_scalar(leaves[scalar.leaf], scalar.kind, copy + scalar.slot)) return nullptr;
       ints = copy;
     }
-    if (!check_status(call_launch(data, pointers.data(), ints, stream))) return nullptr;
+    if (!check_status(data.launch(pointers.data(), ints, stream))) return nullptr;
     if (!data.placement.cuda && !check_bad_index()) return nullptr;
   }
   return finish(data, &outputs);
@@ -421,7 +410,7 @@ bool register_record_type(PyObject* module) {
       {Py_tp_doc,
        const_cast<char*>(
            "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"
-           "       prototype=-1, release_gil=False)\n--\n\n"
+           "       prototype=-1)\n--\n\n"
            "The compiled call of a Dispatcher for one signature: `launch` is the address of\n"
            "int32_t launch(void** pointers, const int64_t* ints, void* stream), or 0 for nothing.\n"
            "`pointers` has the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"

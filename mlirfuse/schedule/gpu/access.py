@@ -34,7 +34,7 @@ class Access(NamedTuple):
 
 
 def moved(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> tuple[float, float]:
-    """The bytes that a segment reads and writes, as multiples of the L2 cache size."""
+    """The sizes of a segment's inputs and of its outputs, as multiples of the L2 cache size."""
     read, written = analysis.values(_bytes, env)
     return read / properties.l2_bytes, written / properties.l2_bytes
 
@@ -63,7 +63,8 @@ def _bytes(analysis: Analysis) -> tuple:
 
 class _AccessFunctions:
     """Computes how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes. The
-    computation is compiled to one function, ``access(env, alignments, hint)``.
+    computation is compiled to one Python function, ``access(env, alignments, hint)``, because it runs at each call with
+    new sizes. ``bounds()`` returns a function with the limits that :func:`check` compares with.
 
     Numbers that a power of two must all divide are or-ed: the lowest set bit of the result is the largest such power.
     The generated function's own names start with an underscore; symbols of sizes do not."""
@@ -74,7 +75,7 @@ class _AccessFunctions:
         lane = inner[-1] if inner else None
         both = analysis.inputs + analysis.outputs
         tensors = list(dict.fromkeys(both))
-        self.places = [(tensors.index(v), analysis.stored(v).bytes) for v in both]
+        self.tensor_and_bytes = [(tensors.index(v), analysis.stored(v).bytes) for v in both]
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
@@ -120,9 +121,9 @@ class _AccessFunctions:
         narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
         limits = [f"_limit{at}" for at in range(len(tensors))]
         divisible = [f"({n}) % _lanes == 0" for n in self.multiples]
-        source = f"_made({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(divisible)}, _hint)"
+        source = f"_cached({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(divisible)}, _hint)"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
-        names = values | {"_made": functools.lru_cache(self._access)}
+        names = values | {"_cached": functools.lru_cache(self._access)}
         divided = _ored([extent, 8, *cuts])
         bounds = f"{narrow}, {divided}, {sz.serialized(limits)}, {sz.serialized(self.multiples)}"
         limited = [line for line in lines if not line.startswith("_lanes")]
@@ -136,7 +137,7 @@ class _AccessFunctions:
     ) -> Access:
         """The Access with 32-bit (``narrow``) or 64-bit offsets and ``lanes`` elements per vector. ``limits``: the
         maximal alignment of each tensor; ``divisible``: which of the candidate sizes are multiples of the lanes."""
-        aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
+        aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.tensor_and_bytes])
         known = frozenset([n for n, multiple in zip(self.multiples, divisible) if multiple] if lanes > 1 else ())
         return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
 
@@ -161,7 +162,7 @@ def check(
     require(access.index in (dt.i32, dt.i64), f"index = {access.index}: must be i32 or i64")
     require(access.index is dt.i64 or narrow, "index = i32: for these sizes offsets need 64 bits")
     require(len(access.aligns) == len(both), f"aligns: needs {len(both)} numbers, one per input and output")
-    for (at, nbytes), align, widest_bytes, value in zip(functions.places, access.aligns, widest, both):
+    for (at, nbytes), align, widest_bytes, value in zip(functions.tensor_and_bytes, access.aligns, widest, both):
         known = max(nbytes, min(limits[at], widest_bytes))
         require(
             power_of_two(align) and nbytes <= align <= known,

@@ -45,12 +45,12 @@ class States(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """The part of a thread in reading its block's predecessors.
+    """What one thread does to get the prefix before its block.
 
-    It reads the states of the parts ``numbers`` of its group. If ``leads``, it also reads the prefix of the group
-    before, and broadcasts it to the block through shared memory, for each scan at ``offsets`` and ``at``, which is free
-    for reuse. If ``shows``, it publishes states. ``after(n, op, state)`` combines what all threads of the same points
-    have read for the ``n``-th scan."""
+    It reads the states of the parts ``numbers`` of its group. ``after(n, op, state)`` combines what the threads of the
+    same points have read for the ``n``-th scan. ``leads``: whether the thread also reads the prefix of the previous
+    group, and broadcasts the block's prefix through shared memory, for each scan at ``offsets`` and index ``at``, which
+    is free for reuse. ``shows``: whether it publishes the block's states."""
 
     numbers: list[Val]
     leads: Val
@@ -206,7 +206,7 @@ def _join_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
 
 def _words(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> Memory:
     """The memory of the ticket, and of the words of parts and of groups."""
-    pointer = body.args.temporary((body.scans[0], "links"), sz.mul(_words_count(body, points, partials, group), _BYTES))
+    pointer = body.args.temporary((body.scans[0], "words"), sz.mul(_words_count(body, points, partials, group), _BYTES))
     body.between_blocks.add(pointer)
     return Memory(pointer, (), dt.u64, _BYTES)
 
@@ -216,7 +216,7 @@ def _words_count(body: ScanBody, points: sz.Size, partials: sz.Size, group: int)
 
 
 def emptied(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> GpuKernel:
-    """The kernel that clears the words."""
+    """The kernel that sets the words to 0, before the scan."""
     e, count = body.e, _words_count(body, points, partials, group)
     words = _words(body, points, partials, group)
     at = e.add(e.mul(body.wide(body.block), THREADS), body.wide(body.thread))

@@ -131,8 +131,8 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 
 
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or partial accumulators if it is
-    split."""
+    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`), or partial accumulators if it
+    is split."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
     min_blocks_per_sm = (

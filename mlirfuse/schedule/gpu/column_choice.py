@@ -100,18 +100,18 @@ class ColumnsOfSize:
             self.positions,
         ) = analysis.once(needs_of)
         self.columns, self.above, self.rows = analysis.values(extents, env)
-        # foldable: the coalesced rows and access of unaligned blocks, if possible
-        self.coalesced_rows, self.access, self.foldable = 1, access, (1, access)
+        # wider: the rows to coalesce for vectors of 16 bytes, and the access then; 1 and `access` if impossible
+        self.coalesced_rows, self.access, self.wider = 1, access, (1, access)
         self.all_columns, self.all_rows = self.columns, self.rows  # before coalescing
         if self.one_pass:
-            self.foldable = coalesced(analysis, access, env, alignments)
-            wanted = self.foldable[0] * heuristics.coalesced_rows_least
+            self.wider = coalesced(analysis, access, env, alignments)
+            wanted = self.wider[0] * heuristics.coalesced_rows_least
             if analysis.once(unstacked) and self.rows >= (
                 wanted // 4
                 if self.rows * self.columns >= heuristics.coalesced_many
                 else max(wanted, heuristics.coalesced_least)
             ):
-                self.coalesced_rows, self.access = self.foldable
+                self.coalesced_rows, self.access = self.wider
         self.columns, self.rows = self.columns * self.coalesced_rows, self.rows // self.coalesced_rows
         self.lanes = self.access.lanes
         self.nbytes = self.lanes * self.element  # per access
@@ -133,24 +133,24 @@ class ColumnsOfSize:
             self.rows <= heuristics.some_rows
             and (self.work <= heuristics.some_work or self.blocks(16) >= self.sm_count // heuristics.some_share)
         )
-        self.soon = self.idle and self.coalesced_rows == 1 and few  # soon read even without a split
+        self.soon = self.idle and self.coalesced_rows == 1 and few  # read in little time without a split
 
     def candidates(self) -> Iterator[Params]:
         """Distinct parameters worth measuring, the heuristic's choice first."""
-        found = itertools.chain(() if self.one_pass else self.kept(), self.modelled())
+        found = itertools.chain(() if self.one_pass else self.read_once(), self.streamed())
         first = next(found)
         yield first
         yield from (p for p in dict.fromkeys(found) if p != first)
 
-    def kept(self) -> Iterator[Params]:
+    def read_once(self) -> Iterator[Params]:
         """Candidates that read columns once, whatever the number of passes."""
-        found = self.kept_in_shared()
+        found = self.choice_in_shared()
         if found:
             yield found
         yield from self.in_registers()
 
-    def modelled(self) -> Iterator[Params]:
-        """The other candidates, the heuristic's choice first."""
+    def streamed(self) -> Iterator[Params]:
+        """Candidates that read columns in each pass, the heuristic's choice first."""
         first = self.choice()
         yield first
         yield from self.others(first)
@@ -219,7 +219,7 @@ class ColumnsOfSize:
     def unaligned_blocks(self) -> Params | None:
         """Unsplit blocks for rows whose length vectors do not divide, if columns are short or there are enough
         blocks."""
-        coalesced_rows, access = self.foldable
+        coalesced_rows, access = self.wider
         if coalesced_rows == 1 or self.written:
             return None
         if not self.analysis.once(unstacked):
@@ -247,7 +247,7 @@ class ColumnsOfSize:
 
     def unaligned_waste(self, tx: int) -> float:
         """The columns that unaligned blocks have threads for, relative to those that exist."""
-        return self.unaligned_block_count(tx) * (tx - 1) * self.foldable[1].lanes / (self.all_columns * self.above)
+        return self.unaligned_block_count(tx) * (tx - 1) * self.wider[1].lanes / (self.all_columns * self.above)
 
     def cluster_choice(self) -> Params | None:
         """Clusters whose blocks combine parts, for few columns of many rows: the smallest clusters that occupy most
@@ -300,14 +300,14 @@ class ColumnsOfSize:
     def others(self, first: Params) -> Iterator[Params]:
         """Further candidates."""
         alone, in_partials = self.alone(), self.in_partials()
-        modelled = [alone, in_partials] if self.without_partials(alone) else [in_partials, alone]
+        usual = [alone, in_partials] if self.without_partials(alone) else [in_partials, alone]
         if self.coalesced_rows > 1:
-            modelled.insert(0, self.coalesced_partial())
-        modelled += self.narrow()
+            usual.insert(0, self.coalesced_partial())
+        usual += self.narrow()
         tried = itertools.product(
             (self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (self.heuristics.partials, 1.0)
         )
-        found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_one_iteration([first, *modelled])]
+        found = [*usual, *self.unaligned_all(), *self.in_clusters(), *self.in_one_iteration([first, *usual])]
         return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
 
     def alone(self) -> Params:
@@ -384,27 +384,26 @@ class ColumnsOfSize:
 
     def unaligned_block_count(self, tx: int) -> int:
         """The number of unaligned blocks with ``tx`` threads along the columns."""
-        return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes)) * self.above
+        return -(-self.all_columns // ((tx - 1) * self.wider[1].lanes)) * self.above
 
-    def meeting(self, tx: int, ty: int, lanes: int) -> int:
+    def unaligned_bytes(self, tx: int, ty: int, lanes: int) -> int:
         """Bytes of shared memory for the accumulators of an unaligned block."""
         return shared_elements(tx, ty, lanes) * self.accumulator_bytes
 
     def unaligned(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
         """Unaligned blocks, if they have a thread per column, enough shared memory, and rows for one iteration."""
-        coalesced_rows, access = self.foldable
+        coalesced_rows, access = self.wider
         enough = not self.written and (
             max(coalesced_rows, access.lanes) <= ty <= self.tiles.most // tx
             and ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
         )
-        if enough and self.meeting(tx, ty, access.lanes) <= SHARED:
+        if enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
             return Params(access, tx, ty, unroll, split, coalesced_rows, unaligned=True)
         return None
 
-    def in_blocks(self) -> Iterator[Params]:
+    def unaligned_all(self) -> Iterator[Params]:
         """Candidates with unaligned blocks."""
-        folds = self.foldable[0] > 1
-        for tx, ty, unroll in itertools.product(*self.tiles.tried_unaligned) if folds else ():
+        for tx, ty, unroll in itertools.product(*self.tiles.tried_unaligned) if self.wider[0] > 1 else ():
             blocks = self.unaligned_block_count(tx)
             if self.unaligned_waste(tx) > self.tiles.unaligned_waste:
                 continue
@@ -470,7 +469,7 @@ class ColumnsOfSize:
                 registers = unroll * lanes * self.element // 4 + lanes * self.accumulator_bytes // 2
                 if not unroll or ty > 2 * self.rows or registers > self.heuristics.iteration_registers:
                     continue
-                if self.fits(p.tx, ty, lanes) and not (p.unaligned and self.meeting(p.tx, ty, lanes) > SHARED):
+                if self.fits(p.tx, ty, lanes) and not (p.unaligned and self.unaligned_bytes(p.tx, ty, lanes) > SHARED):
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
     def narrow(self) -> Iterator[Params]:
@@ -560,7 +559,7 @@ class ColumnsOfSize:
         """Bytes of shared memory for ``vectors_per_thread`` rows of each thread."""
         return vectors_per_thread * threads * self.lanes * self.analysis.once(_shared_bytes)
 
-    def kept_in_shared(self) -> Params | None:
+    def choice_in_shared(self) -> Params | None:
         """Columns in shared memory, if that is faster than registers, which have room for few rows, and than stages,
         which read the columns twice. 16-bit floats with exponentials qualify only with few rows, since their
         instructions take longer than a second read. The smallest cluster whose blocks fit three to a multiprocessor:

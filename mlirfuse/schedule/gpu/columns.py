@@ -21,10 +21,10 @@ from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacke
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
 from mlirfuse.schedule.gpu.heuristics import heuristics_of
-from mlirfuse.schedule.gpu.partial import finish
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
+from mlirfuse.schedule.gpu.partial import combine_partials
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
 from mlirfuse.schedule.gpu.shared_columns import in_shared
-from mlirfuse.schedule.gpu.unaligned_columns import gather
+from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
@@ -48,7 +48,7 @@ class GpuColumns(GpuScheduler[Params]):
         found = ColumnsOfSize(analysis, access, env, alignments, properties).candidates()
         _, _, rows = analysis.values(extents, env)
         return (
-            p if p.in_registers or p.vectors_per_thread else in_blocks(p, analysis, rows // _rows_per_iteration(p))
+            p if p.in_registers or p.vectors_per_thread else compensated(p, analysis, rows // _rows_per_iteration(p))
             for p in found
         )
 
@@ -66,13 +66,13 @@ class GpuColumns(GpuScheduler[Params]):
         """One kernel, or two if columns are split."""
         if p.vectors_per_thread:
             return [in_shared(name, analysis, slots, p)]
-        kernels = [(gather if p.unaligned else walk_down)(name, analysis, slots, p)]
+        kernels = [(reduce_unaligned if p.unaligned else walk_down)(name, analysis, slots, p)]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
         if partials > 1:
             # Columns per warp: one if they are few and have many parts.
             points = 1 if p.tx < 32 and partials >= 64 else 8
             phase = analysis.once(joint.online)[0]
-            kernels.append(finish(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
+            kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
         return kernels
 
     def check(
@@ -121,7 +121,7 @@ class GpuColumns(GpuScheduler[Params]):
         if p.unaligned:
             least = max(p.coalesced_rows, p.access.lanes)
             require(p.ty >= least, f"unaligned: ty = {p.ty}, must be at least {least}")
-            nbytes = columns.meeting(p.tx, p.ty, p.access.lanes)
+            nbytes = columns.unaligned_bytes(p.tx, p.ty, p.access.lanes)
             require(nbytes <= SHARED, f"unaligned: needs {nbytes} bytes of shared memory, {SHARED} are available")
             return
         needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.accumulator_bytes

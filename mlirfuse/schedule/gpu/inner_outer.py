@@ -27,7 +27,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import async_copies as gpu_staging
+from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.heuristics import InnerOuterHeuristics, heuristics_of
@@ -35,10 +35,10 @@ from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, in_blocks
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
-KEPT = 512  # threads per multiprocessor for 16-bit floats, so that compensated totals do not cost registers
+COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
 
 
 class Params(NamedTuple):
@@ -58,12 +58,12 @@ class Params(NamedTuple):
 
     @property
     def cluster(self) -> int:
-        """Always 1, for :class:`RowsBody`."""
+        """Always 1; :class:`RowsBody` reads it."""
         return 1
 
     @property
     def online(self) -> bool:
-        """Always False, for :class:`RowsBody`."""
+        """Always False; :class:`RowsBody` reads it."""
         return False
 
 
@@ -110,17 +110,17 @@ class _SummedRows(RowsBody):
         val = self.e.splat(self.k.value(op.operands[0], place.env), self.lanes)
         return val if self.row_inside is None else self.e.select(self.row_inside, val, 0)
 
-    def part(self, op: Op, place: Place) -> Env:
+    def partial_env(self, op: Op, place: Place) -> Env:
         """The env of this block's partial sum for the columns at this place."""
         return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
 
     def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
         """Store this block's partial sum for the columns at this place."""
         if place.inside is None:
-            self.k.store(op.result, self.part(op, place), val)
+            self.k.store(op.result, self.partial_env(op, place), val)
         else:
             with self.k.region(f"scf.if {place.inside} {{"):
-                self.k.store(op.result, self.part(op, place), val)
+                self.k.store(op.result, self.partial_env(op, place), val)
 
 
 class _ResidentRows(_SummedRows):
@@ -133,7 +133,7 @@ class _ResidentRows(_SummedRows):
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
         self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
         self.same = [v for v in inputs if v not in by_row]  # shared by all rows
-        self.staging = (
+        self.copies = (
             AsyncCopies(self, self.streamed * p.vectors_per_thread, self.lanes, p.stages) if p.stages else None
         )
         # The offset in shared memory where a block combines the sums of its rows.
@@ -158,9 +158,9 @@ class _ResidentRows(_SummedRows):
         """This thread's vectors of a row's streamed inputs."""
         return [(v, row | place.env) for place in self.columns for v in self.streamed]
 
-    def ahead(self, iteration: Val, iterations: int) -> Env:
-        """The env of this thread's row ``iterations`` iterations later, clamped to the last row. Sets ``row_inside``
-        for that row until :meth:`arrived`."""
+    def env_later(self, iteration: Val, iterations: int) -> Env:
+        """The env of this thread's row, ``iterations`` iterations after ``iteration``, clamped to the last row. Also
+        sets ``row_inside`` for that row, until :meth:`arrived` sets it back."""
         e, later = self.e, self.e.add(iteration, iterations * self.blocks) if iterations else iteration
         row = self.row_of(later)
         return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
@@ -169,8 +169,8 @@ class _ResidentRows(_SummedRows):
         """Prefetch the row ``iterations`` iterations later to registers, except for inputs that are copied to shared
         memory."""
         with self.k.forget():
-            env = self.ahead(iteration, iterations)
-            vectors = [] if self.staging else self.vectors(env)
+            env = self.env_later(iteration, iterations)
+            vectors = [] if self.copies else self.vectors(env)
             return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
 
     def visit(self) -> None:
@@ -181,9 +181,9 @@ class _ResidentRows(_SummedRows):
                 self.k.preload(v, place.env)
         sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in self.columns]
         loaded = self.loads(self.number, 0)
-        if self.staging:
-            for ahead in range(stages - 1):
-                self.staging.start(e.const(ahead, dt.i32), self.vectors(self.ahead(self.number, ahead)))
+        if self.copies:
+            for later in range(stages - 1):
+                self.copies.start(e.const(later, dt.i32), self.vectors(self.env_later(self.number, later)))
             # The stage of this iteration, and the one that it issues copies to.
             loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]
 
@@ -243,12 +243,12 @@ class _ResidentRows(_SummedRows):
     def arrived(self, iteration: Val, loaded: list[Val], following: list[Val]) -> Env:
         """The env of an iteration's row. Binds its prefetched inputs, from ``loaded`` or from shared memory, and
         appends to ``following`` what the loop carries to the next iteration."""
-        if self.staging:
+        if self.copies:
             *loaded, stage, free = loaded
-            self.staging.start(free, self.vectors(self.ahead(iteration, self.p.stages - 1)))
-            self.staging.wait(self.p.stages - 1)
-            loaded += self.staging.read(stage)
-            following += [self.staging.next(stage), self.staging.next(free)]
+            self.copies.start(free, self.vectors(self.env_later(iteration, self.p.stages - 1)))
+            self.copies.wait(self.p.stages - 1)
+            loaded += self.copies.read(stage)
+            following += [self.copies.next(stage), self.copies.next(free)]
         here = self.env_of(self.row_of(iteration))
         for (v, env), val in zip([*((v, here) for v in self.narrow), *self.vectors(here)], loaded):
             self.k.bind_loaded(v, env, val)
@@ -295,7 +295,7 @@ class _ResidentRows(_SummedRows):
                     self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes))
                     for y in range(p.ty)
                 ]
-                self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, partial_sums))
+                self.k.store(op.result, self.partial_env(op, place), red.in_pairs(e.add, partial_sums))
 
 
 class _LoopedRows(_SummedRows):
@@ -303,7 +303,7 @@ class _LoopedRows(_SummedRows):
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
-        self.lost: dict[Op, Memory] = {}
+        self.rounding_errors: dict[Op, Memory] = {}
 
     def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
         """Run ``visit(place, carried)`` along a row, in a ``loop``."""
@@ -334,8 +334,8 @@ class _LoopedRows(_SummedRows):
         if self.p.blocks:  # rounding errors are stored in a buffer of the sums' layout
             for op in filter(compensated_sums.rounded, self.partials):
                 memory = self.k.memories[op.result]
-                pointer = self.args.temporary((op, "lost"), sz.mul(op.result.numel, memory.dtype.bytes))
-                self.lost[op] = dataclasses.replace(memory, pointer=pointer)
+                pointer = self.args.temporary((op, "rounding errors"), sz.mul(op.result.numel, memory.dtype.bytes))
+                self.rounding_errors[op] = dataclasses.replace(memory, pointer=pointer)
         self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
 
         def iteration(row: Val, _) -> list[Val]:
@@ -347,14 +347,14 @@ class _LoopedRows(_SummedRows):
             return []
 
         self.each_iteration([], iteration)
-        if self.lost:
+        if self.rounding_errors:
             self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
 
     def clear(self, place: Place, _) -> list[Val]:
         """Set the sums of these columns to 0."""
         for op in self.partials:
             zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
-            self.put_sum(op, place, [zero] * (2 if op in self.lost else 1))
+            self.put_sum(op, place, [zero] * (2 if op in self.rounding_errors else 1))
         return []
 
     def write_and_add(self, place: Place, _) -> list[Val]:
@@ -362,7 +362,7 @@ class _LoopedRows(_SummedRows):
         for op in self.partials:
             summand = self.summand(op, place)
             before = self.sum_at(op, place)
-            uncompensated = op not in self.lost
+            uncompensated = op not in self.rounding_errors
             self.put_sum(
                 op,
                 place,
@@ -375,26 +375,26 @@ class _LoopedRows(_SummedRows):
 
     def settle(self, place: Place, _) -> list[Val]:
         """Add the rounding errors to the sums of these columns."""
-        for op in self.lost:
+        for op in self.rounding_errors:
             self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
         return []
 
     def sum_at(self, op: Op, place: Place) -> list[Val]:
         """This block's partial sum, and its rounding error if it is compensated."""
-        value = self.k.reload(op.result, self.part(op, place))
-        if op not in self.lost:
+        value = self.k.reload(op.result, self.partial_env(op, place))
+        if op not in self.rounding_errors:
             return [value]
-        return [value, load_partial(self, self.lost[op], self._offset(op, place), value.dtype, self.lanes)]
+        return [value, load_partial(self, self.rounding_errors[op], self._offset(op, place), value.dtype, self.lanes)]
 
     def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
         """Store the components that :meth:`sum_at` returns, or only the sum."""
         self._store_own_partial(op, place, vals[0])
         for val in vals[1:]:
             with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
-                store_partial(self, self.lost[op], self._offset(op, place), val)
+                store_partial(self, self.rounding_errors[op], self._offset(op, place), val)
 
     def _offset(self, op: Op, place: Place) -> Val:
-        return self.k.scalar(self.k.offset(op.result, self.part(op, place)).base)
+        return self.k.scalar(self.k.offset(op.result, self.partial_env(op, place)).base)
 
 
 class InnerOuter(GpuScheduler[Params]):
@@ -412,19 +412,19 @@ class InnerOuter(GpuScheduler[Params]):
         rows, length = analysis.values(_extents, env)
         blocks = analysis.partials[0].attrs["parts"]
         yielded: set[Params] = set()
-        for p in self._modelled(analysis, env, alignments, properties):
+        for p in self._uncompensated(analysis, env, alignments, properties):
             iterations = rows // (p.ty * blocks)
-            p = in_blocks(
+            p = compensated(
                 p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
             )
             # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
             if p.blocks and p.vectors_per_thread and analysis.once(_registers)[2]:
-                p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, KEPT // (p.tx * p.ty)))
+                p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, COMPENSATED_THREADS_PER_SM // (p.tx * p.ty)))
             if p not in yielded:
                 yielded.add(p)
                 yield p
 
-    def _modelled(
+    def _uncompensated(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> Iterator[Params]:
         hint = hint_of(analysis, env, properties)
@@ -474,7 +474,7 @@ class InnerOuter(GpuScheduler[Params]):
         if p.stages:
             require(p.stages > 1, "stages = 1: must be 0, or at least 2")
             require(properties.async_copies, f"stages: {properties.chip} has no asynchronous copies")
-            require(analysis.once(_stageable, p.access), "stages: rows cannot be copied to shared memory")
+            require(analysis.once(_copyable, p.access), "stages: rows cannot be copied to shared memory")
             nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
         room = properties.shared_per_block
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
@@ -495,7 +495,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
     heuristics = heuristics_of(properties).inner_outer
     room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks per multiprocessor
 
-    def unstaged() -> Iterator[Params]:
+    def without_copies() -> Iterator[Params]:
         for tx, vectors_per_thread in _places(length, lanes, lanes * registers, reduced_precision, heuristics):
             usual, less, more = heuristics.block, heuristics.block // 2, heuristics.block * 2
             much = vectors_per_thread * lanes > heuristics.widened or vectors_per_thread == heuristics.most_per_thread
@@ -511,8 +511,8 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
                         vectors_per_thread - (tx * vectors_per_thread * lanes > length),
                     )
 
-    in_shared = properties.async_copies and analysis.once(_stageable, access)
-    for p in unstaged():
+    in_shared = properties.async_copies and analysis.once(_copyable, access)
+    for p in without_copies():
         iteration, others = (
             p.tx * p.ty * p.vectors_per_thread * lanes * nbytes,
             _sums_bytes(analysis, access, p.tx, p.ty, p.vectors_per_thread),
@@ -528,7 +528,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
             p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
         )
         yield from itertools.chain(prefetched, [p]) if first else itertools.chain([p], prefetched)
-    yield from (p._replace(min_blocks_per_sm=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
+    yield from (p._replace(min_blocks_per_sm=r) for p in without_copies() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
 
 
@@ -568,13 +568,13 @@ def _registers(analysis: Analysis) -> tuple[float, int, bool]:
     return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
-def few(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether there are so few rows that reading the inputs of the sums again is no slower than writing and reading
-    partial sums."""
+def rereading_is_cheaper(analysis: Analysis, env: dict[str, int]) -> bool:
+    """Whether reading the inputs of the sums again takes no more bytes than writing and reading partial sums: there are
+    few rows."""
     return _more_to_read(analysis, env) <= 0
 
 
-def better_apart(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
+def separate_is_faster(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
     """Whether separate kernels for rows and columns are faster than one pass over the rows.
 
     They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs
@@ -622,6 +622,6 @@ def _sums_bytes(analysis: Analysis, access: Access, tx: int, ty: int, vectors_pe
     return tx * ty * vectors_per_thread * access.lanes * widest if ty > 1 else 0
 
 
-def _stageable(analysis: Analysis, access: Access) -> bool:
+def _copyable(analysis: Analysis, access: Access) -> bool:
     """Whether rows can be copied asynchronously to shared memory."""
-    return gpu_staging.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])
+    return async_copies.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])

@@ -33,18 +33,18 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
             return
         rows, sums = analysis.once(stages.together)
         found = self.schedulers.candidates(rows, env, alignments, properties)
-        apart = inner_outer.few(rows, env)
-        if not apart:
+        separate = inner_outer.rereading_is_cheaper(rows, env)
+        if not separate:
             first = next(found)
-            apart = inner_outer.better_apart(rows, first, env, properties)
+            separate = inner_outer.separate_is_faster(rows, first, env, properties)
             found = itertools.chain([first], found)
-        if apart:
+        if separate:
             yield self.in_form("apart", analysis, env, alignments, properties)
         sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
         aligned = tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments])
         combine = sums.remembered(self._chosen, sizes, aligned, properties)
         together = (multi_stage.Params((p, combine), "together") for p in found)
-        if not apart:
+        if not separate:
             yield next(together)
             yield self.in_form("apart", analysis, env, alignments, properties)
         yield from together

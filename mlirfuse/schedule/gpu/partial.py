@@ -38,7 +38,7 @@ def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType, la
     return body.e.cast(val, dtype)
 
 
-def finish(
+def combine_partials(
     name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int
 ) -> GpuKernel:
     """The kernel that combines the ``split`` partial accumulators of ``phase`` and computes everything that depends on

@@ -12,7 +12,7 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.schedule.gpu import async_copies as gpu_staging
+from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.heuristics import RowRegisterHeuristics, heuristics_of
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
@@ -74,21 +74,16 @@ class RowsOfSize:
     read again in each phase."""
 
     def __init__(self, analysis: Analysis, access: Access, wider: Access, kept: int, length: int, properties):
-        self.analysis, self.access, self.wider, self.kept, self.length, self.properties = (
-            analysis,
-            access,
-            wider,
-            kept,
-            length,
-            properties,
-        )
+        self.analysis, self.properties = analysis, properties
+        self.access, self.wider, self.kept, self.length = access, wider, kept, length
         self.row, self.lanes, self.heuristics = analysis.once(row_of), access.lanes, heuristics_of(properties).rows
         self.vectors = max(1, -(-self.length // self.lanes))
         self.registers = max(1, self.lanes * self.row.own_bytes // 4)  # per vector
         self.small = self.kept * self.vectors < properties.sm_count * self.heuristics.threads.parallel
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
-        self.alone, self.shared = _register_layouts(
+        # Layouts in registers: for one block per row, and for a cluster or a larger block.
+        self.one_block, self.several_blocks = _register_layouts(
             self.vectors, self.registers, properties.cluster_sizes, self.heuristics.registers
         )
 
@@ -96,7 +91,7 @@ class RowsOfSize:
     def best(self) -> tuple[int, int, int] | None:
         """The best layout in registers, if there is any. (Computed on demand: long rows in shared memory do not need
         it.)"""
-        return min(self.alone or self.shared, key=self.cost, default=None)
+        return min(self.one_block or self.several_blocks, key=self.cost, default=None)
 
     def registers_wanted(self) -> int:
         """The registers of the row that a thread should have.
@@ -182,9 +177,9 @@ class RowsOfSize:
         few = self.kept < self.properties.sm_count // threads.few_rows
         if row.single and self.small and few and self.best and self.best[2] <= threads.one_reduction:
             return self.persistent(*self.best)  # a cluster is faster than two kernels
-        if (row.one_pass and not self.alone) or (row.single and self.vectors > looped.single_vectors and self.wide):
+        if (row.one_pass and not self.one_block) or (row.single and self.vectors > looped.single_vectors and self.wide):
             return self.looped()  # nothing to keep
-        if self.alone and not self.crowded:
+        if self.one_block and not self.crowded:
             assert self.best is not None
             return self.persistent(*self.best)
         in_shared = [] if self.weights_late() else self.in_shared()
@@ -197,9 +192,8 @@ class RowsOfSize:
 
     def others(self) -> Iterator[Params]:
         """All candidates, including the heuristic's choice."""
-        ordered = [
-            self.persistent(*place) for place in sorted(self.alone, key=self.cost) + sorted(self.shared, key=self.cost)
-        ]
+        places = sorted(self.one_block, key=self.cost) + sorted(self.several_blocks, key=self.cost)
+        ordered = [self.persistent(*place) for place in places]
         yield from map(self.in_shared_memory, self.in_shared()[:8])
         yield from (*self.unaligned(), *ordered, self.looped())
         yield from (p._replace(prefetch=not p.prefetch) for p in ordered[:2] if self.row.late)
@@ -289,7 +283,7 @@ class RowsOfSize:
         clusters, which are scheduled sooner. If threads cannot have the same number: several blocks per multiprocessor,
         in clusters of at most eight. For 16-bit floats with weights: blocks and threads that hide each other's
         latency."""
-        if not (self.properties.async_copies and self.analysis.once(copied_whole, self.access)):
+        if not (self.properties.async_copies and self.analysis.once(copied_by_16_bytes, self.access)):
             return []
         heuristics = self.heuristics.shared
         found = _shared_layouts(self.analysis, self.vectors, self.lanes, self.kept, self.properties, heuristics.threads)
@@ -391,7 +385,7 @@ class RowsOfSize:
             return length >= heuristics.reduced
         if row.weights > 1:  # with few rows, a cluster's registers hold more
             return kept >= sm_count and (
-                not self.alone if self.lanes * row.widest <= 2 else length >= heuristics.weighted
+                not self.one_block if self.lanes * row.widest <= 2 else length >= heuristics.weighted
             )
         return length >= heuristics.plain or kept >= heuristics.many_rows * sm_count
 
@@ -429,9 +423,9 @@ def _register_layouts(
     vectors: int, registers: int, cluster_sizes: tuple[int, ...], heuristics: RowRegisterHeuristics
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Layouts that hold a row of so many vectors in registers, as (threads per row, blocks per cluster, vectors per
-    thread): those of a single block, and others."""
-    alone: list[tuple[int, int, int]] = []
-    shared: list[tuple[int, int, int]] = []
+    thread): those that a single block of the usual size has, and others."""
+    one_block: list[tuple[int, int, int]] = []
+    several_blocks: list[tuple[int, int, int]] = []
     for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for cluster in cluster_sizes if tx >= heuristics.wide_block else (1,):
             vectors_per_thread = -(-vectors // (tx * cluster))
@@ -441,8 +435,8 @@ def _register_layouts(
             if used <= (heuristics.most if tx <= heuristics.wide_block else heuristics.most_alone):
                 usual = tx <= heuristics.largest_block or len(cluster_sizes) == 1
                 by_itself = cluster == 1 and used <= heuristics.most_alone and usual
-                (alone if by_itself else shared).append((tx, cluster, vectors_per_thread))
-    return alone, shared
+                (one_block if by_itself else several_blocks).append((tx, cluster, vectors_per_thread))
+    return one_block, several_blocks
 
 
 def extents(analysis: Analysis) -> tuple:
@@ -455,12 +449,12 @@ def accumulators_of(analysis: Analysis) -> int:
     return sum(len(red.accumulator_types(op)) for phase in analysis.phases for op in phase)
 
 
-def copied_whole(analysis: Analysis, access: Access) -> bool:
+def copied_by_16_bytes(analysis: Analysis, access: Access) -> bool:
     """Whether inputs that differ from row to row can be copied to shared memory 16 bytes at a time."""
     streamed, _ = analysis.once(row_inputs)
     lane = analysis.loops(analysis.reduced)[-1][-1]
     widest = max((v.dtype.bytes for v in streamed), default=0)
-    return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
+    return access.lanes * widest == 16 and async_copies.possible(analysis, access, streamed, lane)
 
 
 class _SharedLayout(NamedTuple):
@@ -515,7 +509,7 @@ def unaligned_access(
 ) -> Access:
     """``access`` with the widest aligned vectors for unaligned rows, of which the first may start before the row;
     unchanged if that is not possible."""
-    lanes, like, steps = analysis.once(_shiftable)
+    lanes, like, steps = analysis.once(_unaligned_layout)
     if not properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
         return access
     if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
@@ -527,7 +521,7 @@ def unaligned_access(
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
-def _shiftable(analysis: Analysis) -> tuple:
+def _unaligned_layout(analysis: Analysis) -> tuple:
     """The lanes of aligned vectors for unaligned rows (0: not supported), the inputs and outputs that they are used
     for, and the row strides as a function of sizes. All of those tensors have the same strides, and so the same
     misalignment."""
@@ -540,7 +534,7 @@ def _shiftable(analysis: Analysis) -> tuple:
     along = all(analysis.axis_stride(v, loops[-1][-1]) == 1 for v in like + shared) and len(loops) == 1
     sizes = {v.dtype.bytes for v in streamed}
     lanes = min(8, 16 // max(sizes, default=8))
-    copied = all(nbytes <= 4 and lanes * nbytes in gpu_staging.SIZES for nbytes in sizes)
+    copied = all(nbytes <= 4 and lanes * nbytes in async_copies.SIZES for nbytes in sizes)
     return (
         (lanes if sizes and copied and unmapped and along and len(steps) == 1 else 0),
         like,

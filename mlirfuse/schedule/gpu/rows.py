@@ -19,14 +19,14 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.heuristics import heuristics_of
-from mlirfuse.schedule.gpu.partial import finish
+from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
     Params,
     RowsOfSize,
     accumulators_of,
     choice,
-    copied_whole,
+    copied_by_16_bytes,
     extents,
     leading_bits,
     row_of,
@@ -34,7 +34,7 @@ from mlirfuse.schedule.gpu.row_choice import (
     unaligned_access,
 )
 from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_per_iteration
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -55,11 +55,11 @@ class GpuRows(GpuScheduler[Params]):
     ) -> Iterator[Params]:
         _, length = analysis.values(extents, env)
         inputs = [v for some in analysis.once(row_inputs) for v in some]
-        for p in self._modelled(analysis, env, alignments, properties):
+        for p in self._uncompensated(analysis, env, alignments, properties):
             iteration = p.tx * p.access.lanes * vectors_per_iteration(p, inputs)
-            yield p if p.vectors_per_thread else in_blocks(p, analysis, length // (p.split * iteration))
+            yield p if p.vectors_per_thread else compensated(p, analysis, length // (p.split * iteration))
 
-    def _modelled(
+    def _uncompensated(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> Iterator[Params]:
         if is_outer(analysis, env):
@@ -67,14 +67,14 @@ class GpuRows(GpuScheduler[Params]):
         hint = hint_of(analysis, env, properties)
         access = access_of(analysis, False, env, alignments, hint)
         kept, length = analysis.values(extents, env)
-        may_shift = (
+        may_be_unaligned = (
             length >= heuristics_of(properties).rows.unaligned.shortest
             and access.lanes * analysis.once(row_of).widest < 16
         )
-        wider = unaligned_access(analysis, access, env, alignments, properties) if may_shift else access
+        wider = unaligned_access(analysis, access, env, alignments, properties) if may_be_unaligned else access
         first = analysis.remembered(choice, access, wider, leading_bits(kept), length, properties)
         yield first
-        if not may_shift:
+        if not may_be_unaligned:
             wider = unaligned_access(analysis, access, env, alignments, properties)
         others = RowsOfSize(analysis, access, wider, kept, length, properties).others()
         yield from (p for p in dict.fromkeys(others) if p != first)
@@ -97,7 +97,9 @@ class GpuRows(GpuScheduler[Params]):
         emit = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
         kernels = [rows.finish(emit(rows))]
         if p.split > 1:
-            kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1))
+            kernels.append(
+                combine_partials(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1)
+            )
         return kernels
 
     def check(
@@ -161,7 +163,8 @@ class GpuRows(GpuScheduler[Params]):
         require(properties.async_copies, f"in_shared: {properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
         require(
-            p.unaligned or analysis.once(copied_whole, p.access), "in_shared: rows cannot be copied 16 bytes at a time"
+            p.unaligned or analysis.once(copied_by_16_bytes, p.access),
+            "in_shared: rows cannot be copied 16 bytes at a time",
         )
         vector_bytes, accumulators = lanes * row.row_bytes, analysis.once(accumulators_of)
         nbytes = shared_bytes(p.tx, p.cluster, p.vectors_per_thread, vector_bytes, accumulators)

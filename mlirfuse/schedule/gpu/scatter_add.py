@@ -138,7 +138,7 @@ class _ScatterAdd(ScatterAddBody):
             self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
         self.k.memories[self.op.result] = self.sums
 
-    def items_per_thread(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
+    def for_each_element(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
         """The kernel that runs ``store(env, load(env))`` for each element of ``like``. A thread first loads all of its
         elements."""
         e, axes = self.e, self.analysis.axes.flat(like)
@@ -177,7 +177,7 @@ class _ScatterAdd(ScatterAddBody):
         """The kernel that copies the operand to the accumulators."""
         result = self.op.result
         k = self.k
-        return self.items_per_thread(
+        return self.for_each_element(
             result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val)
         )
 
@@ -191,14 +191,14 @@ class _ScatterAdd(ScatterAddBody):
             k.memories[result] = self.stored
             return total
 
-        return self.items_per_thread(result, sums, lambda env, total: k.store(result, env, total))
+        return self.for_each_element(result, sums, lambda env, total: k.store(result, env, total))
 
     def add(self) -> GpuKernel:
         """The kernel that adds the values."""
         if self.p.shared:
             return self.add_in_shared()
         if not self.p.ordered:
-            return self.items_per_thread(
+            return self.for_each_element(
                 self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum)
             )
         rows = self.analysis.axes.dims(self.values)[0]

@@ -1,9 +1,9 @@
 """Scatter-add of wide rows on a GPU, by sorting: each row of the result has its own threads, and is written once.
 
 The values are sorted by row with a counting sort. One kernel counts the values of each row and numbers them, a second
-assigns each row a range in a list, and a third enters the values there; then each row sums its range in registers. By
-comparison, atomic addition (``scatter_add.py``) writes the result first, reads it again, and needs 32-bit accumulators
-for 16-bit floats.
+assigns each row a range in a list, and a third writes the values' indices there; then each row sums its range in
+registers. By comparison, atomic addition (``scatter_add.py``) writes the result first, reads it again, and needs 32-bit
+accumulators for 16-bit floats.
 
 A row with many values is split into chunks of ``chunk`` values, each with its own threads. Chunks add their sums
 atomically to sums in the workspace, which a last kernel stores. Float sums therefore depend on timing here, too."""
@@ -82,9 +82,9 @@ class ScatterAddRows(GpuScheduler[Params]):
         layouts = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
         layouts = _best_first(layouts, vectors) or [(power_from(vectors), 1)]
 
-        def params(layout: tuple[int, int], chunk: int, each: int) -> Params:
-            tx, across = layout
-            return Params(access, tx, max(1, heuristics.threads // tx), across, chunk, each)
+        def params(layout: tuple[int, int], chunk: int, items: int) -> Params:
+            tx, n = layout
+            return Params(access, tx, max(1, heuristics.threads // tx), n, chunk, items)
 
         first = params(
             layouts[0],
@@ -107,8 +107,8 @@ class ScatterAddRows(GpuScheduler[Params]):
         return [
             body("_begin").begin(),
             body("_count").count(),
-            body("_place").place(),
-            body("_list").enter(),
+            body("_ranges").assign_ranges(),
+            body("_list").fill_list(),
             body("", threads).add(),
             body("_end", threads).end(),
         ]
@@ -173,8 +173,8 @@ class _SortedScatterAdd(ScatterAddBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, threads: int):
         super().__init__(name, analysis, slots, p.access, threads)
         self.p = p
-        self.rows, self.positions, self.width = _sizes(analysis)
-        self.chunks = sz.floordiv(self.positions, p.chunk) + 1  # beyond the first chunk of each row, and one more
+        self.rows, self.value_rows, self.width = _sizes(analysis)
+        self.chunks = sz.floordiv(self.value_rows, p.chunk) + 1  # beyond the first chunk of each row, and one more
         nbytes = self.sums_type.bytes
         sums = sz.mul(sz.mul(self.chunks, self.width), nbytes // 4)
         self.cleared = sums + self.rows + self.chunks + COUNTS
@@ -242,11 +242,11 @@ class _SortedScatterAdd(ScatterAddBody):
             row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
-                self._store(self._memory("numbers", self.positions), at, number)
+                self._store(self._memory("numbers", self.value_rows), at, number)
 
-        return self._each(self.positions, one)
+        return self._each(self.value_rows, one)
 
-    def place(self) -> GpuKernel:
+    def assign_ranges(self) -> GpuKernel:
         """The kernel that assigns each row a range of the list, in any order of rows, and the chunks after the first of
         each row."""
         e, last = self.e, self.size(self.rows - 1)
@@ -274,17 +274,17 @@ class _SortedScatterAdd(ScatterAddBody):
                 self.loop(zero, more, 1, [], one)
         return self.finish(sz.ceildiv(self.rows, self.threads))
 
-    def enter(self) -> GpuKernel:
-        """The kernel that enters each value in its row's range of the list."""
+    def fill_list(self) -> GpuKernel:
+        """The kernel that writes each value's index to its row's range of the list."""
 
         def one(at: Val) -> None:
             row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 start = self._load(self._memory("starts", self.rows), row)
-                number = self._load(self._memory("numbers", self.positions), at)
-                self._store(self._memory("list", self.positions), self.e.add(start, number), at)
+                number = self._load(self._memory("numbers", self.value_rows), at)
+                self._store(self._memory("list", self.value_rows), self.e.add(start, number), at)
 
-        return self._each(self.positions, one)
+        return self._each(self.value_rows, one)
 
     # ---- the kernels that add
 
@@ -348,7 +348,7 @@ class _SortedScatterAdd(ScatterAddBody):
                 high = e.min(e.add(low, p.chunk), e.add(start, count))
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
-                    listed, found = self._memory("list", self.positions), []
+                    listed, found = self._memory("list", self.value_rows), []
                     for n in range(p.items_per_thread):
                         at = e.add(first, n)
                         position = self._load(listed, e.min(at, e.sub(high, 1)))

@@ -16,7 +16,7 @@ from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, S
 
 P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
-# Iterations of a thread with uncompensated sums: so many additions of equal numbers err by 64 ulp.
+# The most additions of a thread without compensation: of equal numbers, so many err by 64 ulp.
 COMPENSATION_INTERVAL = 256
 
 
@@ -67,8 +67,9 @@ class GpuScheduler(Scheduler[P, DeviceProperties]):
         access.check(analysis, given, along_kept, env, alignments, properties, self.widest(analysis, params))
 
 
-def in_blocks(p: P, analysis: Analysis, iterations: int) -> P:
-    """``p``, with compensated totals if ``iterations`` uncompensated additions of a thread round too much."""
+def compensated(p: P, analysis: Analysis, iterations: int) -> P:
+    """``p``; with compensated totals if a thread would make so many uncompensated additions that they round too much.
+    ``iterations``: their number."""
     return p._replace(blocks=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p  # type: ignore[attr-defined]
 
 

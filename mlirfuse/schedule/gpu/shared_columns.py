@@ -12,7 +12,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import async_copies as gpu_staging
+from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.column_body import Place, accumulated, down_rows, place_of
@@ -20,7 +20,7 @@ from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
 
 
 def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``)."""
+    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`)."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
     e, k, lanes = body.e, body.k, p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else e.const(0, body.block.dtype)
@@ -40,7 +40,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     first, step = body.wide(e.add(e.mul(rank, p.ty), y)), p.ty * p.cluster
     iterations = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, one per row
     zero = e.const(0, body.index)
-    async_copies = AsyncCopies(body, streamed, lanes, p.vectors_per_thread)
+    copies = AsyncCopies(body, streamed, lanes, p.vectors_per_thread)
 
     def at(iteration: Val) -> Env:
         env = dict(base_env)
@@ -49,17 +49,17 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     def bring(iteration: Val, _: list[Val]) -> list[Val]:
         env = at(iteration)
-        async_copies.start(e.cast(iteration, y.dtype), [(v, env) for v in streamed])
+        copies.start(e.cast(iteration, y.dtype), [(v, env) for v in streamed])
         return []
 
     def found(iteration: Val) -> Env:
         env = at(iteration)
-        for value, val in zip(streamed, async_copies.read(e.cast(iteration, y.dtype))):
+        for value, val in zip(streamed, copies.read(e.cast(iteration, y.dtype))):
             k.bind_loaded(value, env, val)
         return env
 
     body.loop(zero, iterations, 1, [], bring)
-    async_copies.wait(0)
+    copies.wait(0)
     block = BlockColumns(body, p.tx, p.ty, x, y)
     for phase in analysis.once(joint.online):
         start = [v for op in phase for v in red.identity(e, op, lanes)]
@@ -91,4 +91,4 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
 def possible(analysis: Analysis, access: Access) -> bool:
     """Whether columns can be copied to shared memory."""
-    return gpu_staging.possible(analysis, access, streamed_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])
+    return async_copies.possible(analysis, access, streamed_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])

@@ -28,9 +28,9 @@ from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
 
-def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or partial accumulators if it is
-    split. A block has one vector of columns fewer than its threads have."""
+def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
+    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`), or partial accumulators
+    if it is split. A block computes one vector of columns fewer than its threads read."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     *outer, loop = analysis.loops(analysis.kept)

@@ -1,7 +1,7 @@
 // A schedule that is not possible is an error that names the constraint.
 // RUN: not mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-schedule{target=cuda:sm_90 sizes=s0:4096,s1:1026})' 2>&1 | FileCheck %s
 
-// CHECK: error: mlirfuse_normalization0: lanes = 4: for these sizes vectors of at most 2 end where a line of memory does
+// CHECK: error: mlirfuse_normalization0: lanes = 4: at most 2 divide the contiguous extents for these sizes
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -81,7 +81,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': there are multi_stage, inner_outer, columns, rows, scan_columns, scan_rows, scatter_add_rows, scatter_add, transpose, concat_shared, concat, pointwise
+// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': the schedulers are multi_stage, inner_outer, columns, rows, scan_columns, scan_rows, scatter_add_rows, scatter_add, transpose, concat_shared, concat, pointwise
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -121,7 +121,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: no parameter 'threads': there are access, tx, ty
+// CHECK: error: mlirfuse_normalization0: no parameter 'threads': the parameters are access, tx, ty
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -141,7 +141,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: tx = '128' is no int
+// CHECK: error: mlirfuse_normalization0: tx = '128' is not of type int
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -181,7 +181,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: stage 1: tx = 3, ty = 1: both are powers of two
+// CHECK: error: mlirfuse_normalization0: stage 1: tx = 3, ty = 1: both must be powers of two
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):

@@ -18,8 +18,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import arrays, placement, reference
-from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime import arrays, op_by_op, placement
+from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
 from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
@@ -192,8 +192,8 @@ class Subgraph(Step):
             self._executors[target.device] = executor
         try:
             executor.check(env)
-        except Empty:
-            return lambda *given: reference.run(self.whole, given, where, env)
+        except NoElements:
+            return lambda *given: op_by_op.run(self.whole, given, where, env)
         if self._split is None:
             return _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
         split = self._split

@@ -71,9 +71,10 @@ class _Writer:
     def __init__(self, loop: Loop, compiled: Compiled, values: dict, variables: dict, tools: dict):
         self.loop, self.compiled, self.values, self.variables = loop, compiled, values, variables
         self.space: dict[str, Any] = dict(tools) | {
-            "ndarray": np.ndarray, "float64": np.float64, "place_of": _native.place_of, "missed": Missed, "loop": loop,
-            "addressof": ctypes.addressof, "function": compiled.function, "words": compiled.memory, "code": compiled,
-            "function_type": types.FunctionType, "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8),
+            "ndarray": np.ndarray, "float64": np.float64, "array_layout": _native.array_layout, "missed": Missed,
+            "loop": loop, "addressof": ctypes.addressof, "function": compiled.function, "words": compiled.memory,
+            "code": compiled, "function_type": types.FunctionType,
+            "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8),
         }  # fmt: skip
         self.lines: list[str] = []
         self.local = {name: f"x{k}" for k, name in enumerate(loop.names)}
@@ -157,9 +158,9 @@ class _Writer:
         """Checks that arrays do not overlap and have extents that the code is valid for."""
         for name in self.arrays:
             array, p = self.values[name], self._place(name)
-            self.lines.append(f"{p} = place_of({self.local[name]})")
+            self.lines.append(f"{p} = array_layout({self.local[name]})")
             self.lines.append(f"{p}w, {p}a, {p}b, {p}f = {p}")
-            self.miss_if(f"{p}f != {_native.place_of(array)[3]} or len({p}w) != {1 + 2 * array.ndim}")
+            self.miss_if(f"{p}f != {_native.array_layout(array)[3]} or len({p}w) != {1 + 2 * array.ndim}")
         places = [self._place(name) for name in self.arrays]
         if len(places) > _MOST_ARRAYS:
             self.miss_if(f"shared({{{', '.join(f'{n!r}: {p}' for n, p in zip(self.arrays, places))}}})")

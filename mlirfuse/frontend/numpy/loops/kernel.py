@@ -39,7 +39,7 @@ _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
 _ROOM = 512  # words at the end of the argument block, an arena for small arrays
 _SMALL, _LARGE = 2**40, 2**62
-_ALIGNED = 4  # a flag of _native.place_of
+_ALIGNED = 4  # a flag of _native.array_layout
 _MOST_TYPES = 16  # limit of type combinations per loop
 _MOST_PATTERNS = 2  # limit of extent patterns per type combination; then code for any extents
 _LARGE_EXTENT = 4  # from here on, a stencil's margins surely fit
@@ -127,7 +127,7 @@ class Loop:
         for name, value in self._given(variables):
             kind = type(value)
             if kind is np.ndarray:
-                place = places[name] = _native.place_of(value)
+                place = places[name] = _native.array_layout(value)
                 if place[3] < _ALIGNED:
                     return None
                 key += (name, value.dtype, len(place[0]), place[3])
@@ -278,7 +278,7 @@ class Loop:
         else:
             raise NotOutlinable("types that do not converge")
         deadline.check()
-        code = load.host_code(writer.code.text(), plain_loops=True)
+        code = load.host_code(writer.code.text(), scalar_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
@@ -444,7 +444,7 @@ def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = Fals
 
 def _pack(words: list[int], value: Any, kind: Any) -> None:
     if isinstance(kind, ArrayType):
-        words += _native.place_of(value)[0]
+        words += _native.array_layout(value)[0]
     elif isinstance(kind, TupleType):
         for item, inner in zip(value, kind.items):
             _pack(words, item, inner)

@@ -1,5 +1,5 @@
-"""Environment variables, parsed and checked: a wrong value raises a ValueError that says what the variable takes. An
-empty variable counts as unset.
+"""Environment variables (``MLIRFUSE_…``), parsed and checked: a wrong value raises a ValueError that says what the
+variable takes. An empty variable counts as unset.
 
 The settings of :mod:`mlirfuse.core.config` take the same values as attributes. The C++ reads ``NUM_THREADS`` and
 ``POOL_BYTES`` here when it is loaded.

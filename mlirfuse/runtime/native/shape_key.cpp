@@ -1,4 +1,4 @@
-#include "array_type.h"
+#include "shape_key.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -127,17 +127,17 @@ PyObject* key_of(const Description& d) {
 
 }  // namespace
 
-const char* describe_doc =
-    "describe(leaves, static_leaves)\n--\n\n"
+const char* shape_key_doc =
+    "shape_key(leaves, static_leaves)\n--\n\n"
     "The properties of a call that compiled code depends on, as (key, sizes, alignments): a hashable key (types,\n"
     "dtypes, ranks, extents of 0 and 1, layouts, device, types of numbers, constants and the values of the numbers in\n"
     "`static_leaves`); the extents and then the strides in elements of each array leaf; for each leaf the bytes that\n"
     "its address is aligned to, at most 64. None for arguments that compiled code does not support: other dtypes or\n"
     "devices, odd strides, tensors that require grad, arrays on two devices.";
 
-PyObject* describe(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* shape_key(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "describe(leaves, static_leaves) takes two tuples");
+    PyErr_SetString(PyExc_TypeError, "shape_key(leaves, static_leaves) takes two tuples");
     return nullptr;
   }
   const auto size = static_cast<size_t>(PyTuple_GET_SIZE(args[0]));

@@ -1,6 +1,6 @@
 """The GPU schedulers, in order of preference. To add one, write a file and add a line here.
 
-:class:`GpuRows` takes the rows of softmax and layer norm."""
+Softmax and layer norm along rows, for example, go to :class:`GpuRows`."""
 
 from __future__ import annotations
 

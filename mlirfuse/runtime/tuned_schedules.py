@@ -21,14 +21,14 @@ def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
     return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def keep(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
+def store(program: SegmentedProgram, env: dict[str, int], schedules: tuple) -> None:
     """Store the schedules of a GPU's program for these sizes."""
     serialized = serialize.text(program.target.schedules(program, schedules))
     cache.store(_name(program, env), serialized.encode())
 
 
 @functools.cache
-def any_kept() -> bool:
+def any_stored() -> bool:
     """Whether an earlier process stored any results."""
     return cache.enabled() and any(cache.folder().glob("tuned-*"))
 
