@@ -124,7 +124,8 @@ For this program, `scores.py`,
 4. **Is it compiled again and again?** `MLIRFUSE_DUMP=cache` tells kinds, variants and entries of the disk cache apart;
    `guards` says what a kind assumes and which condition the new call did not meet, with its values. A plain number that the function branches on
    is a part of the kind: pass what varies as an array.
-5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy`
+5. **Is it slow?** `jit(f).audit(*args)`, and `python -m mlirfuse audit script.py` for all of a script, list each kernel
+   beside a copy of as many bytes on this device, those first that lose most. `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy`
    how much of the GPU it can use, `launch-params` what was chosen;
    [`mlirfuse.autotune`](../mlirfuse/runtime/autotune.py) measures the other candidates. In profilers a kernel has its
    scheduler's name and its segment's number: `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch

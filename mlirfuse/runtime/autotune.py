@@ -12,12 +12,16 @@ import ctypes
 import functools
 import itertools
 import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
+from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import tuned
+from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
@@ -69,22 +73,45 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     if executor is None or executor.program is None or executor.target.name != "cuda":
         raise UnsupportedError("autotune measures functions that run as one program on a GPU")
     program, leaf_of_arg = executor.program, kind.leaf_of_arg
-    timer = _Timer(executor.target.device)
     alignments = executor.alignments(leaves, leaf_of_arg)
+    out, chosen = measure(
+        program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves, repeat, limit
+    )
+    program.tuned[program.call_key(env, alignments)] = chosen
+    if keep:
+        tuned.keep(program, env, chosen)
+    for entry in fn._entries.values():
+        entry.dispatch.clear()
+    return out
+
+
+def measure(
+    program: Program,
+    env: dict[str, int],
+    alignments: dict[Value, int],
+    record: Callable[[], Any],
+    leaves: Sequence[Any],
+    repeat: int = 15,
+    limit: int = 40,
+) -> tuple[list[Tuned], tuple]:
+    """Measures at most ``limit`` candidates of each segment of ``program``, by calls with ``leaves`` of the Record that
+    ``record`` gives for what :attr:`Program.tuned` says at that time; on a CPU by its clock. Gives one :class:`Tuned` a
+    segment, and the winners' parameters. The program chooses as before afterwards."""
+    target: Any = program.target  # whose schedulers take its own properties
+    timer = _CpuTimer() if target.device is None else _Timer(target.device)
     chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
-    out = []
+    before, out = dict(program.tuned), []
     try:
         for at, step in enumerate(program.steps):
-            result = Tuned(step.segment.scheduler, chosen[at], {}, executor.target.schedulers)
-            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.properties)
+            result = Tuned(step.segment.scheduler, chosen[at], {}, program.target.schedulers)
+            others = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
                 try:
-                    record = executor.record(leaves, leaf_of_arg, env, list)
-                    dispatch = _native.Dispatcher(functools.partial(_given, record))
+                    dispatch = _native.Dispatcher(functools.partial(_given, record()))
                     dispatch(*leaves)
-                    _native.synchronize(executor.target.device)
+                    timer.wait()
                     calls[params] = lambda d=dispatch: d(*leaves)
                 except (CompileError, CudaError):
                     continue  # more shared memory or registers than the machine has
@@ -92,13 +119,29 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
             chosen[at] = result.best
             out.append(result)
     finally:
-        program.tuned[key] = tuple(chosen)
+        program.tuned.clear()
+        program.tuned.update(before)
         timer.close()
-    if keep:
-        tuned.keep(program, env, tuple(chosen))
-    for entry in fn._entries.values():
-        entry.dispatch.clear()
-    return out
+    return out, tuple(chosen)
+
+
+class _CpuTimer:
+    """As :class:`_Timer`, by the clock; caches stay as they are."""
+
+    def wait(self) -> None:
+        pass
+
+    def medians(self, calls: dict, repeat: int) -> dict:
+        times: dict[Any, list[float]] = {name: [] for name in calls}
+        for _ in range(repeat + 1):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call()
+                times[name].append(1e3 * (time.perf_counter() - start))
+        return {name: statistics.median(measured[1:]) for name, measured in times.items()}
+
+    def close(self) -> None:
+        pass
 
 
 class _Timer:
@@ -108,6 +151,9 @@ class _Timer:
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
         self.fill = signature(_native.symbols()["mgpuMemset32"])
         self.events = [_native.event_create(device) for _ in range(2)]
+
+    def wait(self) -> None:
+        _native.synchronize(self.device)
 
     def medians(self, calls: dict, repeat: int) -> dict:
         """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to

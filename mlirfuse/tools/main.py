@@ -13,6 +13,7 @@ from mlirfuse.tools.command import command
 
 COMMANDS = {  # the module, and what it does
     "info": ("info", "what a report needs: versions, devices, settings, the cache"),
+    "audit": ("audit", "run a script, and say what each kernel takes and could take"),
     "clear-cache": ("clear_cache", "remove what was compiled and kept on disk"),
 }
 
