@@ -2,7 +2,7 @@
 
 torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives
 that the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is
-better than a chain of index arithmetic: attention, pools of means, padding by reflection, scatters, embedding's
+better than a chain of index arithmetic: attention, padding by reflection, scatters, embedding's
 gradient.
 
 On a GPU a convolution's bias is added by what follows, and its gradient summed by what comes before: torch has a kernel
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch import eager_strides, layouts, norms, pools, random, refusals, value_checks
+from mlirfuse.frontend.torch import eager_strides, layouts, norms, pool_gradients, pools, random, refusals, value_checks
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import (
     core_aten_decompositions,
@@ -189,6 +189,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
         **norms.DECOMPOSITIONS,
+        **pool_gradients.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
         **value_checks.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
