@@ -137,7 +137,8 @@ why. If the function runs op by op, it says why.
 4. **Is it compiled again and again?** `MLIRFUSE_DUMP=cache` shows each new trace, each new compiled program and each
    entry of the disk cache. `MLIRFUSE_DUMP=guards` says what a trace assumes, and which assumption a call did not meet,
    with its values. A Python number that the function branches on is such an assumption: pass what varies as an array.
-5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory bandwidth, `occupancy`
+5. **Is it slow?** `jit(f).audit(*args)`, and `python -m mlirfuse audit script.py` for a whole script, list each kernel
+   beside a copy of as many bytes on this device, the ones that lose most first. `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory bandwidth, `occupancy`
    how much of the GPU it can use, `launch-params` the chosen parameters. On a GPU `mlirfuse.autotune(f, *args)`
    measures the other candidates. In profilers a kernel has its scheduler's name and its segment's number:
    `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch `mlirfuse_reduction1_finish`.

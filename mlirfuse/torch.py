@@ -5,18 +5,23 @@ Importing this module registers the back end with torch; an installed package do
 
 from __future__ import annotations
 
+from mlirfuse.frontend.torch.audit import audit
 from mlirfuse.frontend.torch.backend import compilers, memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.profile import Profile, Row, profile
 from mlirfuse.frontend.torch.torch_private import compiler_fns, register_backend
 from mlirfuse.frontend.torch.torchscript import from_torchscript
+from mlirfuse.inspect.audit import Audit, AuditedKernel
 
 __all__ = [
+    "Audit",
+    "AuditedKernel",
     "Explanation",
     "Options",
     "Profile",
     "Row",
+    "audit",
     "compilers",
     "explain",
     "from_torchscript",

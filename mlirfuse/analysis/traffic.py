@@ -6,6 +6,8 @@ by-value scalars do not count.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlirfuse.analysis import views as noop
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value
@@ -127,6 +129,22 @@ def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
 def serialized(read: Size, written: Size) -> dict[str, int | str]:
     """Return a segment's params for these bytes: numbers, or expressions over the symbols as text."""
     return {name: size if isinstance(size, int) else str(size) for name, size in zip(NAMES, (read, written))}
+
+
+_MOVES = ("shape", "create", "query", "library", "foreign", "composite", "update")
+
+
+def operations(ops: Iterable[Op]) -> Size:
+    """Roughly how many instructions ``ops`` take, by the costs of the op table: of each element that they compute or
+    reduce. Views and constants take none."""
+    return sz.total(
+        sz.mul(op.row.cost, _largest([*op.operands, *op.results])) for op in ops if op.row.kind not in _MOVES
+    )
+
+
+def _largest(values: list[Value]) -> Size:
+    """The elements of the value that has most, where unknown extents are supposed to be large."""
+    return max((v.numel for v in values if v.dtype is not None), key=sz.supposed, default=0)
 
 
 def of_step(step, env: dict[str, int]) -> tuple[int, int]:

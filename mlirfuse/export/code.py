@@ -13,7 +13,7 @@ from typing import Any
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.export import image
 from mlirfuse.export.paths import Explored, Path, Point, explore
-from mlirfuse.export.sources import Definition, Function, ExportSpecialization, specialization_at
+from mlirfuse.export.sources import Definition, ExportSpecialization, Function, specialization_at
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType

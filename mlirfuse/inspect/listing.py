@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import os
+from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -137,3 +139,8 @@ def bytes_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def counted(names: Iterable[str]) -> str:
+    """``add, 2 × mul``."""
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(names).items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 import time
 import weakref
@@ -20,12 +21,15 @@ _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
 )
 Times = list[tuple[str, float]]  # names and milliseconds of kernels in launch order
+Hold = Callable[[int, int], None]
 
 
 class OneByOne:
     """Runs a compiled program's kernels one by one; ``address``: that of its host function, for calls with the sizes
     ``env``. It references its compiled program, but not the program. ``reported`` gets the times of each call, by the
-    CPU's clock or by CUDA events, which the call waits for."""
+    CPU's clock or by CUDA events, which the call waits for. ``hold`` gets the stream and
+    the number of kernels before a call's first event, and keeps the device busy until the host has queued them:
+    without it the times contain the host's."""
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class OneByOne:
         compiled_program: CompiledProgram,
         env: dict[str, int],
         reported: Callable[[Times], None] | None = None,
+        hold: Hold | None = None,
     ):
         self.target, self.steps, self.compiled_program, self.env, self.reported = (
             program.target,
@@ -42,6 +47,7 @@ class OneByOne:
             reported,
         )
         self.kernels = list(compiled_program.module.kernels)
+        self.hold = hold
         self.gpu = compiled_program.module.on_gpu
         # Each kernel with a host function of its own. The slots are the compiled program's: its plan has filled them.
         target: Any = program.target  # of the device that these kernels are for
@@ -78,6 +84,8 @@ class OneByOne:
                 status = launch(pointers, ints, stream) or status
                 times.append(1e3 * (time.perf_counter() - start))
         else:
+            if self.hold is not None:
+                self.hold(stream or 0, len(self.launches))
             _native.event_record(self.events[0], stream or 0)
             for launch, event in zip(self.launches, self.events[1:]):
                 status = launch(pointers, ints, stream) or status
@@ -96,18 +104,45 @@ def peak_bandwidth(target: Any) -> float:
 
 
 @contextlib.contextmanager
-def timed() -> Iterator[Times]:
-    """Return a list that receives the name and time of each kernel launched in the block."""
+def timed(hold: Hold | None = None) -> Iterator[Times]:
+    """Return a list that receives the name and time of each kernel launched in the block. ``hold`` as for
+    :class:`OneByOne`."""
     found: Times = []
+    with each_call(lambda call, times: found.extend(times), hold):
+        yield found
+
+
+@contextlib.contextmanager
+def each_call(reported: Callable[[events.Launching, Times], None], hold: Hold | None = None) -> Iterator[None]:
+    """Calls ``reported`` with each call of a program in the block and its kernels' times. ``hold`` as for
+    :class:`OneByOne`."""
 
     def launching(event: events.Launching) -> None:
-        event.keep = OneByOne(event.program, event.compiled_program, event.env, found.extend)
+        call = functools.partial(reported, event)
+        event.keep = OneByOne(event.program, event.compiled_program, event.env, call, hold)
         event.launch = event.keep.address
 
     stop = events.observe(events.Launching, launching)
     config.look_up_anew()
     try:
-        yield found
+        yield
     finally:
         stop()
         config.look_up_anew()
+
+
+class Fills:
+    """A :data:`Hold` by filling memory of a device, where no framework is there to let it wait: 64 MiB, which take some
+    30 µs on a large GPU, for every launch and some more."""
+
+    _NBYTES = 64 << 20
+
+    def __init__(self, device: int):
+        self.buffer = _native.mem_alloc(self._NBYTES, device)
+        weakref.finalize(self, _native.mem_free, self.buffer).atexit = False
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+        self.fill = signature(_native.symbols()["mgpuMemset32"])
+
+    def __call__(self, stream: int, launches: int) -> None:
+        for _ in range(2 + launches):
+            self.fill(self.buffer, 0, self._NBYTES // 4, stream or None)

@@ -11,12 +11,16 @@ import ctypes
 import functools
 import itertools
 import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
+from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import tuned_schedules
+from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
@@ -68,36 +72,75 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     if executor is None or executor.program is None or executor.target.name != "cuda":
         raise UnsupportedError("autotune measures functions that run as one program on a GPU")
     program, leaf_of_arg = executor.program, specialization.leaf_of_arg
-    timer = _Timer(executor.target.device)
     alignments = executor.alignments(leaves, leaf_of_arg)
+    out, chosen = measure(
+        program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves, repeat, limit
+    )
+    program.tuned[program.call_key(env, alignments)] = chosen
+    if keep:
+        tuned_schedules.store(program, env, chosen)
+    for entry in fn._entries.values():
+        entry.dispatch.clear()
+    return out
+
+
+def measure(
+    program: Program,
+    env: dict[str, int],
+    alignments: dict[Value, int],
+    record: Callable[[], Any],
+    leaves: Sequence[Any],
+    repeat: int = 15,
+    limit: int = 40,
+) -> tuple[list[Tuned], tuple]:
+    """Measure at most ``limit`` candidates of each segment of ``program``, on a CPU by its clock: calls with ``leaves``
+    of the Record that ``record`` makes for the current :attr:`Program.tuned`, which is restored afterwards. Returns one
+    :class:`Tuned` per segment, and the best parameters."""
+    target: Any = program.target  # whose schedulers take its own properties
+    timer = _CpuTimer() if target.device is None else _Timer(target.device)
     chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
-    out = []
+    before, out = dict(program.tuned), []
     try:
         for at, step in enumerate(program.steps):
-            result = Tuned(step.segment.scheduler, chosen[at], {}, executor.target.schedulers)
-            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.properties)
+            result = Tuned(step.segment.scheduler, chosen[at], {}, program.target.schedulers)
+            others = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
                 try:
-                    record = executor.record(leaves, leaf_of_arg, env, list)
-                    dispatch = _native.Dispatcher(functools.partial(_return_record, record))
+                    dispatch = _native.Dispatcher(functools.partial(_return_record, record()))
                     dispatch(*leaves)
-                    _native.synchronize(executor.target.device)
+                    timer.wait()
                     calls[params] = lambda d=dispatch: d(*leaves)
                 except (CompileError, CudaError):
-                    continue  # more shared memory or registers than the GPU has
+                    continue  # more shared memory or registers than the device has
             result.times.update(timer.medians(calls, repeat))
             chosen[at] = result.best
             out.append(result)
     finally:
-        program.tuned[key] = tuple(chosen)
+        program.tuned.clear()
+        program.tuned.update(before)
         timer.close()
-    if keep:
-        tuned_schedules.store(program, env, tuple(chosen))
-    for entry in fn._entries.values():
-        entry.dispatch.clear()
-    return out
+    return out, tuple(chosen)
+
+
+class _CpuTimer:
+    """Like :class:`_Timer`, by the clock, with warm caches."""
+
+    def wait(self) -> None:
+        pass
+
+    def medians(self, calls: dict, repeat: int) -> dict:
+        times: dict[Any, list[float]] = {name: [] for name in calls}
+        for _ in range(repeat + 1):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call()
+                times[name].append(1e3 * (time.perf_counter() - start))
+        return {name: statistics.median(measured[1:]) for name, measured in times.items()}
+
+    def close(self) -> None:
+        pass
 
 
 class _Timer:
@@ -126,3 +169,6 @@ class _Timer:
         for event in self.events:
             _native.event_destroy(event)
         _native.mem_free(self.buffer)
+
+    def wait(self) -> None:
+        _native.synchronize(self.device)

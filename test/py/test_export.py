@@ -155,7 +155,7 @@ def as_target(fd, given):
     from mlirfuse.schedule import targets
 
     specs = [ShapeDtype(x.shape, x.dtype) for x in given]
-    kind = Definition(fd, specs, targets.of(TARGET)).kind({})
+    kind = Definition(fd, specs, targets.of(TARGET)).specialization({})
     graph, env = kind.program.graph, {name: int(size) for name, size in kind.sizes.items()}
     record = Executor(graph, targets.of(TARGET), env).record(list(given), kind.leaf_of_arg, env)
     return mlirfuse._native.Dispatcher(lambda _: record)(*given)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.graph_breaks.explanation import GraphBreaksExplanation
     from mlirfuse.frontend.numpy.graph_breaks.program import GraphBreakProgram
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
+    from mlirfuse.inspect.audit import Audit
     from mlirfuse.inspect.eager import EagerExplanation
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import LoweringPath
@@ -565,6 +566,16 @@ class Jitted(_native.Function):
         from mlirfuse.inspect.explain import Explanation  # lazy: few programs need it
 
         return self._explained(args, kwargs, Explanation.of)
+
+    @tracebacks.shortened
+    def audit(self, *args, tune: bool = False, **kwargs) -> Audit:
+        """Each kernel of a call with these arguments beside what the device could do: ``print`` it, or
+        ``.save("f.html")``. See :class:`mlirfuse.inspect.audit.Audit`. Calls the function some twenty times, which
+        writes into these arguments if it does so at all; ``tune`` also measures other schedules. Raises what a call
+        raises."""
+        from mlirfuse.inspect import launch_audit
+
+        return launch_audit.audited(lambda: self(*args, **kwargs), trees.flatten((args, kwargs))[0], tune)
 
     @tracebacks.shortened
     def kernels(self, *args, **kwargs) -> int:

@@ -240,6 +240,14 @@ class FusionDefinition(Recorder):
         ``target`` as for :meth:`lower`."""
         return Explanation.of(self.lower(inputs, target))
 
+    def audit(self, inputs, tune: bool = False):
+        """Each kernel of an execution with ``inputs`` beside what the device could do, for people: ``print`` it, or
+        ``.save("fusion.html")``. Executes the definition some twenty times; ``tune`` also measures other schedules.
+        See :class:`mlirfuse.inspect.audit.Audit`."""
+        from mlirfuse.inspect import launch_audit
+
+        return launch_audit.audited(lambda: self.execute(inputs), inputs, tune)
+
     def id(self) -> int | None:
         """A number that definitions of equal content share; None before the first execution."""
         return None if self._program is None else self._program.id

@@ -2,7 +2,7 @@
 
 It extends torch's core list: norms, softmax, losses and their gradients become primitives that the schedulers fuse and
 the partitioner can cut anywhere. Ops with a better kernel in torch than a chain of index arithmetic stay composite:
-attention, average pools, reflection padding, scatters, embedding's gradient.
+attention, reflection padding, scatters, embedding's gradient.
 
 On a GPU a convolution's bias is added by the following kernel, and its gradient summed by the preceding one: torch has
 separate kernels for both, which read the whole result again. On a CPU the library's convolution adds the bias itself.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch import eager_strides, layouts, norms, pools, random, refusals, value_checks
+from mlirfuse.frontend.torch import eager_strides, layouts, norms, pool_gradients, pools, random, refusals, value_checks
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import (
     core_aten_decompositions,
@@ -189,6 +189,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
         **norms.DECOMPOSITIONS,
+        **pool_gradients.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
         **value_checks.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,

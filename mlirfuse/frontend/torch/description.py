@@ -56,7 +56,9 @@ class GraphExplanation(Shown):
 
     def tables(self) -> list[Table]:
         """Tables of kernels, extern ops, collectives, saved tensors and recomputed ops."""
-        rows: list[tuple] = [(k.scheduler, k.read, k.written, counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
+        rows: list[tuple] = [
+            (k.scheduler, k.read, k.written, listing.counted(k.ops), ", ".join(k.lines)) for k in self.kernels
+        ]
         out = [Table(("scheduler", "bytes read", "bytes written", "ops", "lines"), rows)]
         if self.outside:
             rows = [(op, n, why, line) for (op, why, line), n in self.outside.items()]
@@ -156,8 +158,3 @@ def _kernel(segment: Segment, ops: list[Op]) -> KernelDescription:
     names = [op.name for op in ops if op.row.kind != "create"]
     read, written = (segment.params.get(name, 0) for name in NAMES)
     return KernelDescription(segment.scheduler, names, lines, read, written, segment.why)
-
-
-def counted(names: Iterable[str]) -> str:
-    """``add, 2 × mul``."""
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(names).items())

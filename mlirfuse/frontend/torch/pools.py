@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from mlirfuse.frontend.torch import pool_gradients
 from mlirfuse.frontend.torch.torch_private import suggest_memory_format
 
 aten = torch.ops.aten
@@ -29,6 +30,8 @@ WINDOW = 64  # maximal elements: a kernel has several instructions for each, and
 # By the number of an image's dimensions.
 _FORWARD = {2: aten.max_pool2d_with_indices.default, 3: aten.max_pool3d_with_indices.default}
 _BACKWARD = {2: aten.max_pool2d_with_indices_backward.default, 3: aten.max_pool3d_with_indices_backward.default}
+_ADAPTIVE = {2: aten.adaptive_max_pool2d.default, 3: aten.adaptive_max_pool3d.default}
+_ADAPTIVE_BACKWARD = {2: aten.adaptive_max_pool2d_backward.default, 3: aten.adaptive_max_pool3d_backward.default}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _WINDOWS = "int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
@@ -87,7 +90,34 @@ def _decomposed(n: int) -> dict[Any, Callable[..., Any]]:
     return {_FORWARD[n]: forward, _BACKWARD[n]: backward}
 
 
-DECOMPOSITIONS = {**_decomposed(2), **_decomposed(3)}
+def _adaptive(n: int) -> dict[Any, Callable[..., Any]]:
+    """The decompositions of adaptive pools over ``n`` dimensions: others where all windows along a dimension have one
+    size, so that none overlap."""
+
+    def windows(image: Sequence[Any], pooled: Sequence[Any]) -> tuple[Any, ...] | None:
+        pairs = list(zip(image, pooled))[-n:]
+        if any(not isinstance(x, int) or not x for pair in pairs for x in pair) or any(a % b for a, b in pairs):
+            return None
+        kernel = [a // b for a, b in pairs]
+        return _windows(n, (kernel, kernel, 0, 1), False)
+
+    def forward(x: torch.Tensor, size: Sequence[int]) -> Any:
+        found = windows(x.shape, (*x.shape[:-n], *size))
+        if found is None:
+            return NotImplemented
+        values, offsets = _POOL(x, *found)
+        return values, _INDICES(offsets, x.shape[-n:], *found)
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> Any:
+        found = windows(x.shape, gradient.shape)
+        if found is None:
+            return pool_gradients.DECOMPOSITIONS[_ADAPTIVE_BACKWARD[n]](gradient, x, places)
+        return _POOL_BACKWARD(gradient, places, x.shape[-n:], *found)
+
+    return {_ADAPTIVE[n]: forward, _ADAPTIVE_BACKWARD[n]: backward}
+
+
+DECOMPOSITIONS = {**_decomposed(2), **_decomposed(3), **_adaptive(2), **_adaptive(3)}
 
 
 # ---- implementations by torch's own ops

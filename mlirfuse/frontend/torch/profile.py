@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mlirfuse.analysis import traffic
-from mlirfuse.frontend.torch.description import GraphExplanation, counted, described, kernels_of
+from mlirfuse.frontend.torch.description import GraphExplanation, described, kernels_of
 from mlirfuse.frontend.torch.explain import compiled, section, step
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.ops.rules import VIEWS
@@ -22,7 +22,7 @@ from mlirfuse.inspect.launches import is_of
 from mlirfuse.inspect.shown import Table, Tables, page
 from mlirfuse.inspect.timing import Times, timed
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
+from mlirfuse.ir.graph import Segment, Value
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.runtime.host_program import HostProgram
 
@@ -39,6 +39,7 @@ class Row:
 
     ``ms``: device time, on the CPU the host's; ``host_ms``: the host's time to queue or run it; ``start``: ms since the
     start of the step. ``read`` and ``written``: bytes, for an extern op those of its operands and results.
+    ``segment``: a kernel's, in its graph.
     """
 
     graph: int | None
@@ -51,6 +52,7 @@ class Row:
     written: int = 0
     ops: str = ""
     lines: str = ""
+    segment: Segment | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -130,8 +132,8 @@ def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
             best = found if best is None or found[1] < best[1] else best
         assert best is not None
         spans, reported.ms, reported.host_ms = best
-        with timed() as clock.launched:
-            for _ in range(2):  # the first one builds the timing
+        with timed(clock.hold_launches if clock.on_gpu else None) as clock.launched:
+            for _ in range(2):  # the first makes what times them
                 shares = clock.round(lambda: step(run, model, args, kwargs))[0]
         alike = [(s.graph, s.place) for s in spans] == [(s.graph, s.place) for s in shares]
     reported.rows = list(_rows(reported, spans, shares if alike else spans))
@@ -176,6 +178,10 @@ class _Clock:
             gpu_sleep(int(self.hold_ms * self.cycles))
             self.holds.append((before, _event()))
         self.steps += 1
+
+    def hold_launches(self, stream: int, launches: int) -> None:
+        """Before the kernels of a program: holds the device until the host has queued them."""
+        gpu_sleep(int(0.02 * (2 + launches) * self.cycles))
 
     def calibrate(self) -> None:
         """Measures the device's clock; called before the first round on a GPU."""
@@ -270,16 +276,16 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
             read, written = (sz.known(sz.parse(str(n)), env) for n in (kernel.read, kernel.written))
             total = sum(taken.values())
             part = taken.get(segment, 0.0) / total if total else 1 / len(kernels)
-            lines = ", ".join(kernel.lines)
-            created = row(
-                "kernel", kernel.scheduler, part, read=read, written=written, ops=counted(kernel.ops), lines=lines
-            )
+            ops, lines = listing.counted(kernel.ops), ", ".join(kernel.lines)
+            bytes_ = {"read": read, "written": written}
+            created = row("kernel", kernel.scheduler, part, **bytes_, ops=ops, lines=lines, segment=segment)
             yield created
             start += created.ms
     elif isinstance(step, st.Foreach):
-        for kernel in kernels_of(step.op.blocks[0].ops).values():
+        for segment, kernel in kernels_of(step.op.blocks[0].ops).items():
             what, lines = f"{step.members} × {kernel.scheduler}", ", ".join(kernel.lines)
-            yield row("kernel", what, read=kernel.read, written=kernel.written, ops=counted(kernel.ops), lines=lines)
+            bytes_ = {"read": _nbytes(step.reads, env), "written": _nbytes(step.makes, env)}
+            yield row("kernel", what, **bytes_, ops=listing.counted(kernel.ops), lines=lines, segment=segment)
     elif isinstance(step, st.Call):
         name = step.op.attrs["callee"] if step.op.row.calls else step.op.name
         view = step.op.row.view or name in VIEWS

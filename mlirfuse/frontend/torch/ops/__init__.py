@@ -1,6 +1,8 @@
 """Lowering rules of ATen and prims overloads, by category. Importing this package registers them all."""
 
 from mlirfuse.frontend.torch.ops import (  # noqa: F401
+    adaptive_pools,
+    average_pools,
     foreach,
     pointwise,
     pools,
@@ -9,4 +11,5 @@ from mlirfuse.frontend.torch.ops import (  # noqa: F401
     scans,
     scatter_add,
     shapes,
+    unfold,
 )
