@@ -11,6 +11,7 @@ FILES = {  # the name without its extension, or a folder
     "accumulation_rows": "scatter_add_rows",
     "ahead": "async_compile",
     "edges": "boundary_writes",
+    "equal_nodes": "cse",
     "form": "launch_template",
     "garbage": "gc_control",
     "gathered_columns": "unaligned_columns",
@@ -23,6 +24,7 @@ FILES = {  # the name without its extension, or a folder
     "machine": "device_properties",
     "machines": "devices",
     "made": "created_array",
+    "mask_forms": "mask_patterns",
     "models": "heuristics",
     "moves": "index_remapping",
     "parts": "storage_views",
@@ -46,6 +48,7 @@ FILES = {  # the name without its extension, or a folder
 }
 NAMES = {  # of classes and functions
     "Accumulation": "ScatterAdd",
+    "Form": "MaskPattern",
     "Halves": "ReducedPrecision",
     "Joins": "ConcatShared",
     "Kind": "Specialization",
@@ -55,6 +58,7 @@ NAMES = {  # of classes and functions
     "Machine": "DeviceProperties",
     "MadeArray": "CreatedArray",
     "Moves": "IndexRemapping",
+    "Part": "QuietGraphModule",
     "Pending": "LiveSavedTensors",
     "Piece": "Subgraph",
     "Pieces": "GraphBreakProgram, Concat",
@@ -66,6 +70,7 @@ NAMES = {  # of classes and functions
     "Variant": "CompiledProgram",
     "WayDown": "LoweringPath",
     "Witness": "SavedTensor",
+    "Written": "MutatedTensor",
     "spell": "serialize",
 }
 _DEFINITION = re.compile(r"^\s*(?:class|struct|def)\s+(\w+)", re.MULTILINE)

@@ -179,7 +179,7 @@ def test_less_is_kept_than_by_torchs_partition():
     assert ours <= theirs - masks + seed + statistics
 
 
-def torchs_partition(joint, inputs, turned=None, **options):
+def torchs_partition(joint, inputs, backend_options=None, **options):
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

@@ -15,17 +15,11 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     aot,
     attention,
-    channels_last,
     decompositions,
-    equal_layers,
     extract,
     failure_reports,
+    fx_passes,
     gc_disabled,
-    losses,
-    pools,
-    products,
-    random,
-    real_dtypes,
     recompiles,
     sizes,
     traces,
@@ -73,9 +67,8 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     recompiles.watch()
     gc_disabled.while_dynamo_traces()  # torch._dynamo.reset undoes it
     recorder = _recorder(mode, options, len(inputs))
-    attention.prepare(module)
-    losses.prepare(module, options.chunked_loss)
-    with attention.eagers_kernels(), _warm(options, recorder) as keep:
+    fx_passes.run(fx_passes.dynamo_graph(options), module)
+    with attention.kernels_of_eager(), _warm(options, recorder) as keep:
         return aot.compiled(module, inputs, _compilers(options, recorder, keep))
 
 
@@ -101,7 +94,7 @@ def compilers(**options: Any) -> dict[str, Any]:
     ``aot_function(f, **compilers())``. ``options``: those of :class:`Options`; ``cuda_graphs`` has no effect here."""
     found = _compilers(Options.of(options))
     if options.get("fallback", True) and config.fallback:
-        found["partition_fn"] = functools.partial(partition_or_torchs, turned=options.get("channels_last"))
+        found["partition_fn"] = functools.partial(partition_or_torchs, backend_options=Options.of(options))
     return found
 
 
@@ -119,7 +112,7 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
         "bw_compiler": compiler("backward"),
         "inference_compiler": compiler("inference"),
         "decompositions": decompositions.Table(random=not options.eager_random),
-        "partition_fn": functools.partial(partition, turned=options.channels_last),
+        "partition_fn": functools.partial(partition, backend_options=options),
         "keep_inference_input_mutations": True,
     }
 
@@ -134,7 +127,7 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """An AOTAutograd graph compiled to a function with the boxed calling convention."""
-    equal_layers.put_back(module)
+    fx_passes.run(fx_passes.AFTER_TRACING, module)
     seen = None if recorder is None else recorder.examine(module, inputs, which, _visible(which))
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
@@ -146,13 +139,12 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,
               recorded: bool = False) -> warm.Compiled:  # fmt: skip
     """``recorded``: as a CUDA graph; each replay rereads its inputs."""
-    equal_layers.put_back(module)
+    fx_passes.run(fx_passes.AFTER_TRACING, module)
     failed = failure_reports.Failures(module, which, options)
     try:
         donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others come from a joint graph, which was checked
-            channels_last.decide(module, options.channels_last)
-            pools.by_offsets(module.graph)
+            fx_passes.run(fx_passes.inference_graph(options), module)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
         for observer in observers:  # before the function is built, whose steps they may observe
             observer(which, lowered, host)
@@ -187,10 +179,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and its host program; ``failed`` collects kernels that do not compile. ``rounds``,
     ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
-    if which == "inference":
-        random.share_seeds(module.graph)
-    real_dtypes.correct(module)
-    products.pad(module)
+    fx_passes.run(fx_passes.BEFORE_LOWERING, module)
     lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)

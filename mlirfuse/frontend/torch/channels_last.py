@@ -34,7 +34,7 @@ _NODES = 300  # of the graph per convolution
 _CHANNELS = 64  # a convolution with at most this many input and output channels is small
 
 
-def decide(module: GraphModule, wanted: bool | None) -> None:
+def convert_if_it_pays(module: GraphModule, wanted: bool | None) -> None:
     """Converts the graph (:func:`convert`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph
     stays unchanged."""
     if wanted or (wanted is None and pays(module)):

@@ -209,8 +209,8 @@ def _fake_backward(name: str, call: int, tangents: Sequence[torch.Tensor]) -> li
 
 
 def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
-    """The result of ``compile_``, which compiles ``module`` by AOTAutograd and calls :func:`put_back` on each resulting
-    graph. Meanwhile equal layers of ``module``, if it is one of Dynamo's graphs, are calls."""
+    """The result of ``compile_``, which compiles ``module`` by AOTAutograd and calls :func:`inline_layers` on each
+    resulting graph. Meanwhile equal layers of ``module``, if it is one of Dynamo's graphs, are calls."""
     if not isinstance(module, GraphModule):  # a wrapper around a graph whose inputs are in lists
         return compile_()
     whole, refused = module.graph, set[str]()
@@ -405,8 +405,8 @@ def _body(layer: _Found) -> GraphModule:
 # ---- AOTAutograd's graphs
 
 
-def put_back(module: GraphModule) -> None:
-    """Replaces the calls by the layers' ops. Raises :class:`Refused`."""
+def inline_layers(module: GraphModule) -> None:
+    """Replaces the calls of layers by their ops. Raises :class:`Refused`."""
     calls = [n for n in module.graph.nodes if n.target in (LAYER, BACKWARD)]
     for layer in getattr(_local, "layers", {}).values():
         if layer.refused:
@@ -414,12 +414,12 @@ def put_back(module: GraphModule) -> None:
     known: dict[int, _Copy] = {}
     with disable_current_modes():
         for node in calls:
-            _put_back(module, node, known)
+            _inline(module, node, known)
     if calls:
         module.recompile()
 
 
-def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
+def _inline(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
     """Replaces the call ``node`` by its ops; ``known``: the forward copies by call number, for backwards."""
     layer, call = _layer(node.args[0]), node.args[1]
     if node.target is LAYER:

@@ -32,7 +32,7 @@ from mlirfuse.frontend.torch.index_cases import (
 from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
 
-class Written(Exception):
+class MutatedTensor(Exception):
     """The graph writes to the tensor's memory: one name has several values."""
 
 
@@ -76,10 +76,10 @@ class Expressions:
 
     def __init__(self, module: GraphModule, given: dict[Node, Indexed] | None = None):
         self.module, self.known = module, dict(given or {})
-        self.written = purity.written_storages(module)
+        self.mutated = purity.written_storages(module)
 
     def of(self, node: Node) -> Indexed:
-        """The expression of a tensor. Raises :class:`Written`, and :class:`Unknown` for non-tensors."""
+        """The expression of a tensor. Raises :class:`MutatedTensor`, and :class:`Unknown` for non-tensors."""
         found = self.known.get(node)
         if found is not None:
             return found
@@ -98,7 +98,7 @@ class Expressions:
             if isinstance(source, Node) and _is_tensor(source):
                 try:
                     given[place] = self.of(source)
-                except (Unknown, Written):
+                except (Unknown, MutatedTensor):
                     continue
         return Expressions(module, given)
 
@@ -121,8 +121,8 @@ class Expressions:
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor):
             raise Unknown(f"{node.name} is not a tensor")
-        if layouts.storage(value) in self.written:
-            raise Written(f"{node.name} is written in the graph")
+        if layouts.storage(value) in self.mutated:
+            raise MutatedTensor(f"{node.name} is written in the graph")
         shape = tuple(map(size_of, value.shape))
         rule = _rule(node)
         try:

@@ -32,8 +32,8 @@ _SCALES = {
 }
 
 
-def prepare(module: GraphModule, option: str) -> None:
-    """Rewrites the losses of ``module``. ``option``: "auto", "always" or "never"."""
+def chunk_losses(module: GraphModule, option: str) -> None:
+    """Rewrites the losses of linear layers in ``module``. ``option``: "auto", "always" or "never"."""
     if option == "never":
         return
     changed = False

@@ -18,19 +18,15 @@ from mlirfuse.core import gc_control
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.torch import (
     aot,
-    channels_last,
-    equal_layers,
-    equal_nodes,
     extract,
+    fx_passes,
     layouts,
     min_cut,
-    pools,
-    products,
-    random,
 )
 from mlirfuse.frontend.torch import joint as joints
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.options import Options
 
 AGAIN = "mlirfuse_again"  # ``meta`` key of a backward node: why it is recomputed
 _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
@@ -38,35 +34,32 @@ _STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner c
 
 @gc_control.gc_disabled()
 def partition(
-    joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
+    joint: GraphModule, inputs: Sequence[Any], backend_options: Options | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """Forward and backward, as AOTAutograd's ``partition_fn``. ``turned``: the option ``channels_last``."""
-    equal_layers.put_back(joint)
-    channels_last.decide(joint, turned)
-    pools.by_offsets(joint.graph)
-    random.share_seeds(joint.graph)
-    joint.graph.eliminate_dead_code()
-    if private.functorch_config.cse:
-        equal_nodes.merge(joint.graph)
+    """Forward and backward, as AOTAutograd's ``partition_fn``; ``options``: AOTAutograd's."""
+    fx_passes.run(fx_passes.AFTER_TRACING, joint)
+    fx_passes.run(fx_passes.joint_graph(backend_options or Options()), joint)
     try:
         forward, backward = _parts(joint, options["num_fwd_outputs"], options.get("static_lifetime_input_indices"))
     except joints.Refused:
         joint.recompile()
         forward, backward = private.torchs_partition(joint, inputs, **options)
     _explain_recomputation(forward, backward)
-    products.pad_both(forward, backward, options["num_fwd_outputs"])
+    for one in fx_passes.PARTITIONED:
+        one(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 
-def partition_or_torchs(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+def partition_or_torchs(
+    joint: GraphModule, inputs: Sequence[Any], backend_options: Options | None = None, **options: Any
+) -> tuple[GraphModule, GraphModule]:
     """:func:`partition`; falls back to torch's own with a warning where that raises."""
-    turned = options.pop("turned", None)
     copy = Graph(joint.graph.owning_module)
     results = copy.graph_copy(joint.graph, known := dict[Node, Node]())
     copy.output(results).meta = dict(joint.graph.output_node().meta)
     assert len(known) == len(joint.graph.nodes) - 1
     try:
-        return partition(joint, inputs, turned, **options)
+        return partition(joint, inputs, backend_options, **options)
     except Exception as error:
         warn(f"mlirfuse could not partition a graph, and torch's partitioner does: {type(error).__name__}: {error}")
         joint.graph = copy
