@@ -140,7 +140,7 @@ def test_the_page_of_the_seeds_names_what_is_there():
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/index.md", "docs/start/tutorial.md", "docs/internals/levels.md", "docs/torch/tutorial.md",
+    ["README.md", "docs/index.md", "docs/start/tutorial.md", "docs/numpy/programs.md", "docs/internals/levels.md", "docs/torch/guide.md", "docs/torch/tutorial.md",
      "docs/torch/memory-and-precision.md"],
 )  # fmt: skip
 def test_code_runs(page, capsys, monkeypatch):
