@@ -64,6 +64,7 @@ NAMES = {  # of classes and functions
     "Pieces": "GraphBreakProgram, Concat",
     "Plain": "EagerFunction",
     "Recall": "ShapeCache",
+    "Refused": "NeedsTorchsPartitioner, LayerNotTraceable",
     "Spelling": "Serializer",
     "Staged": "MultiStage",
     "Stretch": "Region",

@@ -15,8 +15,8 @@ aten = torch.ops.aten
 @pytest.fixture
 def on_the_cpu(monkeypatch):
     """The rule for small products on the CPU, so that it can run here."""
-    monkeypatch.setattr(matmul_padding, "LEAST", 1)
-    monkeypatch.setattr(matmul_padding, "_takes", lambda a, b: True)
+    monkeypatch.setattr(matmul_padding, "MIN_MULTIPLY_ADDS", 1)
+    monkeypatch.setattr(matmul_padding, "_can_be_padded", lambda a, b: True)
 
 
 def traced(fn, *args):

@@ -68,8 +68,8 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     gc_disabled.while_dynamo_traces()  # torch._dynamo.reset undoes it
     recorder = _recorder(mode, options, len(inputs))
     fx_passes.run(fx_passes.dynamo_graph(options), module)
-    with attention.kernels_of_eager(), _warm(options, recorder) as keep:
-        return aot.compiled(module, inputs, _compilers(options, recorder, keep))
+    with attention.kernels_of_eager(), _warm(options, recorder) as cached:
+        return aot.compiled(module, inputs, _compilers(options, recorder, cached))
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
@@ -98,14 +98,16 @@ def compilers(**options: Any) -> dict[str, Any]:
     return found
 
 
-def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
-    """``keep``: AOTAutograd's cache may store the compiled graphs."""
+def _compilers(options: Options, recorder: Recorder | None = None, cached: bool = False) -> dict[str, Any]:
+    """``cached``: AOTAutograd's cache may store the compiled graphs."""
 
     def compiler(which: str) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = _keepable if keep else functools.partial(compile_graph, recorder=recorder)
+        compiled: Callable[..., Any] = (
+            _compiled_for_cache if cached else functools.partial(compile_graph, recorder=recorder)
+        )
         compiled = functools.partial(compiled, options=options, which=which)
         compiled = aot.untraced(compiled) if which == "backward" else compiled
-        return warm.kept(compiled) if keep else compiled
+        return warm.cacheable(compiled) if cached else compiled
 
     return {
         "fw_compiler": compiler("forward"),
@@ -157,7 +159,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     return warm.Compiled(run, lowered, which, options, module)
 
 
-def _keepable(*args: Any, **kwargs: Any) -> warm.Compiled:
+def _compiled_for_cache(*args: Any, **kwargs: Any) -> warm.Compiled:
     """:func:`_compiled` for AOTAutograd's cache. A cache entry guards integers only, so a graph that specializes to the
     value of a float is valid for this trace alone."""
     found = _compiled(*args, **kwargs)

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlirfuse.frontend.torch import layouts
-from mlirfuse.frontend.torch.joint import Joint, Refused, descriptions, is_mutable, must_be_in_backward
+from mlirfuse.frontend.torch.joint import Joint, NeedsTorchsPartitioner, descriptions, is_mutable, must_be_in_backward
 from mlirfuse.frontend.torch.torch_private import (
     LazyGraphModule,
     find_symbol_binding_fx_nodes,
@@ -91,9 +91,9 @@ def _check(joint: Joint, needed: set[Node], given: set[Node]) -> None:
     """Raises :class:`Refused` where the backward would have to run something that belongs to the forward."""
     for node in needed - given:
         if node.op == "placeholder":
-            raise Refused(f"the backward needs the input {node}, which is not saved")
+            raise NeedsTorchsPartitioner(f"the backward needs the input {node}, which is not saved")
         if is_mutable(node) and node not in joint.of_tangents:
-            raise Refused(f"the backward needs {node}, a write of the forward")
+            raise NeedsTorchsPartitioner(f"the backward needs {node}, a write of the forward")
 
 
 def _with_symbols(joint: Joint, sizes: list[Node], values: Sequence[Node]) -> list[Node]:

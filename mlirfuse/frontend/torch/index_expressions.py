@@ -52,7 +52,7 @@ def dim(k: int) -> sympy.Symbol:
 
 
 @functools.cache
-def _level(k: int) -> sympy.Symbol:
+def _vmap_level(k: int) -> sympy.Symbol:
     """The index along the dimension that vmap level ``k`` hides."""
     return sympy.Symbol(f"level{k}", integer=True, nonnegative=True)
 
@@ -83,7 +83,7 @@ class Expressions:
         found = self.known.get(node)
         if found is not None:
             return found
-        for source in self._not_known_before(node):
+        for source in self._unexpressed(node):
             self.known[source] = self._computed(source)
         return self.known[node]
 
@@ -102,7 +102,7 @@ class Expressions:
                     continue
         return Expressions(module, given)
 
-    def _not_known_before(self, node: Node) -> list[Node]:
+    def _unexpressed(self, node: Node) -> list[Node]:
         """``node`` and the not yet expressed tensors it depends on, operands first."""
         order: list[Node] = []
         seen: set[Node] = set()
@@ -485,20 +485,20 @@ def _choice(condition: Any, a: Any, b: Any) -> Any:
     return chosen([*((v, sympy.And(condition, c)) for v, c in cases(a)), *cases(b)])
 
 
-def _vmapped(call: _Call) -> Any:
+def _add_batch_dim(call: _Call) -> Any:
     """Hides a dimension, for vmap."""
     x, axis, level = call.tensor(), call.arg(1), call.arg(2)
     axis = call.axis(axis, len(x.shape))
     rest = [dim(k if k < axis else k - 1) for k in range(len(x.shape))]
-    rest[axis] = _level(level)
+    rest[axis] = _vmap_level(level)
     return _at(x, rest)
 
 
-def _unvmapped(call: _Call) -> Any:
+def _remove_batch_dim(call: _Call) -> Any:
     """Makes a vmap-hidden dimension one of the result."""
     x, level, axis = call.tensor(), call.arg(1), call.axis(call.arg(3), len(call.shape))
     moved = {dim(k): dim(k if k < axis else k + 1) for k in range(len(x.shape))}
-    return x.body.xreplace({**moved, _level(level): dim(axis)})
+    return x.body.xreplace({**moved, _vmap_level(level): dim(axis)})
 
 
 _RULES: dict[str, Callable[[_Call], Any]] = {
@@ -547,8 +547,8 @@ _RULES: dict[str, Callable[[_Call], Any]] = {
     "tril": _triangle(False),
     "where": _where,
     "masked_fill": _where,
-    "_add_batch_dim": _vmapped,
-    "_remove_batch_dim": _unvmapped,
+    "_add_batch_dim": _add_batch_dim,
+    "_remove_batch_dim": _remove_batch_dim,
 }  # fmt: skip
 
 

@@ -18,9 +18,11 @@ QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol
 
 @dataclass(frozen=True)
 class MaskPattern:
-    """Which of ``keys`` keys each of ``queries`` queries sees: query ``q`` sees key ``k`` where
-    ``k >= q - window_left`` and ``k <= q + causal_offset`` (None: no limit), and where all ``other_conditions`` hold. The latter are texts for
-    ``explain``: conditions that depend on values, or that no kernel has an argument for."""
+    """Which of ``keys`` keys each of ``queries`` queries sees.
+
+    Query ``q`` sees key ``k`` where ``k >= q - window_left`` and ``k <= q + causal_offset`` (None: no limit), and where
+    all ``other_conditions`` hold: texts for ``explain`` about what depends on values, or has no kernel argument.
+    """
 
     queries: sympy.Expr
     keys: sympy.Expr

@@ -18,10 +18,10 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
-_NONE = 255  # an offset that no window has
+_NO_OFFSET = 255  # an offset that no window has
 
 
-class _Along(NamedTuple):
+class _PoolDimension(NamedTuple):
     """Windows along a dimension ``d``: window o has the elements ``o * stride - padding + k * dilation`` for k below
     ``kernel``; ``weight``: the factor of ``k`` in an offset."""
 
@@ -33,10 +33,10 @@ class _Along(NamedTuple):
     weight: int
 
 
-def _dimensions(rank: int, kernel: Sequence[int], *others: Sequence[int]) -> list[_Along]:
+def _dimensions(rank: int, kernel: Sequence[int], *others: Sequence[int]) -> list[_PoolDimension]:
     n = len(kernel)
     weights = [math.prod(kernel[k + 1 :]) for k in range(n)]
-    return [_Along(*given) for given in zip(range(rank - n, rank), kernel, *others, weights)]
+    return [_PoolDimension(*given) for given in zip(range(rank - n, rank), kernel, *others, weights)]
 
 
 @rule("mlirfuse.max_pool.default")
@@ -60,7 +60,7 @@ def max_pool(c: Context, x: Value, kernel: Sequence[int], stride: Sequence[int],
     return [best, offset]
 
 
-def _element(c: Context, x: Value, dims: Sequence[_Along], at: Sequence[int], padded: bool) -> Value:
+def _element(c: Context, x: Value, dims: Sequence[_PoolDimension], at: Sequence[int], padded: bool) -> Value:
     """The element ``at`` of each window; outside the image, which ``padded`` windows reach, the smallest value. Pads
     each separately: a shared padded image would be recomputed for each, or stored."""
     start, low, high = [0] * x.rank, [0] * x.rank, [0] * x.rank
@@ -82,7 +82,7 @@ def _least(c: Context, dtype: DType) -> Value:
     return c.b.constant(number, dtype)
 
 
-def _first_inside(c: Context, dims: Sequence[_Along]) -> Value:
+def _first_inside(c: Context, dims: Sequence[_PoolDimension]) -> Value:
     """The offset of each window's first element inside the image: the maximum's offset if all its elements are
     minimal."""
     found = c.b.constant(0, dt.i32)
@@ -115,8 +115,8 @@ def max_pool_backward(c: Context, gradient: Value, offsets: Value, size: Sequenc
         raise Unsupported("indices that are not computed from offsets")
     dims, wide = _dimensions(c.out.dim(), kernel, stride, padding, dilation), c.dtype.compute
     none, total = c.b.constant(0, wide), None
-    for windows in itertools.product(*(_windows_around(c, a) for a in dims)):
-        hit = c.op("eq", _read(c, offsets, windows, _NONE), _offset(c, windows))
+    for windows in itertools.product(*(_windows_containing(c, a) for a in dims)):
+        hit = c.op("eq", _read(c, offsets, windows, _NO_OFFSET), _offset(c, windows))
         part = c.op("where", hit, c.b.cast(_read(c, gradient, windows, 0), wide), none)
         total = part if total is None else c.op("add", total, part)
     assert total is not None
@@ -127,13 +127,13 @@ class _Window(NamedTuple):
     """One of the windows that may contain an index along a dimension: the last that starts at or before it, minus
     ``back``. ``number``: the window's element at each index; ``inside``: whether it is one, None where it always is."""
 
-    along: _Along
+    along: _PoolDimension
     back: int
     number: Value
     inside: Value | None
 
 
-def _windows_around(c: Context, a: _Along) -> list[_Window]:
+def _windows_containing(c: Context, a: _PoolDimension) -> list[_Window]:
     """The candidate windows, the first one first."""
     begin = _of(c, "add", _iota(c, a.d, dt.u32), a.padding)
     behind = _of(c, "mod", begin, a.stride)  # start of the last window
@@ -151,15 +151,15 @@ def _windows_around(c: Context, a: _Along) -> list[_Window]:
 
 
 def _offset(c: Context, windows: Sequence[_Window]) -> Value:
-    """Each pixel's offset in a window; ``_NONE`` where it is outside."""
+    """Each pixel's offset in a window; ``_NO_OFFSET`` where it is outside."""
     found: Value | None = None
     for window in windows:
         part = _of(c, "mul", window.number, window.along.weight)
         if window.inside is not None:
-            part = c.op("where", window.inside, part, c.b.constant(_NONE, dt.u32))
+            part = c.op("where", window.inside, part, c.b.constant(_NO_OFFSET, dt.u32))
         found = part if found is None else c.op("add", found, part)
     assert found is not None
-    return c.b.cast(_of(c, "minimum", found, _NONE), dt.u8)
+    return c.b.cast(_of(c, "minimum", found, _NO_OFFSET), dt.u8)
 
 
 def _read(c: Context, x: Value, windows: Sequence[_Window], fill: int) -> Value:
@@ -183,11 +183,11 @@ def _iota(c: Context, d: int, dtype: DType) -> Value:
     return c.op("iota", shape=tuple(n if k == d else 1 for k, n in enumerate(c.shape)), axis=d, dtype=dtype)
 
 
-_SAME = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1, "ceil_div": 1}  # neutral second operands
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1, "ceil_div": 1}  # neutral second operands
 
 
 def _of(c: Context, name: str, x: Value, by: Value | Size) -> Value:
     """An integer op in the dtype of ``x``."""
-    if isinstance(by, int) and _SAME.get(name) == by:
+    if isinstance(by, int) and _NEUTRAL.get(name) == by:
         return x
     return c.op(name, x, c.value(by, element(x)))
