@@ -88,7 +88,7 @@ def measured(name: str, cut) -> dict[str, int]:
     return {"kept": kept, "moved": sum(k.read + k.written for g in graphs for k in g.kernels)}
 
 
-def torchs(joint, inputs, turned=None, **options):
+def torchs(joint, inputs, backend_options=None, **options):
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

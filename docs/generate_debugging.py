@@ -113,8 +113,8 @@ Other forms of the same answer:
 | a drawing, kernels as boxes, in one page that works offline | `f.explain(*args).save("f.html")`; a notebook shows it by itself |
 | data instead of text | `explanation.launches`, `.bytes_read`, `.kernels[0].why`, … |
 | what a GPU would run, on a machine without one | `mlirfuse.jit(f, target="cuda:sm_90").explain(*args)` |
-| a `FusionDefinition` | `fd.explain(inputs)` |
-| the compiler's IR, with each segment's parameters | [`f.lower(*args).as_text("segmented")`](../internals/levels.md) |
+| the same of a `FusionDefinition` ([nvFuser's API](../nvfuser/api.md)) | `fd.explain(inputs)` |
+| the compiler's IR; a *segment* is a kernel, with its parameters | [`f.lower(*args).as_text("segmented")`](../internals/levels.md) |
 
 If the function's loops are outlined into native functions ([NumPy programs](../numpy/programs.md)), `explain` runs the
 function on copies of the arguments. It then lists the loops: how often each ran natively and as Python, how long, and
@@ -124,8 +124,8 @@ why. If the function runs op by op, it says why.
 
 1. **Was it compiled at all?** If compiling fails, a warning says so and the function runs op by op.
    `mlirfuse.config.fallback = False` (or `jit(f, fallback=False)`, `MLIRFUSE_FALLBACK=0`) makes it an error with the
-   cause. `mlirfuse.counters.fallbacks` counts the calls that ran op by op. The log says when a function has met more
-   kinds of arguments than `config.max_specializations`.
+   cause. `mlirfuse.counters.fallbacks` counts the calls that ran op by op. The log says when the arguments of a function
+   had more combinations of dtypes, ranks and layouts (*specializations*) than `config.max_specializations`.
 2. **Which operations are in no kernel?** `explain` lists them under *outside of kernels*. Library operations (matrix
    products, sorts) stay outside and split the program around them. A single operation stays outside if
    `config.single_op` is off. `MLIRFUSE_DUMP=group-log` adds the merges that were refused, for example one that would
@@ -321,7 +321,8 @@ def switches() -> str:
             rows[-1][2] += " " + line.strip()
     assert tuple(name for name, _, _ in rows) == config.NAMES
     for name, variable, what in rows:
-        out.append(f"| `{name}` | `{variable}` | {re.sub(r':mod:`([^`]*)`', 'below', what).replace('``', '`')} |")
+        what = re.sub(r":func:`([^`]*)`", r"`\1()`", re.sub(r":mod:`[^`]*`", "below", what)).replace("``", "`")
+        out.append(f"| `{name}` | `{variable}` | {what} |")
     return "\n".join(["| attribute | variable | what it does |", "| --- | --- | --- |", *out])
 
 

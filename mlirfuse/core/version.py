@@ -3,4 +3,4 @@ ms."""
 
 __version__ = "0.1.0"
 
-TORCH_TESTED = ("2.11", "2.13")  # the releases of torch that the backend was tested with
+TORCH_TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # the releases of torch that the back end was tested with

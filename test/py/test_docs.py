@@ -140,8 +140,9 @@ def test_the_page_of_the_seeds_names_what_is_there():
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/index.md", "docs/start/tutorial.md", "docs/internals/levels.md", "docs/torch/tutorial.md",
-     "docs/torch/memory-and-precision.md", "docs/start/export.md"],
+    ["README.md", "docs/index.md", "docs/start/tutorial.md", "docs/start/export.md", "docs/numpy/programs.md",
+     "docs/internals/levels.md", "docs/torch/guide.md", "docs/torch/tutorial.md",
+     "docs/torch/memory-and-precision.md"],
 )  # fmt: skip
 def test_code_runs(page, capsys, monkeypatch, tmp_path):
     """A page's blocks run one after the other, with nothing but what they define."""

@@ -188,7 +188,7 @@ def test_on_a_cpu_nothing_is_turned_by_itself():
 
 def rule(monkeypatch, shape, groups=1, more=0):
     """What is decided for one convolution, as on a GPU."""
-    monkeypatch.setattr(channels_last, "_by_tensor_cores", lambda x: True)
+    monkeypatch.setattr(channels_last, "_uses_tensor_cores", lambda x: True)
 
     def f(x, w):
         x = torch.nn.functional.conv2d(x, w, groups=groups)

@@ -124,7 +124,7 @@ def test_losses_that_are_more_than_a_factor_compute_logits_again(reduction):
 @pytest.mark.parametrize("form", ["linear_loss", "linear_rows"])
 def test_chunks_by_kernels_of_ours(monkeypatch, form):
     """As chunks of many elements are, here of few; twice, in a softcap."""
-    monkeypatch.setattr(chunked_loss, "LEAST", 0)
+    monkeypatch.setattr(chunked_loss, "MIN_COMPILED", 0)
     seen = []
     compiled = chunked_loss._compiled
     monkeypatch.setattr(chunked_loss, "_compiled", lambda function: seen.append(function) or compiled(function))

@@ -43,7 +43,7 @@ def test_the_least_cut_is_the_last_of_the_least():
     networkx = pytest.importorskip("networkx")
     draw = random.Random(0)
     for _ in range(300):
-        places, graph, flow = draw.randint(3, 12), networkx.DiGraph(), min_cut._Flow()
+        places, graph, flow = draw.randint(3, 12), networkx.DiGraph(), min_cut._FlowNetwork()
         for _ in range(4 * places):
             start, end = draw.sample(range(places), 2)
             capacity = math.inf if draw.random() < 0.2 else draw.randint(0, 9)
@@ -179,7 +179,7 @@ def test_less_is_kept_than_by_torchs_partition():
     assert ours <= theirs - masks + seed + statistics
 
 
-def torchs_partition(joint, inputs, turned=None, **options):
+def torchs_partition(joint, inputs, backend_options=None, **options):
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

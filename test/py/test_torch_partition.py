@@ -242,7 +242,7 @@ def test_selective_checkpoints(policy):
     given = [torch.randn(8, 8).requires_grad_() for _ in range(3)]
     f = lambda *given: checkpoint(layers, *given, use_reentrant=False, context_fn=contexts)  # noqa: E731
     told = mlirfuse.torch.explain(f, *given)
-    again = [op for op, *_ in told.graphs[1].again]
+    again = [op for op, *_ in told.graphs[1].recomputed]
     assert ("aten.mm.default" in again) == (policy is CheckpointPolicy.MUST_RECOMPUTE)
     torch._dynamo.reset()
     mine = torch.autograd.grad(compiled(f)(*given).sum(), given)

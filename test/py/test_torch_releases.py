@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import backend, min_cut, torch_private
+from mlirfuse.core import version
+from mlirfuse.frontend.torch import backend, channels_last, min_cut, torch_private
 from mlirfuse.frontend.torch import partition as partitions
 
 FOLDER = pathlib.Path(torch_private.__file__).parent
@@ -45,7 +46,7 @@ def test_torch_has_the_name(name):
 
 
 def test_this_release_is_one_of_those_tested():
-    assert ".".join(torch.__version__.split(".")[:2]) in torch_private.TESTED
+    assert ".".join(torch.__version__.split(".")[:2]) in version.TORCH_TESTED
 
 
 def private_uses(path: pathlib.Path) -> list[str]:
@@ -172,7 +173,7 @@ def broken(*args, **kwargs):
 WHERE = [
     (partitions.extract, "modules"),
     (min_cut, "saved_values"),
-    (partitions.channels_last, "decide"),
+    (channels_last, "convert_if_it_pays"),
     (backend, "_compilers"),
     (torch_private, "forward_metadata"),
 ]

@@ -514,8 +514,8 @@ def test_explain_tells_kernels_lines_calls_and_what_is_saved():
     assert forward.programs < len(forward.kernels)  # equal layers share theirs
     assert any(name == "seed" and n == 8 for name, n in forward.saved)
     assert not any(n == 3 * 8 * 32 for _, n in forward.saved), "a mask of dropout is saved"
-    assert any(op == "mlirfuse.uniform.default" and "free" in why for op, _, why, _ in backward.again)
-    assert "computed again" in str(backward) and not forward.again
+    assert any(op == "mlirfuse.uniform.default" and "free" in why for op, _, why, _ in backward.recomputed)
+    assert "recomputed" in str(backward) and not forward.recomputed
     torch.testing.assert_close(model.state_dict(), statistics)
     assert all(p.grad is None for p in model.parameters())
 
@@ -524,11 +524,11 @@ def test_explain_tells_what_a_checkpoint_computes_again():
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     plain = lambda x: layer(x).tanh()  # noqa: E731
     _, backward = mlirfuse.torch.explain(lambda x: checkpoint(plain, x, use_reentrant=False).sum(), x).graphs
-    assert {op: why for op, _, why, _ in backward.again} == dict.fromkeys(
+    assert {op: why for op, _, why, _ in backward.recomputed} == dict.fromkeys(
         ("aten.addmm.default", "aten.tanh.default"), "required by a checkpoint"
     )
     _, backward = mlirfuse.torch.explain(lambda x: plain(x).sum(), x).graphs
-    assert [(op, why) for op, _, why, _ in backward.again] == [
+    assert [(op, why) for op, _, why, _ in backward.recomputed] == [
         ("aten.tanh.default", "free in the kernel that reads it")
     ]
 
@@ -987,7 +987,7 @@ def test_which_saved_tensor_is_followed(model, followed):
         if which is None:
             found.append(None)
         else:
-            node = module.graph.output_node().args[0][which.place]
+            node = module.graph.output_node().args[0][which.output_index]
             found.append("result" if which.result == 0 else "given" if node.op == "placeholder" else "own")
         return make_boxed_func(module)
 

@@ -201,7 +201,7 @@ class FusionDefinition(Recorder):
 
     @property
     def fusion(self) -> Fusion:
-        """This definition as a :class:`Fusion`; the cached one that was passed to ``fd.fec``."""
+        """This definition as a ``Fusion``; the cached one that was passed to ``fd.fec``."""
         cached = self.__dict__.get("fec")
         if isinstance(cached, Fusion):
             return cached

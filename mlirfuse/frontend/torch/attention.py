@@ -5,7 +5,7 @@ During tracing torch sees a mask as just a tensor. It does not notice a mask tha
 strides that no fused kernel accepts (torch then falls back to a matmul, a float32 softmax and another matmul), and a
 causal mask is not recognized, so no flash kernel takes it. Tracing also ranks kernels differently from eager.
 
-So masks are analysed as functions of query and key index (:mod:`mlirfuse.frontend.torch.mask_forms`): a causal mask
+So masks are analysed as functions of query and key index (:mod:`mlirfuse.frontend.torch.mask_patterns`): a causal mask
 becomes ``is_causal``, and a window goes to the flash kernel with windows. Masks that this cannot prove are evaluated
 here if they are small and constant; else the mask stays.
 """
@@ -25,8 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mlirfuse.frontend.torch import index_expressions, purity
 from mlirfuse.frontend.torch.index_cases import Unknown
-from mlirfuse.frontend.torch.index_expressions import Expressions, Written
-from mlirfuse.frontend.torch.mask_forms import Form, form_of
+from mlirfuse.frontend.torch.index_expressions import Expressions, MutatedTensor
+from mlirfuse.frontend.torch.mask_patterns import MaskPattern, pattern_of
 from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, unset_fake_temporarily
 
@@ -35,20 +35,20 @@ aten = torch.ops.aten
 _LARGEST = 1 << 26  # elements of a mask that is evaluated at compile time
 
 
-def prepare(module: GraphModule) -> None:
-    """Replaces attention masks in Dynamo's graph where their form is provable: no mask, causal, or a window.
+def simplify_masks(module: GraphModule) -> None:
+    """Replaces attention masks in Dynamo's graph where their pattern is provable: no mask, causal, or a window.
     Materializes rows of other masks. Covers called subgraphs, such as those of checkpoints."""
     attentions = torch.nn.functional.scaled_dot_product_attention
     if any(n.target is attentions for m in module.modules() if isinstance(m, GraphModule) for n in m.graph.nodes):
-        _Prepared(module, Expressions(module)).run()
+        _MaskRewriter(module, Expressions(module)).run()
 
 
-class _Prepared:
-    """A graph, and the known forms of its tensors."""
+class _MaskRewriter:
+    """A graph, and the known patterns of its masks."""
 
     def __init__(self, module: GraphModule, expressions: Expressions):
         self.module, self.expressions = module, expressions
-        self.forms: dict[Any, Form | None] = {}
+        self.patterns: dict[Any, MaskPattern | None] = {}
         self.without: set[Node] = set()  # masks that some attention no longer reads
 
     def run(self) -> None:
@@ -57,7 +57,7 @@ class _Prepared:
             if node.target is torch.nn.functional.scaled_dot_product_attention and node.op == "call_function":
                 changed |= self.attention(node)
             elif (called := self.expressions.called(node)) is not None:
-                _Prepared(called.module, called).run()
+                _MaskRewriter(called.module, called).run()
         if changed:
             for mask in self.without:
                 _erase(self.module, mask)
@@ -71,11 +71,11 @@ class _Prepared:
         if not isinstance(mask, Node) or value is None or query is None or key is None or value.requires_grad:
             return False
         try:
-            form = self.form(mask, value, query.shape[-2], key.shape[-2])
-        except Written:
-            form = None
+            pattern = self.pattern(mask, value, query.shape[-2], key.shape[-2])
+        except MutatedTensor:
+            pattern = None
             explain(node, "the mask stays a tensor: it is written in place, which prevents its analysis")
-        if form is not None and self.said(node, mask, form):
+        if pattern is not None and self.replace_mask(node, mask, pattern):
             self.without.add(mask)
             return True
         if value.device.type == "cuda" and value.dim() and value.stride(-1) != 1:
@@ -86,39 +86,41 @@ class _Prepared:
             return True
         return False
 
-    def form(self, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
-        """The mask's form; None where unknown. Raises :class:`Written`."""
+    def pattern(self, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> MaskPattern | None:
+        """The mask's pattern; None where unknown. Raises :class:`MutatedTensor`."""
         known = mask, str(queries), str(keys)
-        if known not in self.forms:
+        if known not in self.patterns:
             try:
-                found = form_of(self.expressions.of(mask), queries, keys)
+                found = pattern_of(self.expressions.of(mask), queries, keys)
             except Unknown:
                 found = None
-            if found is None or found.others:
+            if found is None or found.other_conditions:
                 found = _computed(self.module, mask, value, queries, keys) or found
-            self.forms[known] = found
-        return self.forms[known]
+            self.patterns[known] = found
+        return self.patterns[known]
 
-    def said(self, node: Node, mask: Node, form: Form) -> bool:
+    def replace_mask(self, node: Node, mask: Node, pattern: MaskPattern) -> bool:
         """Replaces the mask by an equivalent argument; whether the attention no longer needs it."""
-        if form.shows_all:
+        if pattern.hides_nothing:
             _set(node, None, bool(_argument(node, "is_causal", 5)))
             explain(node, "the mask hides nothing: no mask")
-        elif form.is_causal:
+        elif pattern.is_causal:
             _set(node, None, True)
             explain(node, "the mask is causal: is_causal")
-        elif form.is_band and _takes_windows(node):
-            _windowed(self.module, node, form)
+        elif pattern.is_lower_right and _takes_windows(node):
+            _windowed(self.module, node, pattern)
         else:
-            explain(node, f"the mask stays a tensor: {form}; {_remedy(form)}")
+            explain(node, f"the mask stays a tensor: {pattern}; {_remedy(pattern)}")
             return False
         return True
 
 
-def _remedy(form: Form) -> str:
+def _remedy(pattern: MaskPattern) -> str:
     """What to change for a faster kernel, for ``explain``."""
-    if form.others:
-        return f"a mask that is causal alone, without {' and '.join(form.others)}, takes a kernel without one"
+    if pattern.other_conditions:
+        return (
+            f"a mask that is causal alone, without {' and '.join(pattern.other_conditions)}, takes a kernel without one"
+        )
     return (
         "a flash kernel takes it on a GPU, in float16 or bfloat16, with as many batches and no more queries than keys"
     )
@@ -129,8 +131,8 @@ def _example(node: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _argument(node: Node, name: str, place: int) -> Any:
-    return node.kwargs.get(name, node.args[place] if len(node.args) > place else None)
+def _argument(node: Node, name: str, index: int) -> Any:
+    return node.kwargs.get(name, node.args[index] if len(node.args) > index else None)
 
 
 def _set(node: Node, mask: Node | None, causal: bool) -> None:
@@ -180,24 +182,24 @@ def _is_recent(device: torch.device) -> bool:
     return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _windowed(module: GraphModule, node: Node, form: Form) -> None:
+def _windowed(module: GraphModule, node: Node, pattern: MaskPattern) -> None:
     """Replaces the attention by the flash kernel with a window, with the last query at the last key."""
     graph = module.graph
     operands = [_argument(node, name, k) for k, name in enumerate(("query", "key", "value"))]
     queries, keys = (int(_example(x).shape[2]) for x in operands[:2])  # type: ignore[union-attr]
-    before = -1 if form.before is None else int(sympy.Integer(form.before)) + keys - queries
+    window_left = -1 if pattern.window_left is None else int(sympy.Integer(pattern.window_left)) + keys - queries
     with graph.inserting_before(node):
         rows = [graph.call_method("transpose", (x, 1, 2)) for x in operands]
         dropout = _argument(node, "dropout_p", 4) or 0.0
         how = {"scale": _argument(node, "scale", 6)}
-        if before >= 0:
-            how |= {"window_size_left": before, "window_size_right": 0}
+        if window_left >= 0:
+            how |= {"window_size_left": window_left, "window_size_right": 0}
         sizes = (None, None, queries, keys, dropout, True, False)
         found = graph.call_function(aten._flash_attention_forward.default, (*rows, *sizes), how)
         first = graph.call_function(operator.getitem, (found, 0))
         created = graph.call_method("transpose", (first, 1, 2))
     created.meta["example_value"] = node.meta.get("example_value")
-    explain(found, f"the mask is {form}: the flash kernel's window")
+    explain(found, f"the mask is {pattern}: the flash kernel's window")
     node.replace_all_uses_with(created)
     graph.erase_node(node)
 
@@ -205,8 +207,9 @@ def _windowed(module: GraphModule, node: Node, form: Form) -> None:
 # ---- masks evaluated at compile time
 
 
-def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> Form | None:
-    """The form of a constant boolean mask, by its values; None where it is not constant, or neither full nor causal."""
+def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any, keys: Any) -> MaskPattern | None:
+    """The pattern of a constant boolean mask, by its values; None for other masks, and for those that hide something
+    and are not causal."""
     sizes = all(isinstance(n, int) for n in (*value.shape, queries, keys))
     if value.dtype != torch.bool or value.dim() < 2 or not sizes or value.numel() > _LARGEST:
         return None
@@ -230,22 +233,22 @@ def _computed(module: GraphModule, mask: Node, value: torch.Tensor, queries: Any
                     values[node] = call(*(args[1:] if node.op == "call_method" else args), **kwargs)
     except Exception:  # a mask that cannot be evaluated here stays
         return None
-    return _form_of_values(values[mask])
+    return _pattern_of_values(values[mask])
 
 
-def _form_of_values(shown: Any) -> Form | None:
+def _pattern_of_values(shown: Any) -> MaskPattern | None:
     if not isinstance(shown, torch.Tensor):
         return None
     queries, keys = (sympy.Integer(n) for n in shown.shape[-2:])
     if bool(shown.all()):
-        return Form(queries, keys)
+        return MaskPattern(queries, keys)
     if queries == keys and torch.equal(shown, torch.ones_like(shown).tril()):
-        return Form(queries, keys, sympy.Integer(0))
+        return MaskPattern(queries, keys, sympy.Integer(0))
     return None
 
 
 @contextlib.contextmanager
-def eagers_kernels() -> Iterator[None]:
+def kernels_of_eager() -> Iterator[None]:
     """A context in which attention is traced to the kernels that eager selects among the enabled ones: cuDNN first
     where eager prefers it, else flash. cuDNN always precedes the remaining kernels: with a mask they take three times
     as long."""

@@ -15,17 +15,11 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     aot,
     attention,
-    channels_last,
     decompositions,
-    equal_layers,
     extract,
     failure_reports,
+    fx_passes,
     gc_disabled,
-    losses,
-    pools,
-    products,
-    random,
-    real_dtypes,
     recompiles,
     sizes,
     traces,
@@ -73,10 +67,9 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     recompiles.watch()
     gc_disabled.while_dynamo_traces()  # torch._dynamo.reset undoes it
     recorder = _recorder(mode, options, len(inputs))
-    attention.prepare(module)
-    losses.prepare(module, options.chunked_loss)
-    with attention.eagers_kernels(), _warm(options, recorder) as keep:
-        return aot.compiled(module, inputs, _compilers(options, recorder, keep))
+    fx_passes.run(fx_passes.dynamo_graph(options), module)
+    with attention.kernels_of_eager(), _warm(options, recorder) as cached:
+        return aot.compiled(module, inputs, _compilers(options, recorder, cached))
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
@@ -101,25 +94,27 @@ def compilers(**options: Any) -> dict[str, Any]:
     ``aot_function(f, **compilers())``. ``options``: those of :class:`Options`; ``cuda_graphs`` has no effect here."""
     found = _compilers(Options.of(options))
     if options.get("fallback", True) and config.fallback:
-        found["partition_fn"] = functools.partial(partition_or_torchs, turned=options.get("channels_last"))
+        found["partition_fn"] = functools.partial(partition_or_torchs, backend_options=Options.of(options))
     return found
 
 
-def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
-    """``keep``: AOTAutograd's cache may store the compiled graphs."""
+def _compilers(options: Options, recorder: Recorder | None = None, cached: bool = False) -> dict[str, Any]:
+    """``cached``: AOTAutograd's cache may store the compiled graphs."""
 
     def compiler(which: str) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = _keepable if keep else functools.partial(compile_graph, recorder=recorder)
+        compiled: Callable[..., Any] = (
+            _compiled_for_cache if cached else functools.partial(compile_graph, recorder=recorder)
+        )
         compiled = functools.partial(compiled, options=options, which=which)
         compiled = aot.untraced(compiled) if which == "backward" else compiled
-        return warm.kept(compiled) if keep else compiled
+        return warm.cacheable(compiled) if cached else compiled
 
     return {
         "fw_compiler": compiler("forward"),
         "bw_compiler": compiler("backward"),
         "inference_compiler": compiler("inference"),
         "decompositions": decompositions.Table(random=not options.eager_random),
-        "partition_fn": functools.partial(partition, turned=options.channels_last),
+        "partition_fn": functools.partial(partition, backend_options=options),
         "keep_inference_input_mutations": True,
     }
 
@@ -134,7 +129,7 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """An AOTAutograd graph compiled to a function with the boxed calling convention."""
-    equal_layers.put_back(module)
+    fx_passes.run(fx_passes.AFTER_TRACING, module)
     seen = None if recorder is None else recorder.examine(module, inputs, which, _visible(which))
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
@@ -146,13 +141,12 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,
               recorded: bool = False) -> warm.Compiled:  # fmt: skip
     """``recorded``: as a CUDA graph; each replay rereads its inputs."""
-    equal_layers.put_back(module)
+    fx_passes.run(fx_passes.AFTER_TRACING, module)
     failed = failure_reports.Failures(module, which, options)
     try:
         donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others come from a joint graph, which was checked
-            channels_last.decide(module, options.channels_last)
-            pools.by_offsets(module.graph)
+            fx_passes.run(fx_passes.inference_graph(options), module)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
         for observer in observers:  # before the function is built, whose steps they may observe
             observer(which, lowered, host)
@@ -165,7 +159,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     return warm.Compiled(run, lowered, which, options, module)
 
 
-def _keepable(*args: Any, **kwargs: Any) -> warm.Compiled:
+def _compiled_for_cache(*args: Any, **kwargs: Any) -> warm.Compiled:
     """:func:`_compiled` for AOTAutograd's cache. A cache entry guards integers only, so a graph that specializes to the
     value of a float is valid for this trace alone."""
     found = _compiled(*args, **kwargs)
@@ -187,10 +181,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and its host program; ``failed`` collects kernels that do not compile. ``rounds``,
     ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
-    if which == "inference":
-        random.share_seeds(module.graph)
-    real_dtypes.correct(module)
-    products.pad(module)
+    fx_passes.run(fx_passes.BEFORE_LOWERING, module)
     lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)

@@ -39,25 +39,29 @@ def _code(source: str) -> CodeType:
     return compile(source, "<string>", "eval")
 
 
-def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:
+def window(
+    x: torch.Tensor, expected_strides: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int
+) -> list:
     """The view of ``x`` with this shape and strides, starting ``start`` elements after ``x``; of a copy of ``x``, if
-    its strides are not ``held``, for which the view was computed."""
-    return [_reinterpret(_with_strides(x, held), shape, strides, start)]
+    its strides are not ``expected_strides``, for which the view was computed."""
+    return [_reinterpret(_with_strides(x, expected_strides), shape, strides, start)]
 
 
 def base_window(
-    x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int
+    x: torch.Tensor, expected_strides: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int
 ) -> list:
     """:func:`window` as an autograd view, for a graph's outputs: all views of one tensor share one ``_base``, by which
     AOTAutograd detects inputs of the next graph that share memory."""
-    x = _with_strides(x, held)
+    x = _with_strides(x, expected_strides)
     return [x.as_strided(shape, strides, x.storage_offset() + start)]
 
 
-def _with_strides(x: torch.Tensor, held: tuple[int, ...]) -> torch.Tensor:
-    """``x``, or a copy with the strides ``held`` if its strides differ."""
-    if x.stride() != held and any(n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), held)):
-        return x.new_empty_strided(x.shape, held).copy_(x)
+def _with_strides(x: torch.Tensor, expected_strides: tuple[int, ...]) -> torch.Tensor:
+    """``x``, or a copy with the strides ``expected_strides`` if its strides differ."""
+    if x.stride() != expected_strides and any(
+        n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), expected_strides)
+    ):
+        return x.new_empty_strided(x.shape, expected_strides).copy_(x)
     return x
 
 

@@ -28,13 +28,13 @@ aten = torch.ops.aten
 log = logging.getLogger("mlirfuse")
 
 _CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}  # number of operands
-_BY_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
+_STRIDE_DEPENDENT = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
 # Inductor's rule for training: beyond these, channels-last was slower than it helped.
-_NODES = 300  # of the graph per convolution
-_CHANNELS = 64  # a convolution with at most this many input and output channels is small
+_MAX_NODES = 300  # of the graph per convolution
+_FEW_CHANNELS = 64  # a convolution with at most this many input and output channels is small
 
 
-def decide(module: GraphModule, wanted: bool | None) -> None:
+def convert_if_it_pays(module: GraphModule, wanted: bool | None) -> None:
     """Converts the graph (:func:`convert`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph
     stays unchanged."""
     if wanted or (wanted is None and pays(module)):
@@ -50,33 +50,33 @@ def pays(module: GraphModule) -> bool:
     """Whether all convolutions of a graph run faster channels-last: on a GPU, on tensor cores, with known sizes, enough
     channels, and at least half as many outputs as summed elements."""
     found = [node for node in module.graph.nodes if node.target is aten.convolution.default]
-    if not found or len(module.graph.nodes) >= _NODES * len(found):
+    if not found or len(module.graph.nodes) >= _MAX_NODES * len(found):
         return False
     pairs = [tuple(n.meta["val"] for n in node.args[:2]) for node in found]
-    if not all(map(_by_tensor_cores, (x for x, _ in pairs))) or not all(_known(*pair) for pair in pairs):
+    if not all(map(_uses_tensor_cores, (x for x, _ in pairs))) or not all(_are_static(*pair) for pair in pairs):
         return False
     shapes = [weight.shape for _, weight in pairs]
     grouped = any(node.args[8] > 1 and shape[1] > 1 for node, shape in zip(found, shapes))
     narrow = any(shape[0] * 2 <= shape[1] and len(shape) > 2 and shape[2] > 1 for shape in shapes)
-    return not grouped and not narrow and not all(max(shape[:2]) <= _CHANNELS for shape in shapes)
+    return not grouped and not narrow and not all(max(shape[:2]) <= _FEW_CHANNELS for shape in shapes)
 
 
-def _by_tensor_cores(x: torch.Tensor) -> bool:
+def _uses_tensor_cores(x: torch.Tensor) -> bool:
     half = x.dtype in (torch.float16, torch.bfloat16)
     return x.device.type == "cuda" and (half or (x.dtype is torch.float32 and torch.backends.cudnn.allow_tf32))
 
 
-def _known(*tensors: torch.Tensor) -> bool:
+def _are_static(*tensors: torch.Tensor) -> bool:
     return all(isinstance(n, int) for t in tensors for n in t.shape)
 
 
 def convert(module: GraphModule) -> None:
     """Converts the 2-d and 3-d convolutions of ``module``, an AOTAutograd graph, to channels-last in place, where their
     sizes are known. The graph's outputs keep their strides."""
-    turner = _Converter(module)
+    converter = _Converter(module)
     for node in list(module.graph.nodes):
-        turner.visit(node)
-    if turner.changed:
+        converter.visit(node)
+    if converter.changed:
         module.graph.eliminate_dead_code()
         module.recompile()
 
@@ -85,8 +85,8 @@ class _Converter:
     def __init__(self, module: GraphModule):
         self.graph = module.graph
         self.traced: dict[Node, torch.Tensor] = {}  # the traced fake tensors of nodes whose layout changed
-        self.turned: dict[Node, Node] = {}
-        self.back: dict[Node, Node] = {}
+        self.converted: dict[Node, Node] = {}
+        self.restored_nodes: dict[Node, Node] = {}
         self.changed = False
 
     def visit(self, node: Node) -> None:
@@ -96,11 +96,11 @@ class _Converter:
             return
         if node.op != "call_function":
             return
-        if node.target in _CONVOLUTIONS and self.takes(node):
+        if node.target in _CONVOLUTIONS and self.is_convertible(node):
             self.replace(node, node.args[: _CONVOLUTIONS[node.target]], self.channels_last)
         elif not any(n in self.traced for n in node.all_input_nodes):
             return
-        elif not _follows(node):
+        elif not _accepts_any_layout(node):
             self.replace(node, node.all_input_nodes, self.restored)
             return
         try:
@@ -114,10 +114,10 @@ class _Converter:
             node.meta["val"] = created
 
     @staticmethod
-    def takes(node: Node) -> bool:
+    def is_convertible(node: Node) -> bool:
         """Whether a convolution has images of known sizes."""
         operands = [n.meta["val"] for n in node.args[: _CONVOLUTIONS[node.target]]]
-        return all(x.dim() == 4 for x in operands) and _known(*operands)
+        return all(x.dim() == 4 for x in operands) and _are_static(*operands)
 
     @staticmethod
     def replace(node: Node, operands: Iterable[Any], by: Callable[[Node, Node], Node]) -> None:
@@ -129,34 +129,42 @@ class _Converter:
         """``node``, or a channels-last copy."""
         if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
             return node
-        if node not in self.turned:
-            self.turned[node] = self.after(node, user, aten.clone.default, node, memory_format=torch.channels_last)
-        return self.turned[node]
+        if node not in self.converted:
+            self.converted[node] = self.insert_after(
+                node, user, aten.clone.default, node, memory_format=torch.channels_last
+            )
+        return self.converted[node]
 
     def restored(self, node: Any, user: Node | None = None) -> Any:
         """``node``, or a copy with its traced layout."""
         if not isinstance(node, Node) or node not in self.traced:
             return node
-        if node not in self.back:
+        if node not in self.restored_nodes:
             traced = self.traced[node]
             if _same_strides(node.meta["val"], traced):
                 given = list(traced.shape), list(traced.stride())
-                self.back[node] = self.after(node, node, aten.as_strided.default, node, *given)
+                self.restored_nodes[node] = self.insert_after(node, node, aten.as_strided.default, node, *given)
             elif _is_view(node):  # recompute the view from a base with its traced layout
                 base, *others = node.args
-                self.back[node] = self.after(node, node, node.target, self.restored(base), *others, **node.kwargs)
+                self.restored_nodes[node] = self.insert_after(
+                    node, node, node.target, self.restored(base), *others, **node.kwargs
+                )
             else:
                 order = layouts.memory_order(traced)
                 assert order is not None, f"{node} was traced with gaps in memory"
-                packed = self.after(node, node, aten.permute.default, node, list(order))
-                packed = self.after(packed, node, aten.clone.default, packed, memory_format=torch.contiguous_format)
-                self.back[node] = self.after(packed, node, aten.permute.default, packed, list(layouts.inverse(order)))
-        return self.back[node]
+                packed = self.insert_after(node, node, aten.permute.default, node, list(order))
+                packed = self.insert_after(
+                    packed, node, aten.clone.default, packed, memory_format=torch.contiguous_format
+                )
+                self.restored_nodes[node] = self.insert_after(
+                    packed, node, aten.permute.default, packed, list(layouts.inverse(order))
+                )
+        return self.restored_nodes[node]
 
-    def after(self, place: Node, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A call inserted after ``place`` and its operands, with the source location of ``like``."""
+    def insert_after(self, anchor: Node, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A call inserted after ``anchor`` and its operands, with the source location of ``like``."""
         order = {n: k for k, n in enumerate(self.graph.nodes)}
-        last = max([place, *(a for a in pytree.tree_leaves(args) if isinstance(a, Node))], key=order.__getitem__)
+        last = max([anchor, *(a for a in pytree.tree_leaves(args) if isinstance(a, Node))], key=order.__getitem__)
         while last.op == "placeholder" and last.next.op == "placeholder":
             last = last.next
         with self.graph.inserting_after(last):
@@ -165,9 +173,9 @@ class _Converter:
         return created
 
 
-def _follows(node: Node) -> bool:
+def _accepts_any_layout(node: Node) -> bool:
     """Whether an op accepts operands of any layout, with the same results."""
-    if node.target in _BY_MEMORY:
+    if node.target in _STRIDE_DEPENDENT:
         return False
     if any("val" not in n.meta for n in node.all_input_nodes):
         return False

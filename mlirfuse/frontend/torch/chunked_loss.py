@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 ROWS = 2048  # of a chunk; from about 1200 on, the product hides the read of its accumulator on an H100
-LEAST = 1 << 16  # elements of the smallest chunk for which kernels are compiled
+MIN_COMPILED = 1 << 16  # elements of the smallest chunk for which kernels are compiled
 
 
 def chunks(rows: int) -> Iterator[tuple[int, int]]:
@@ -30,15 +30,15 @@ def chunks(rows: int) -> Iterator[tuple[int, int]]:
 # ---- transforms of logits before the loss: ``float32;div 30.0;tanh;mul 30.0``
 
 
-def steps_of(how: str) -> list[tuple[str, float]]:
+def parsed(transforms: str) -> list[tuple[str, float]]:
     """The transforms as (name, number)."""
-    return [(name, float(number or 0)) for name, _, number in (s.partition(" ") for s in how.split(";") if s)]
+    return [(name, float(number or 0)) for name, _, number in (s.partition(" ") for s in transforms.split(";") if s)]
 
 
-def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _transformed(x: torch.Tensor, transforms: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """``x`` in float32 at least after the transforms, and the result of each ``tanh``."""
     y, kept = x.to(_wide(x.dtype)), []
-    for name, number in steps_of(how):
+    for name, number in parsed(transforms):
         if name == "tanh":
             y = y.tanh()
             kept.append(y)
@@ -47,10 +47,10 @@ def _applied(x: torch.Tensor, how: str) -> tuple[torch.Tensor, list[torch.Tensor
     return y, kept
 
 
-def _transforms_backward(d: torch.Tensor, how: str, kept: list[torch.Tensor]) -> torch.Tensor:
+def _transforms_backward(d: torch.Tensor, transforms: str, kept: list[torch.Tensor]) -> torch.Tensor:
     """The gradient with respect to the transforms' input, from ``d`` with respect to their output."""
     left = list(kept)
-    for name, number in reversed(steps_of(how)):
+    for name, number in reversed(parsed(transforms)):
         if name == "tanh":
             y = left.pop()
             d = d * (1 - y * y)
@@ -66,27 +66,27 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 # ---- one chunk
 
 
-def _rows_of(logits: torch.Tensor, target: torch.Tensor, how: str) -> torch.Tensor:
+def _rows_of(logits: torch.Tensor, target: torch.Tensor, transforms: str) -> torch.Tensor:
     """For each row the logsumexp, the target's logit and the sum of logits: 3 × rows."""
-    y, _ = _applied(logits, how)
-    picked, _ = _applied(logits.gather(1, target[:, None])[:, 0], how)
+    y, _ = _transformed(logits, transforms)
+    picked, _ = _transformed(logits.gather(1, target[:, None])[:, 0], transforms)
     return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
 
 
-def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, how: str
+def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, transforms: str
                  ) -> torch.Tensor:  # fmt: skip
     """The gradient of logits; ``factors``: the gradients of :func:`_rows_of`'s results, 3 × rows."""
-    y, kept = _applied(logits, how)
+    y, kept = _transformed(logits, transforms)
     words = torch.arange(y.shape[1], device=y.device)
     here = words[None, :] == target[:, None]
     d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
-    return _transforms_backward(d, how, kept).to(logits.dtype)
+    return _transforms_backward(d, transforms, kept).to(logits.dtype)
 
 
-def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, how: str
+def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, transforms: str
                        ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    rows = _rows_of(logits, target, how)
-    return rows, _gradient_of(logits, target, rows[0], factors, how)
+    rows = _rows_of(logits, target, transforms)
+    return rows, _gradient_of(logits, target, rows[0], factors, transforms)
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def _compiled(function: Any) -> Any:
 
 def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
     """``function`` compiled by this back end: run op by op, it would hold several float32 copies of a chunk."""
-    return (_compiled(function) if logits.numel() >= LEAST else function)(logits, *args)
+    return (_compiled(function) if logits.numel() >= MIN_COMPILED else function)(logits, *args)
 
 
 def _logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -144,10 +144,10 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 @torch.library.custom_op("mlirfuse::linear_loss", mutates_args=())
 def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor,
-                factors: torch.Tensor, smoothing: float, how: str, dtype: torch.dtype, needs: list[bool]
+                factors: torch.Tensor, smoothing: float, transforms: str, dtype: torch.dtype, needs: list[bool]
                 ) -> list[torch.Tensor]:  # fmt: skip
     """Σ factors[n] · (cross entropy of row n), and its gradients with respect to x (rows × features), weight (words ×
-    features) and bias. The product is computed in ``dtype``; ``how``: the transforms of logits before the loss."""
+    features) and bias. The product is computed in ``dtype``; ``transforms``: of the logits before the loss."""
     w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
     words, sums = weight.shape[0], _Sums(x, weight, bias, needs)
     loss = torch.zeros((), dtype=_wide(dtype), device=x.device)
@@ -156,18 +156,18 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         logits = _logits(part, w, b)
         each = torch.stack([f, -(1 - smoothing) * f, -(smoothing / words) * f])
         if any(needs):
-            rows, d = _fused(_rows_and_gradient, logits, words_of, each, how)
+            rows, d = _fused(_rows_and_gradient, logits, words_of, each, transforms)
             sums.add(first, end, d, part, w)
             del d
         else:
-            rows = _fused(_rows_of, logits, words_of, how)
+            rows = _fused(_rows_of, logits, words_of, transforms)
         loss += torch.where(f == 0, 0, rows * each).sum()
         del logits
     return [loss, *sums.results(x, weight, bias)]
 
 
 @linear_loss.register_fake
-def _(x, weight, bias, target, factors, smoothing, how, dtype, needs):
+def _(x, weight, bias, target, factors, smoothing, transforms, dtype, needs):
     none = x.new_empty(0)
     given = [
         torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
@@ -195,25 +195,25 @@ linear_loss.register_autograd(_times_gradients, setup_context=_keep_gradients)
 
 
 @torch.library.custom_op("mlirfuse::linear_rows", mutates_args=())
-def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, how: str,
+def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, transforms: str,
                 dtype: torch.dtype, needs: list[bool]) -> torch.Tensor:  # fmt: skip
     """For each row of logits the logsumexp, the target's logit and the sum of logits: 3 × rows."""
     w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
     found = torch.empty((3, x.shape[0]), dtype=_wide(dtype), device=x.device)
     for first, end in chunks(x.shape[0]):
         logits = _logits(x[first:end].to(dtype), w, b)
-        found[:, first:end] = _fused(_rows_of, logits, target[first:end], how)
+        found[:, first:end] = _fused(_rows_of, logits, target[first:end], transforms)
     return found
 
 
 @linear_rows.register_fake
-def _(x, weight, bias, target, how, dtype, needs):
+def _(x, weight, bias, target, transforms, dtype, needs):
     return x.new_empty((3, x.shape[0]), dtype=_wide(dtype))
 
 
 @torch.library.custom_op("mlirfuse::linear_rows_backward", mutates_args=())
 def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
-                         bias: torch.Tensor | None, target: torch.Tensor, how: str, dtype: torch.dtype,
+                         bias: torch.Tensor | None, target: torch.Tensor, transforms: str, dtype: torch.dtype,
                          needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
     """The gradients of x, weight and bias; ``rows``: the result of :func:`linear_rows`, ``grad``: its gradient."""
     w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -221,14 +221,14 @@ def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor
     for first, end in chunks(x.shape[0]):
         part, words_of = x[first:end].to(dtype), target[first:end]
         logits = _logits(part, w, b)
-        d = _fused(_gradient_of, logits, words_of, rows[0, first:end], grad[:, first:end], how)
+        d = _fused(_gradient_of, logits, words_of, rows[0, first:end], grad[:, first:end], transforms)
         sums.add(first, end, d, part, w)
         del logits, d
     return sums.results(x, weight, bias)
 
 
 @linear_rows_backward.register_fake
-def _(grad, rows, x, weight, bias, target, how, dtype, needs):
+def _(grad, rows, x, weight, bias, target, transforms, dtype, needs):
     none = x.new_empty(0)
     return [
         torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
@@ -236,12 +236,12 @@ def _(grad, rows, x, weight, bias, target, how, dtype, needs):
 
 
 def _keep_operands(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, target, ctx.how, ctx.dtype, ctx.needs = inputs
+    x, weight, bias, target, ctx.transforms, ctx.dtype, ctx.needs = inputs
     ctx.save_for_backward(output, x, weight, bias, target)
 
 
 def _rows_backward(ctx: Any, grad: torch.Tensor) -> Any:
-    found = linear_rows_backward(grad, *ctx.saved_tensors, ctx.how, ctx.dtype, ctx.needs)
+    found = linear_rows_backward(grad, *ctx.saved_tensors, ctx.transforms, ctx.dtype, ctx.needs)
     return (*(g if need else None for g, need in zip(found, ctx.needs)), None, None, None, None)
 
 

@@ -26,7 +26,7 @@ from mlirfuse.frontend.torch.torch_private import (
 
 aten = torch.ops.aten
 
-_TAKEN_APART = [
+_ALSO_DECOMPOSED = [
     aten._softmax,
     aten._log_softmax,
     aten.native_layer_norm,
@@ -44,7 +44,7 @@ _TAKEN_APART = [
     aten.addmv,
     aten.grid_sampler_2d,
 ]
-_KEPT = {
+_NOT_DECOMPOSED = {
     "aten._scaled_dot_product_flash_attention_for_cpu",
     "aten._unsafe_index",
     "aten._unsafe_index_put",
@@ -182,8 +182,8 @@ class Table(Mapping[Any, Callable[..., Any]]):
 
 @functools.cache
 def _table() -> dict[Any, Callable[..., Any]]:
-    found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
-    found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
+    found = {**core_aten_decompositions(), **get_decompositions(_ALSO_DECOMPOSED)}
+    found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _NOT_DECOMPOSED}
     found |= {
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
@@ -196,10 +196,13 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **value_checks.RANDOM,
     }
     created = {op: refusals.unless_refused(op, eager_strides.as_eager(op, f)) for op, f in found.items()}
-    return {**created, **{op: eager_strides.as_eager(op, None) for op in _composite() if op not in created}}
+    return {
+        **created,
+        **{op: eager_strides.as_eager(op, None) for op in _undecomposed_overloads() if op not in created},
+    }
 
 
-def _composite() -> Iterator[Any]:
+def _undecomposed_overloads() -> Iterator[Any]:
     """ATen's overloads that are not decomposed and have rules, without views."""
     for name in RULES:
         if name.startswith("aten.") and name not in VIEWS:

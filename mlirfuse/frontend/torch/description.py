@@ -13,6 +13,7 @@ from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.inspect import explain as inspected
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.drawing import page
+from mlirfuse.inspect.launches import count
 from mlirfuse.inspect.listing import Names
 from mlirfuse.inspect.shown import Shown, Table
 from mlirfuse.ir import sizes as sz
@@ -35,8 +36,8 @@ class KernelDescription:
 @dataclass
 class GraphExplanation(Shown):
     """One graph: forward, backward or inference. ``outside``: counts of extern ops by (op, reason, the user's line).
-    ``saved``: the tensors that a forward graph saves for the backward, with their bytes. ``again``: counts of what a
-    backward graph recomputes, by (op, bytes of the result, reason, the user's line). ``collectives``: in order of their
+    ``saved``: the tensors that a forward graph saves for the backward, with their bytes. ``recomputed``: counts of
+    what a backward graph recomputes, by (op, bytes, reason, the user's line). ``collectives``: in order of their
     starts."""
 
     which: str
@@ -47,12 +48,13 @@ class GraphExplanation(Shown):
     source: str  # the host program
     host: HostProgram = field(repr=False)
     collectives: list[Collective] = field(default_factory=list)
-    again: dict[tuple[str, int | str, str, str], int] = field(default_factory=dict)
+    recomputed: dict[tuple[str, int | str, str, str], int] = field(default_factory=dict)
 
     def summary(self) -> str:
         """One line: numbers of kernels, of their programs, and of extern ops."""
         calls = sum(self.outside.values())
-        return f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {calls} calls"
+        kernels, programs = count(len(self.kernels), "kernel"), count(self.programs, "program")
+        return f"{self.which}: {kernels} ({programs}), {count(calls, 'call')} of torch's own operations"
 
     def tables(self) -> list[Table]:
         """Tables of kernels, extern ops, collectives, saved tensors and recomputed ops."""
@@ -72,9 +74,9 @@ class GraphExplanation(Shown):
             known = [n for _, n in self.saved if isinstance(n, int)]
             title = f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"
             out.append(Table(("tensor", "bytes"), self.saved, title))
-        if self.again:
-            rows = [(op, n, nbytes, why, line) for (op, nbytes, why, line), n in self.again.items()]
-            out.append(Table(("computed again", "times", "bytes not saved", "why", "line"), rows))
+        if self.recomputed:
+            rows = [(op, n, nbytes, why, line) for (op, nbytes, why, line), n in self.recomputed.items()]
+            out.append(Table(("recomputed", "times", "bytes not saved", "why", "line"), rows))
         return out
 
     def __str__(self) -> str:
@@ -91,9 +93,9 @@ def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanati
     outside = Counter((op, why, listing.place(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
     shared = list(collectives.of_program(host.sequence))
-    again = Counter((op, nbytes, why, listing.place(place)) for op, nbytes, why, place in lowered.again)
+    recomputed = Counter((op, nbytes, why, listing.place(place)) for op, nbytes, why, place in lowered.recomputed)
     return GraphExplanation(
-        which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared, dict(again)
+        which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared, dict(recomputed)
     )
 
 

@@ -18,9 +18,9 @@ from mlirfuse.frontend.torch import layouts
 from mlirfuse.frontend.torch.sizes import OpaqueSize, concrete, hint
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
-_FEW = 1 << 14  # the most elements of an operand's memory for a trial run with the call's own sizes
-_GROUPS = 6  # small extents are multiples of this
-_here = threading.local()  # .tracing: the op whose result is being traced
+_MAX_ELEMENTS = 1 << 14  # the most elements of an operand's memory for a trial run with the call's own sizes
+_EXTENT_UNIT = 6  # small extents are multiples of this
+_local = threading.local()  # .tracing: the op whose result is being traced
 _trials: dict[Any, Any] = {}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
@@ -48,7 +48,7 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
 
     @functools.wraps(decomposition or op)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_here, "tracing", None) is op:  # an op that is not decomposed
+        if getattr(_local, "tracing", None) is op:  # an op that is not decomposed
             return NotImplemented
         tensors = _tensors((args, kwargs))
         mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
@@ -58,11 +58,11 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
         if decomposition is not None:
             found = decomposition(*args, **kwargs)
         else:
-            before, _here.tracing = getattr(_here, "tracing", None), op
+            before, _local.tracing = getattr(_local, "tracing", None), op
             try:
                 found = op(*args, **kwargs)
             finally:
-                _here.tracing = before
+                _local.tracing = before
         return found if found is NotImplemented else _with_eager_layout(op, args, kwargs, found)
 
     return decomposed
@@ -115,7 +115,7 @@ def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
         wanted = _trial_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
-        created = [x if x is None or eager is None else _put(x, *eager) for x, eager in zip(results, wanted)]
+        created = [x if x is None or eager is None else _converted(x, *eager) for x, eager in zip(results, wanted)]
     except OpaqueSize:
         return found
     if not isinstance(found, (list, tuple)):
@@ -123,7 +123,7 @@ def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
     return created if isinstance(found, list) else tuple(created)  # also for torch's named tuples
 
 
-def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+def _converted(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """``x`` in eager's dtype, with the given strides for the same shape, else with strides in the same order."""
     x = x if x.dtype is dtype else x.to(dtype)
     if len(shape) != x.dim() or 0 in shape:
@@ -152,7 +152,7 @@ def _put(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: t
 def _trial_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Dtype, shape and strides of each result of a trial run with the fake tensors' layouts; None where the op cannot
     run."""
-    few = all(_span(x) <= _FEW for x in _tensors((args, kwargs)))
+    few = all(_span(x) <= _MAX_ELEMENTS for x in _tensors((args, kwargs)))
     try:
         given = _real((args, kwargs), None if few else {})
     except OpaqueSize:
@@ -213,17 +213,17 @@ def _real(given: Any, scale: dict[int, int] | None) -> Any:
     """The arguments with :class:`_Layout` for fake tensors; ``scale``: maps extents to small ones, None for the call's
     own. Raises :class:`OpaqueSize`."""
 
-    def lies(x: torch.Tensor) -> _Layout:
+    def layout_of(x: torch.Tensor) -> _Layout:
         shape, strides = (tuple(map(hint, of)) for of in (x.shape, x.stride()))
         return _Layout(x.dtype, *((shape, strides) if scale is None else _scaled(shape, strides, scale)))
 
-    return concrete(given, lies)
+    return concrete(given, layout_of)
 
 
 def _scaled(shape: tuple[int, ...], strides: tuple[int, ...], scale: dict[int, int]) -> Any:
     """Small extents (equal for equal ones, multiples of the group size for large ones), and strides in the same order,
     with gaps where the original has some."""
-    small = tuple(n if n <= _GROUPS else scale.setdefault(n, _GROUPS * (len(scale) + 2)) for n in shape)
+    small = tuple(n if n <= _EXTENT_UNIT else scale.setdefault(n, _EXTENT_UNIT * (len(scale) + 2)) for n in shape)
     running, true = 1, 1
     out = [0] * len(shape)
     for k in sorted(range(len(shape)), key=lambda k: (strides[k], shape[k] != 1, -k)):

@@ -42,11 +42,11 @@ from mlirfuse.frontend.torch.torch_private import (
     tracing,
 )
 
-_FEWEST = 10  # minimum ops of a layer; smaller ones save little
-_NUMBERED = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
+_MIN_OPS = 10  # minimum ops of a layer; smaller ones save little
+_LIST_ELEMENT = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
 # Calls that change how later ops are traced, besides autocast and grad mode.
-_STATES = re.compile(r"(_enter|_exit|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
-_IN_PLACE = {"batch_norm", "instance_norm", "setitem"}
+_STATE_CHANGES = re.compile(r"(_enter|_exit|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
+_IN_PLACE_NAMES = {"batch_norm", "instance_norm", "setitem"}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("layer(str name, int call, bool training, Tensor[] given) -> Tensor[]")
@@ -55,7 +55,7 @@ LAYER = torch.ops.mlirfuse.layer.default
 BACKWARD = torch.ops.mlirfuse.layer_backward.default
 
 
-class Refused(Exception):
+class LayerNotTraceable(Exception):
     """The layer of this ``name`` cannot be traced by itself."""
 
     def __init__(self, name: str):
@@ -101,7 +101,7 @@ class Layer:
                 given = [x.detach().requires_grad_(x.requires_grad and training) for x in self._given]
                 module = self._by_aot_autograd(given)
         except Exception as error:
-            raise Refused(self.name) from error
+            raise LayerNotTraceable(self.name) from error
         placeholders, found = module.graph.find_nodes(op="placeholder"), module.graph.output_node().args[0]
         tangents, results = placeholders[len(given) :], found[: len(self.differentiable)]
         as_expected = (
@@ -111,7 +111,7 @@ class Layer:
             and not any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in module.graph.nodes)
         )
         if not as_expected:
-            raise Refused(self.name)
+            raise LayerNotTraceable(self.name)
         return Traced(module, placeholders[: len(given)], tangents, results, found[len(results) :])
 
     def _by_aot_autograd(self, given: list[torch.Tensor]) -> GraphModule:
@@ -126,7 +126,7 @@ class Layer:
             )
         except _Reached as reached:
             return reached.module
-        raise Refused(self.name)
+        raise LayerNotTraceable(self.name)
 
 
 class _Reached(Exception):
@@ -209,8 +209,8 @@ def _fake_backward(name: str, call: int, tangents: Sequence[torch.Tensor]) -> li
 
 
 def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
-    """The result of ``compile_``, which compiles ``module`` by AOTAutograd and calls :func:`put_back` on each resulting
-    graph. Meanwhile equal layers of ``module``, if it is one of Dynamo's graphs, are calls."""
+    """The result of ``compile_``, which compiles ``module`` by AOTAutograd and calls :func:`inline_layers` on each
+    resulting graph. Meanwhile equal layers of ``module``, if it is one of Dynamo's graphs, are calls."""
     if not isinstance(module, GraphModule):  # a wrapper around a graph whose inputs are in lists
         return compile_()
     whole, refused = module.graph, set[str]()
@@ -223,7 +223,7 @@ def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile
                 module.graph = graph
             return compile_()
         except Exception as error:
-            name = _refused(error)
+            name = _layer_of_error(error)
             if name is None:
                 raise
             refused.add(name)
@@ -233,14 +233,14 @@ def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile
                 module.graph = whole
 
 
-def _refused(error: BaseException | None) -> str | None:
+def _layer_of_error(error: BaseException | None) -> str | None:
     """The layer's name where ``error`` is about one; wrappers may have extended its text."""
-    while error is not None and not isinstance(error, Refused):
+    while error is not None and not isinstance(error, LayerNotTraceable):
         error = error.__cause__ or error.__context__
     return None if error is None else error.name
 
 
-class _Found(NamedTuple):
+class _LayerNodes(NamedTuple):
     """A layer in Dynamo's graph."""
 
     nodes: list[Node]
@@ -251,9 +251,9 @@ class _Found(NamedTuple):
 def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused: set[str]) -> Graph | None:
     """The module's graph with calls in place of equal layers; None where there are none."""
     nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
-    usual = _in_the_usual_state(nodes)
-    found: dict[Node, tuple[str, _Found]] = {}  # by a layer's last node
-    for equal in _equal_layers(nodes, usual, 0):
+    in_initial_state = _in_initial_state(nodes)
+    found: dict[Node, tuple[str, _LayerNodes]] = {}  # by a layer's last node
+    for equal in _equal_layers(nodes, in_initial_state, 0):
         first = equal[0]
         body = _body(first)
         given = [n.meta["example_value"] for n in first.given]
@@ -266,7 +266,7 @@ def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused:
     return _substituted(module.graph, found) if found else None
 
 
-def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
+def _substituted(graph: Graph, found: dict[Node, tuple[str, _LayerNodes]]) -> Graph:
     inside = {node for _, layer in found.values() for node in layer.nodes}
     created, new = Graph(graph.owning_module), dict[Node, Node]()
     for node in graph.nodes:
@@ -283,9 +283,9 @@ def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
     return created
 
 
-def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
+def _in_initial_state(nodes: list[Node]) -> set[Node]:
     """The nodes where autocast and grad mode are as at the graph's start."""
-    usual, before, gradients = set[Node](), torch.is_grad_enabled(), torch.is_grad_enabled()
+    in_initial_state, before, gradients = set[Node](), torch.is_grad_enabled(), torch.is_grad_enabled()
     entered: list[Any] = []
     for node in nodes:
         name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
@@ -295,51 +295,51 @@ def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
             entered.remove(node.args[0])
         elif name in ("_set_grad_enabled", "set_grad_enabled"):
             gradients = node.args[0]
-        elif _STATES.search(name):
+        elif _STATE_CHANGES.search(name):
             return set()
         elif not entered and gradients == before:
-            usual.add(node)
-    return usual
+            in_initial_state.add(node)
+    return in_initial_state
 
 
-def _equal_layers(nodes: list[Node], usual: set[Node], depth: int) -> Iterator[list[_Found]]:
+def _equal_layers(nodes: list[Node], in_initial_state: set[Node], depth: int) -> Iterator[list[_LayerNodes]]:
     """Groups of equal layers among consecutive ``nodes``; ``depth``: the nesting level of module lists."""
-    runs = [list(run) for _, run in itertools.groupby(nodes, lambda n: _numbered(n, depth))]
-    runs = [run for run in runs if _numbered(run[0], depth) is not None]
+    runs = [list(run) for _, run in itertools.groupby(nodes, lambda n: _list_element(n, depth))]
+    runs = [run for run in runs if _list_element(run[0], depth) is not None]
     by_key = defaultdict(list)
     for run in runs:
-        layer = _as_layer(run) if usual.issuperset(run) else None
+        layer = _traceable_layer(run) if in_initial_state.issuperset(run) else None
         by_key[_key(layer) if layer is not None else id(run)].append((layer, run))
     for equal in by_key.values():
         if len(equal) > 1:
             yield [layer for layer, _ in equal if layer is not None]
-        elif len(run := equal[0][1]) > _FEWEST:
-            yield from _equal_layers(run, usual, depth + 1)
+        elif len(run := equal[0][1]) > _MIN_OPS:
+            yield from _equal_layers(run, in_initial_state, depth + 1)
 
 
-def _numbered(node: Node, depth: int) -> str | None:
+def _list_element(node: Node, depth: int) -> str | None:
     """The path of the list element module that computes ``node``."""
-    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if _NUMBERED.search(path)]
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if _LIST_ELEMENT.search(path)]
     return paths[depth] if depth < len(paths) else None
 
 
-def _as_layer(nodes: list[Node]) -> _Found | None:
+def _traceable_layer(nodes: list[Node]) -> _LayerNodes | None:
     """``nodes`` as a layer; None where it cannot be traced by itself."""
     inside = set(nodes)
     given = list(dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside))
     results = [n for n in nodes if any(user not in inside for user in n.users)]
-    if len(nodes) < _FEWEST or not all(map(_tensor, given + results)):
+    if len(nodes) < _MIN_OPS or not all(map(_is_static_tensor, given + results)):
         return None
     held = {layouts.storage(n.meta["example_value"]) for n in given}
     created = [layouts.storage(n.meta["example_value"]) for n in results]
     if not held.isdisjoint(created) or len(set(created)) < len(created):
         return None
-    if any(_writes_given(n, inside) or not _safe(n) for n in nodes):
+    if any(_writes_given(n, inside) or not _is_cache_safe(n) for n in nodes):
         return None
-    return _Found(nodes, given, results)
+    return _LayerNodes(nodes, given, results)
 
 
-def _tensor(node: Node) -> bool:
+def _is_static_tensor(node: Node) -> bool:
     """Whether ``node`` is a plain tensor of known sizes."""
     value = node.meta.get("example_value")
     return (
@@ -351,7 +351,7 @@ def _tensor(node: Node) -> bool:
     )
 
 
-def _safe(node: Node) -> bool:
+def _is_cache_safe(node: Node) -> bool:
     """Whether the call's name identifies its function, as torch's graph cache requires."""
     if node.op not in ("call_function", "call_method") or isinstance(node.target, HigherOrderOperator):
         return False
@@ -367,11 +367,11 @@ def _safe(node: Node) -> bool:
 def _writes_given(node: Node, inside: set[Node]) -> bool:
     """Whether the call's name says that it writes into the layer's inputs. Other writes are found by tracing."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    in_place = name in _IN_PLACE_NAMES or (name.endswith("_") and not name.endswith("__"))
     return in_place and any(n not in inside for n in node.all_input_nodes)
 
 
-def _key(layer: _Found) -> Any:
+def _key(layer: _LayerNodes) -> Any:
     places: dict[Node, Any] = {n: f"given {k}" for k, n in enumerate(layer.given)}
     places |= {n: f"node {k}" for k, n in enumerate(layer.nodes)}
     ops = [(n.op, n.target, repr(torch.fx.map_arg((n.args, n.kwargs), lambda x: places[x]))) for n in layer.nodes]
@@ -391,7 +391,7 @@ def _described(given: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _body(layer: _Found) -> GraphModule:
+def _body(layer: _LayerNodes) -> GraphModule:
     """The ops of a layer as a module."""
     graph, new = Graph(), dict[Node, Node]()
     for k, node in enumerate(layer.given):
@@ -405,26 +405,26 @@ def _body(layer: _Found) -> GraphModule:
 # ---- AOTAutograd's graphs
 
 
-def put_back(module: GraphModule) -> None:
-    """Replaces the calls by the layers' ops. Raises :class:`Refused`."""
+def inline_layers(module: GraphModule) -> None:
+    """Replaces the calls of layers by their ops. Raises :class:`Refused`."""
     calls = [n for n in module.graph.nodes if n.target in (LAYER, BACKWARD)]
     for layer in getattr(_local, "layers", {}).values():
         if layer.refused:
-            raise Refused(layer.name)
-    known: dict[int, _Copy] = {}
+            raise LayerNotTraceable(layer.name)
+    known: dict[int, _InlinedLayer] = {}
     with disable_current_modes():
         for node in calls:
-            _put_back(module, node, known)
+            _inline(module, node, known)
     if calls:
         module.recompile()
 
 
-def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
+def _inline(module: GraphModule, node: Node, known: dict[int, _InlinedLayer]) -> None:
     """Replaces the call ``node`` by its ops; ``known``: the forward copies by call number, for backwards."""
     layer, call = _layer(node.args[0]), node.args[1]
     if node.target is LAYER:
         traced = layer.traced(node.args[2])
-        copy, results = known.setdefault(call, _Copy(module, traced, node.args[3])), traced.results
+        copy, results = known.setdefault(call, _InlinedLayer(module, traced, node.args[3])), traced.results
     else:
         traced = layer.traced(True)
         copy, results = known[call], traced.computed_gradients
@@ -437,7 +437,7 @@ def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
     module.graph.erase_node(node)
 
 
-class _Copy:
+class _InlinedLayer:
     """A copy of a layer's ops for one of its calls. ``nodes``: the layer's nodes to their copies."""
 
     def __init__(self, module: GraphModule, traced: Traced, given: Sequence[Node]):
@@ -462,12 +462,12 @@ class _Copy:
                     created.target = _constant(self._module, getattr(self._traced.module, node.target))
                 value = node.meta.get("val")
                 if isinstance(value, FakeTensor):
-                    created.meta["val"] = self._in_memory_of_its_own(value)
+                    created.meta["val"] = self._in_own_storage(value)
                 elif isinstance(value, (tuple, list)):
-                    created.meta["val"] = pytree.tree_map_only(FakeTensor, self._in_memory_of_its_own, value)
+                    created.meta["val"] = pytree.tree_map_only(FakeTensor, self._in_own_storage, value)
                 self.nodes[node] = created
 
-    def _in_memory_of_its_own(self, fake: FakeTensor) -> FakeTensor:
+    def _in_own_storage(self, fake: FakeTensor) -> FakeTensor:
         """A fake tensor like it in a storage of its own: alias analysis must keep the layers apart."""
         if fake.layout is not torch.strided:
             return fake

@@ -53,7 +53,7 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
             try:
                 results = host.function(env)(args)
             except IndexError as error:
-                raise _of_torch(error) from None
+                raise _as_torch_error(error) from None
             return results if finish is None else finish(results, env)
     else:
         only = host.function({})  # now, so that its kernels compile in the background
@@ -63,33 +63,33 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
             try:
                 results = only(args)
             except IndexError as error:
-                raise _of_torch(error) from None
+                raise _as_torch_error(error) from None
             return results if finish is None else finish(results, {})
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return _keeping(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+    return _copying_donated(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
 
 
-def _of_torch(error: IndexError) -> IndexError:
+def _as_torch_error(error: IndexError) -> IndexError:
     """``error`` as the type that torch raises for a bad index, for handlers that expect it; torch's own errors
     unchanged."""
     return IndexOutOfRangeError(*error.args) if type(error) is IndexError else error
 
 
-def _keeping(run: Boxed, donated: list[int]) -> Boxed:
+def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
     """``run`` with copies of the donated inputs where a second backward may read them."""
     if not donated:
         return run
-    kept = keeps_graph
+    keeps = keeps_graph
 
-    def either(args: list[Any]) -> list[Any]:
-        if kept():
+    def run_or_copy(args: list[Any]) -> list[Any]:
+        if keeps():
             for k in donated:
                 args[k] = args[k].clone()
         return run(args)
 
-    either._boxed_call = True  # type: ignore[attr-defined]
-    return either
+    run_or_copy._boxed_call = True  # type: ignore[attr-defined]
+    return run_or_copy
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:

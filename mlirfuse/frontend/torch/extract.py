@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlirfuse.frontend.torch import layouts
-from mlirfuse.frontend.torch.joint import Joint, Refused, descriptions, is_mutable, must_be_in_backward
+from mlirfuse.frontend.torch.joint import Joint, NeedsTorchsPartitioner, descriptions, is_mutable, must_be_in_backward
 from mlirfuse.frontend.torch.torch_private import (
     LazyGraphModule,
     find_symbol_binding_fx_nodes,
@@ -26,7 +26,7 @@ from mlirfuse.frontend.torch.torch_private import (
 DONATED = "mlirfuse_donated"  # ``meta`` key of a backward's input: its buffer is donated
 
 
-class Part(LazyGraphModule):
+class QuietGraphModule(LazyGraphModule):
     """A module that generates its code on first use. AOTAutograd prints it for its logs and its cache even if nobody
     reads them: ``silent`` modules print nothing then."""
 
@@ -37,7 +37,9 @@ class Part(LazyGraphModule):
         return "" if self.silent and not print_output else super().print_readable(print_output, *args, **kwargs)
 
 
-def modules(module: GraphModule, joint: Joint, saved: Sequence[Node], silent: bool) -> tuple[Part, Part, int]:
+def modules(
+    module: GraphModule, joint: Joint, saved: Sequence[Node], silent: bool
+) -> tuple[QuietGraphModule, QuietGraphModule, int]:
     """Forward, backward, and the number of sizes that the forward saves. ``saved``: the cut, of which only what the
     backward reads is kept. Raises :class:`joint.Refused`."""
     order = {node: k for k, node in enumerate(joint.graph.nodes)}
@@ -62,7 +64,7 @@ def modules(module: GraphModule, joint: Joint, saved: Sequence[Node], silent: bo
     for node in backward.nodes:
         if node.op in ("call_function", "get_attr"):
             node.meta["autograd_backward"] = True
-    both = Part(module, forward), Part(module, backward)
+    both = QuietGraphModule(module, forward), QuietGraphModule(module, backward)
     for part in both:
         part.silent = silent
     _mark_donated(*both, results)
@@ -89,9 +91,9 @@ def _check(joint: Joint, needed: set[Node], given: set[Node]) -> None:
     """Raises :class:`Refused` where the backward would have to run something that belongs to the forward."""
     for node in needed - given:
         if node.op == "placeholder":
-            raise Refused(f"the backward needs the input {node}, which is not saved")
+            raise NeedsTorchsPartitioner(f"the backward needs the input {node}, which is not saved")
         if is_mutable(node) and node not in joint.of_tangents:
-            raise Refused(f"the backward needs {node}, a write of the forward")
+            raise NeedsTorchsPartitioner(f"the backward needs {node}, a write of the forward")
 
 
 def _with_symbols(joint: Joint, sizes: list[Node], values: Sequence[Node]) -> list[Node]:
@@ -138,7 +140,7 @@ def _graph(joint: Joint, order: dict[Node, int], inputs: Sequence[Node], first: 
                 if len(part.all_input_nodes) == 1 and part.name in parts:
                     copy(part)
 
-    parts = {n.name for n in needed if _is_part(n)}
+    parts = {n.name for n in needed if _is_getitem(n)}
     for node in [*first, *(n for n in outputs if isinstance(n, Node))]:
         if node not in new:
             for one in sorted(_missing(node, new), key=order.__getitem__):
@@ -149,7 +151,7 @@ def _graph(joint: Joint, order: dict[Node, int], inputs: Sequence[Node], first: 
     return graph
 
 
-def _is_part(node: Node) -> bool:
+def _is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
@@ -164,7 +166,7 @@ def _missing(node: Node, there: dict[Node, Node]) -> set[Node]:
     return found
 
 
-def _mark_donated(forward: Part, backward: Part, results: int) -> None:
+def _mark_donated(forward: QuietGraphModule, backward: QuietGraphModule, results: int) -> None:
     """Marks saved tensors that share no memory with inputs or results of the forward or backward. The backward may
     overwrite them, unless it runs again."""
     outputs = forward.graph.output_node().args[0]

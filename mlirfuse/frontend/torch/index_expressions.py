@@ -32,7 +32,7 @@ from mlirfuse.frontend.torch.index_cases import (
 from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
 
-class Written(Exception):
+class MutatedTensor(Exception):
     """The graph writes to the tensor's memory: one name has several values."""
 
 
@@ -52,7 +52,7 @@ def dim(k: int) -> sympy.Symbol:
 
 
 @functools.cache
-def _level(k: int) -> sympy.Symbol:
+def _vmap_level(k: int) -> sympy.Symbol:
     """The index along the dimension that vmap level ``k`` hides."""
     return sympy.Symbol(f"level{k}", integer=True, nonnegative=True)
 
@@ -76,14 +76,14 @@ class Expressions:
 
     def __init__(self, module: GraphModule, given: dict[Node, Indexed] | None = None):
         self.module, self.known = module, dict(given or {})
-        self.written = purity.written_storages(module)
+        self.mutated = purity.written_storages(module)
 
     def of(self, node: Node) -> Indexed:
-        """The expression of a tensor. Raises :class:`Written`, and :class:`Unknown` for non-tensors."""
+        """The expression of a tensor. Raises :class:`MutatedTensor`, and :class:`Unknown` for non-tensors."""
         found = self.known.get(node)
         if found is not None:
             return found
-        for source in self._not_known_before(node):
+        for source in self._unexpressed(node):
             self.known[source] = self._computed(source)
         return self.known[node]
 
@@ -98,11 +98,11 @@ class Expressions:
             if isinstance(source, Node) and _is_tensor(source):
                 try:
                     given[place] = self.of(source)
-                except (Unknown, Written):
+                except (Unknown, MutatedTensor):
                     continue
         return Expressions(module, given)
 
-    def _not_known_before(self, node: Node) -> list[Node]:
+    def _unexpressed(self, node: Node) -> list[Node]:
         """``node`` and the not yet expressed tensors it depends on, operands first."""
         order: list[Node] = []
         seen: set[Node] = set()
@@ -121,8 +121,8 @@ class Expressions:
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor):
             raise Unknown(f"{node.name} is not a tensor")
-        if layouts.storage(value) in self.written:
-            raise Written(f"{node.name} is written in the graph")
+        if layouts.storage(value) in self.mutated:
+            raise MutatedTensor(f"{node.name} is written in the graph")
         shape = tuple(map(size_of, value.shape))
         rule = _rule(node)
         try:
@@ -485,20 +485,20 @@ def _choice(condition: Any, a: Any, b: Any) -> Any:
     return chosen([*((v, sympy.And(condition, c)) for v, c in cases(a)), *cases(b)])
 
 
-def _vmapped(call: _Call) -> Any:
+def _add_batch_dim(call: _Call) -> Any:
     """Hides a dimension, for vmap."""
     x, axis, level = call.tensor(), call.arg(1), call.arg(2)
     axis = call.axis(axis, len(x.shape))
     rest = [dim(k if k < axis else k - 1) for k in range(len(x.shape))]
-    rest[axis] = _level(level)
+    rest[axis] = _vmap_level(level)
     return _at(x, rest)
 
 
-def _unvmapped(call: _Call) -> Any:
+def _remove_batch_dim(call: _Call) -> Any:
     """Makes a vmap-hidden dimension one of the result."""
     x, level, axis = call.tensor(), call.arg(1), call.axis(call.arg(3), len(call.shape))
     moved = {dim(k): dim(k if k < axis else k + 1) for k in range(len(x.shape))}
-    return x.body.xreplace({**moved, _level(level): dim(axis)})
+    return x.body.xreplace({**moved, _vmap_level(level): dim(axis)})
 
 
 _RULES: dict[str, Callable[[_Call], Any]] = {
@@ -547,8 +547,8 @@ _RULES: dict[str, Callable[[_Call], Any]] = {
     "tril": _triangle(False),
     "where": _where,
     "masked_fill": _where,
-    "_add_batch_dim": _vmapped,
-    "_remove_batch_dim": _unvmapped,
+    "_add_batch_dim": _add_batch_dim,
+    "_remove_batch_dim": _remove_batch_dim,
 }  # fmt: skip
 
 

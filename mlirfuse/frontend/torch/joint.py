@@ -16,8 +16,8 @@ from mlirfuse.frontend.torch.torch_private import BackwardState, HigherOrderOper
 _RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-class Refused(Exception):
-    """The joint graph needs torch's own partitioner."""
+class NeedsTorchsPartitioner(Exception):
+    """Only torch's own partitioner can cut the joint graph."""
 
 
 class Joint(NamedTuple):
@@ -60,11 +60,11 @@ def read(module: GraphModule, count: int, static: Iterable[int] = ()) -> Joint:
     of_tangents.discard(graph.output_node())
     forward = [n for n in results[:count] if isinstance(n, Node)]
     if not of_tangents.isdisjoint(forward):
-        raise Refused("a result of the forward is computed in the backward")
+        raise NeedsTorchsPartitioner("a result of the forward is computed in the backward")
     impure = [n for n in graph.nodes if n.op == "call_function" and n not in of_tangents and n.is_impure()]
     required = _closure(forward + impure + primals + seeds[0], lambda n: n.all_input_nodes)
     if not of_tangents.isdisjoint(required):
-        raise Refused("the forward needs what the backward computes")
+        raise NeedsTorchsPartitioner("the forward needs what the backward computes")
     return Joint(
         graph,
         primals,

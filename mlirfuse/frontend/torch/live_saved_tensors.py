@@ -22,10 +22,10 @@ log = logging.getLogger("mlirfuse")
 
 
 class SavedTensor(NamedTuple):
-    """The ``place`` among the outputs of a saved tensor with new memory in each call; ``result``: its index among the
-    results, if it is one."""
+    """A saved tensor with new memory in each call: its index among all outputs, and its index among the results that
+    the user gets, if it is one."""
 
-    place: int
+    output_index: int
     result: int | None
 
 
@@ -35,15 +35,15 @@ def saved_tensor(module: GraphModule, fixed: Sequence[int], visible: int) -> Sav
     results; saved ones follow."""
     nodes = list(module.graph.nodes)
     inputs, outputs = [node for node in nodes if node.op == "placeholder"], nodes[-1].args[0]
-    still, exposed = _storages(inputs[place] for place in fixed), _storages([*inputs, *outputs[:visible]])
-    results = {_created_by(node): place for place, node in enumerate(outputs[:visible])}
+    still, exposed = _storages(inputs[k] for k in fixed), _storages([*inputs, *outputs[:visible]])
+    results = {_created_by(node): k for k, node in enumerate(outputs[:visible])}
     saved = [
-        (storage <= exposed, place)
-        for place, storage in enumerate(_storages([output]) for output in outputs)
-        if place >= visible and storage - still
+        (storage <= exposed, k)
+        for k, storage in enumerate(_storages([output]) for output in outputs)
+        if k >= visible and storage - still
     ]
-    place = min(saved, default=(False, None))[1]
-    return None if place is None else SavedTensor(place, results.get(_created_by(outputs[place])))
+    output_index = min(saved, default=(False, None))[1]
+    return None if output_index is None else SavedTensor(output_index, results.get(_created_by(outputs[output_index])))
 
 
 def _created_by(node: Any) -> Any:
@@ -61,8 +61,8 @@ def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
 def followed(results: list[Any], which: SavedTensor) -> TensorWeakRef:
     """Replaces the tracked tensor by a separate object with the version that users see. ``cudagraph_trees``, which
     keeps tensors between replays and treats those that only autograd holds as free, thereby knows that it is not."""
-    saved = results[which.place if which.result is None else which.result].detach()
-    results[which.place] = saved
+    saved = results[which.output_index if which.result is None else which.result].detach()
+    results[which.output_index] = saved
     return TensorWeakRef(saved)
 
 

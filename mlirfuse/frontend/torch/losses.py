@@ -24,7 +24,8 @@ from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass,
 LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
 _LINEAR = {torch.nn.functional.linear, nn_functions.linear}
-_ENTROPY = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+_PARAMETERS = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+_LINEAR_LOSS, _LINEAR_ROWS = torch.ops.mlirfuse.linear_loss.default, torch.ops.mlirfuse.linear_rows.default
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SCALES = {
     **dict.fromkeys((operator.mul, torch.mul, "mul", "multiply"), "mul"),
@@ -32,8 +33,8 @@ _SCALES = {
 }
 
 
-def prepare(module: GraphModule, option: str) -> None:
-    """Rewrites the losses of ``module``. ``option``: "auto", "always" or "never"."""
+def chunk_losses(module: GraphModule, option: str) -> None:
+    """Rewrites the losses of linear layers in ``module``. ``option``: "auto", "always" or "never"."""
     if option == "never":
         return
     changed = False
@@ -43,7 +44,7 @@ def prepare(module: GraphModule, option: str) -> None:
         found = _Chain.of(node)
         if found is None:
             continue
-        why = found.why_not(option)
+        why = found.why_not_chunked(option)
         if why is None:
             _replace(module.graph, found)
             changed = True
@@ -63,13 +64,13 @@ class _Chain:
     steps: list[str] = field(default_factory=list)
     views: list[Node] = field(default_factory=list)
     between: list[Node] = field(default_factory=list)  # all nodes from the linear layer to ``logits``
-    moved: bool = False  # the vocabulary is dimension 1, not the last
+    vocabulary_is_dim_1: bool = False  # the vocabulary is dimension 1, not the last
 
     @staticmethod
     def of(loss: Node) -> _Chain | None:
         """The chain that ends in ``loss``; None where no linear layer of a known form computes the logits, or for other
         losses."""
-        given = _entropy(loss)
+        given = _cross_entropy_arguments(loss)
         logits, target = given["input"], given["target"]
         if not isinstance(logits, Node) or not isinstance(target, Node):
             return None
@@ -81,7 +82,7 @@ class _Chain:
         node: Any = logits
         while isinstance(node, Node) and node.target not in _LINEAR:
             found.between.append(node)
-            if not found._takes(node):
+            if not found._records(node):
                 return None
             node = node.args[0]
         if not isinstance(node, Node) or not all(isinstance(_value(n), torch.Tensor) for n in (node, *node.args[:2])):
@@ -89,10 +90,14 @@ class _Chain:
         found.between.append(node)
         found.linear = node
         rank = _value(logits).dim()
-        fits = (rank == 3 and _value(target).dim() == 2) if found.moved else rank == 2 and _value(target).dim() == 1
+        fits = (
+            (rank == 3 and _value(target).dim() == 2)
+            if found.vocabulary_is_dim_1
+            else rank == 2 and _value(target).dim() == 1
+        )
         return found if fits and _value(node).dtype in _FLOATS and _value(node).dim() > 1 else None
 
-    def _takes(self, node: Node) -> bool:
+    def _records(self, node: Node) -> bool:
         """Whether ``node`` is a step or a view; records it."""
         source, value = (_value(n) for n in (node.args[0] if node.args else None, node))
         if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
@@ -104,7 +109,7 @@ class _Chain:
                 if value.dtype in _FLOATS and source.dtype in _FLOATS
                 else False
             )
-            return wider and value.device == source.device  # fmt: skip
+            return wider and value.device == source.device
         if name in (torch.tanh, "tanh"):
             self.steps.append("tanh")
             return True
@@ -114,12 +119,12 @@ class _Chain:
                 return False
             self.steps.append(f"{_SCALES[name]} {float(number)!r}")
             return number != 0
-        if name == "transpose" and not self.views and source.dim() == 3 and not self.moved:
-            self.moved = sorted(k % 3 for k in node.args[1:]) == [1, 2]
-            return self.moved
-        return self._views(node, source, value)
+        if name == "transpose" and not self.views and source.dim() == 3 and not self.vocabulary_is_dim_1:
+            self.vocabulary_is_dim_1 = sorted(k % 3 for k in node.args[1:]) == [1, 2]
+            return self.vocabulary_is_dim_1
+        return self._records_view(node, source, value)
 
-    def _views(self, node: Node, source: torch.Tensor, value: torch.Tensor) -> bool:
+    def _records_view(self, node: Node, source: torch.Tensor, value: torch.Tensor) -> bool:
         same = str(source.shape[-1]) == str(value.shape[-1])
         if not same or value.dim() < 2:
             return False
@@ -137,16 +142,20 @@ class _Chain:
         self.views.append(node)
         return True
 
-    def why_not(self, option: str) -> str | None:
+    def why_not_chunked(self, option: str) -> str | None:
         """Why the full logits are stored; None where they need not be."""
         for created, reader in zip(self.between, [self.loss, *self.between]):
             for user in created.users:
                 if user is not reader and not (created is self.logits and self._is_lse(user)):
                     who = "the graph returns them" if user.op == "output" else f"{_named(user)} also reads them"
                     return f"the full logits are stored: {who}; otherwise the loss would run in chunks of rows"
-        if any(is_traceable_wrapper_subclass(_value(n)) for n in (*_given(self.linear), self.loss) if n is not None):
+        if any(
+            is_traceable_wrapper_subclass(_value(n))
+            for n in (*_linear_operands(self.linear), self.loss)
+            if n is not None
+        ):
             return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
-        if any(user < _entropy(self.loss)["target"] for user in self.logits.users):
+        if any(user < _cross_entropy_arguments(self.loss)["target"] for user in self.logits.users):
             return "the full logits are stored: they are read before there are labels"
         if option == "always":
             return None
@@ -172,16 +181,16 @@ class _Chain:
 
     def _is_lse(self, user: Node) -> bool:
         """Whether ``user`` is the logsumexp of each row."""
-        if user.target not in (torch.logsumexp, "logsumexp") or self.moved:
+        if user.target not in (torch.logsumexp, "logsumexp") or self.vocabulary_is_dim_1:
             return False
         axis = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
         keeps = user.args[2] if len(user.args) > 2 else user.kwargs.get("keepdim", False)
         return axis in (1, -1, (1,), (-1,), [1], [-1]) and not keeps and "out" not in user.kwargs
 
 
-def _entropy(node: Node) -> dict[str, Any]:
+def _cross_entropy_arguments(node: Node) -> dict[str, Any]:
     default = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
-    return {name: default.get(name) for name in _ENTROPY} | dict(zip(_ENTROPY, node.args)) | dict(node.kwargs)
+    return {name: default.get(name) for name in _PARAMETERS} | dict(zip(_PARAMETERS, node.args)) | dict(node.kwargs)
 
 
 def _value(node: Any) -> Any:
@@ -201,24 +210,24 @@ def _shape(node: Node) -> list[Any]:
 
 
 def _replace(graph: Graph, chain: _Chain) -> None:
-    loss, given = chain.loss, _entropy(chain.loss)
-    lse = [user for user in chain.logits.users if user is not loss]
+    loss, given = chain.loss, _cross_entropy_arguments(chain.loss)
+    logsumexps = [user for user in chain.logits.users if user is not loss]
     before = set(graph.nodes)
-    with graph.inserting_before(min((loss, *lse))):
+    with graph.inserting_before(min((loss, *logsumexps))):
         call, method = graph.call_function, graph.call_method
         x = _rows_of_inputs(graph, chain)
         target = method("reshape", (given["target"], (-1,)))
         valid = call(operator.ne, (target, given["ignore_index"]))
         words = call(torch.where, (valid, target, 0))
-        operands = (x, *_operands(chain.linear), words)
-        how = ";".join(reversed(chain.steps))
+        operands = (x, *_linear_operands(chain.linear)[1:], words)
+        transforms = ";".join(reversed(chain.steps))
         grad = _value(loss).requires_grad
-        needs = [bool(grad and n is not None and _value(n).requires_grad) for n in _given(chain.linear)]
+        needs = [bool(grad and n is not None and _value(n).requires_grad) for n in _linear_operands(chain.linear)]
         dtype, smoothing = _value(chain.linear).dtype, float(given["label_smoothing"])
-        if given["reduction"] == "none" or lse:
-            rows = call(torch.ops.mlirfuse.linear_rows.default, (*operands, how, dtype, needs))
+        if given["reduction"] == "none" or logsumexps:
+            rows = call(_LINEAR_ROWS, (*operands, transforms, dtype, needs))
             created = _of_rows(call, method, chain, rows, valid, smoothing)
-            for user in lse:
+            for user in logsumexps:
                 first = method("to", (call(operator.getitem, (rows, 0)), _value(user).dtype))
                 user.replace_all_uses_with(first)
                 graph.erase_node(user)
@@ -228,13 +237,13 @@ def _replace(graph: Graph, chain: _Chain) -> None:
             count = method("sum", (factors,))
             if given["reduction"] == "mean":
                 factors = call(operator.truediv, (factors, call(torch.clamp, (count, 1))))
-            called = call(torch.ops.mlirfuse.linear_loss.default, (*operands, factors, smoothing, how, dtype, needs))
+            called = call(_LINEAR_LOSS, (*operands, factors, smoothing, transforms, dtype, needs))
             created = call(operator.getitem, (called, 0))
             if given["reduction"] == "mean":  # without rows: NaN, with zero gradients
                 created = call(operator.add, (created, call(operator.truediv, (0.0, count))))
         created = method("to", (created, _value(loss).dtype))
-    again = "; the backward recomputes the logits" if called is not created and called.target is _ROWS else ""
-    explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{again}")
+    recomputes = "; the backward recomputes the logits" if called.target is _LINEAR_ROWS else ""
+    explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{recomputes}")
     for node in graph.nodes:
         if node not in before and "stack_trace" in loss.meta:
             node.meta["stack_trace"] = loss.meta["stack_trace"]
@@ -243,17 +252,10 @@ def _replace(graph: Graph, chain: _Chain) -> None:
         graph.erase_node(node)
 
 
-_ROWS = torch.ops.mlirfuse.linear_rows.default
-
-
-def _given(linear: Node) -> tuple[Any, Any, Any]:
+def _linear_operands(linear: Node) -> tuple[Any, Any, Any]:
     """The linear layer's input, weight and bias."""
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     return linear.args[0], linear.args[1], bias
-
-
-def _operands(linear: Node) -> tuple[Any, Any]:
-    return _given(linear)[1:]
 
 
 def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
@@ -273,12 +275,12 @@ def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
 def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node, valid: Node,
              smoothing: float) -> Node:  # fmt: skip
     """The loss from the per-row terms."""
-    given = _entropy(chain.loss)
+    given = _cross_entropy_arguments(chain.loss)
     words = _value(chain.linear).shape[-1]
     if isinstance(words, torch.SymInt):
         words = call(operator.getitem, (method("size", (chain.linear.args[1],)), 0))
-    lse, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))
-    row = call(operator.sub, (lse, call(operator.mul, (picked, 1 - smoothing))))
+    logsumexp, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))
+    row = call(operator.sub, (logsumexp, call(operator.mul, (picked, 1 - smoothing))))
     if smoothing:
         row = call(operator.sub, (row, call(operator.mul, (total, call(operator.truediv, (smoothing, words))))))
     row = call(torch.where, (valid, row, 0.0))

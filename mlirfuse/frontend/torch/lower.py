@@ -26,7 +26,7 @@ from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them
 from mlirfuse.frontend.torch.calls import Literal, Serializer, base_window, serialized, window
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
-from mlirfuse.frontend.torch.partition import AGAIN
+from mlirfuse.frontend.torch.partition import WHY_RECOMPUTED
 from mlirfuse.frontend.torch.sizes import OpaqueSize
 from mlirfuse.frontend.torch.source_lines import user_line
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
@@ -52,7 +52,7 @@ class Lowered:
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
     ``visible``: the number of leading outputs that the caller of the compiled function sees.
     ``outside``: extern calls: op, reason, the user's line. ``saved``: the tensors that only the backward needs, and
-    their bytes. ``again``: what the backward recomputes: op, bytes of the result, why it is not saved, the user's line.
+    their bytes. ``recomputed``: by the backward: op, bytes of the result, why it is not saved, the user's line.
     """
 
     graph: Graph
@@ -64,7 +64,7 @@ class Lowered:
     visible: int = 0
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
-    again: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
+    recomputed: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
 
 
 def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
@@ -77,7 +77,7 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
         lowered.visible = len(lowered.outputs) if visible is None else visible
     given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
     alone = layouts.alone_in_memory(given)
-    lowered.graph.donated = {k for k, place in enumerate(lowered.tensors) if place in donated and place in alone}
+    lowered.graph.donated = {k for k, index in enumerate(lowered.tensors) if index in donated and index in alone}
     return lowered
 
 
@@ -102,16 +102,16 @@ class _Lowering:
         self.result.graph.device = self.device.type
         self.writes = input_mutations.at_end(module)
         self.in_place = input_mutations.in_place(self.writes)
-        self.written: list[tuple[Value, Value]] = []  # (argument, its new value)
-        self.late: list[tuple[Value, Any]] = []  # constants of the module, appended as arguments at the end
-        self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # view -> its base and the base's fake tensor
+        self.mutated: list[tuple[Value, Value]] = []  # (argument, its new value)
+        self.constant_arguments: list[tuple[Value, Any]] = []  # of the module; the graph's last arguments
+        self.view_bases: dict[Value, tuple[Value, torch.Tensor]] = {}  # view -> its base and the base's fake tensor
 
     def run(self) -> Lowered:
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
-        for place, node in enumerate(placeholders):
-            self.placeholder(place, node)
-        for place, node in enumerate(placeholders):
-            self._solve(place, node.meta.get("val"))
+        for index, node in enumerate(placeholders):
+            self.placeholder(index, node)
+        for index, node in enumerate(placeholders):
+            self._symbols_of_expressions(index, node.meta.get("val"))
         graph = self.result.graph  # tensors that no kernel reads, such as empty ones, define sizes too
         graph.numbers |= set(self.result.symbols) - sz.symbols_of(
             [n for value in graph.args for n in value.shape or ()]
@@ -122,20 +122,20 @@ class _Lowering:
                 self.constant(node)
             elif node.op == "call_function":
                 self.call_function(node)
-                if AGAIN in node.meta:
-                    again = str(node.target), _bytes(node) or 0, node.meta[AGAIN], user_line(node)
-                    self.result.again.append(again)
+                if WHY_RECOMPUTED in node.meta:
+                    recomputed = str(node.target), _bytes(node) or 0, node.meta[WHY_RECOMPUTED], user_line(node)
+                    self.result.recomputed.append(recomputed)
             elif node.op == "output":
                 self.output(node)
-        for value, what in self.late:
+        for value, what in self.constant_arguments:
             self.argument(value, what)
-        self.result.constants = [what for _, what in self.late]
+        self.result.constants = [what for _, what in self.constant_arguments]
         graph.layouts += [None] * (len(graph.args) - len(graph.layouts))
         return self.result
 
     # ---- inputs
 
-    def placeholder(self, place: int, node: Node) -> None:
+    def placeholder(self, index: int, node: Node) -> None:
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt):
             try:
@@ -143,13 +143,13 @@ class _Lowering:
             except OpaqueSize:
                 size = None
             if isinstance(size, sz.Expr) and size.is_symbol:
-                self.result.symbols.setdefault(str(size), f"args[{place}]")
+                self.result.symbols.setdefault(str(size), f"args[{index}]")
                 self.result.graph.numbers.add(str(size))
         if isinstance(fake, torch.Tensor):
-            self._learn(place, fake)
+            self._symbols_of_dimensions(index, fake)
         value = self._value_for(fake)
         self.argument(value, fake)
-        self.result.tensors.append(place)
+        self.result.tensors.append(index)
         self.created[node] = _Created(value, value)
 
     def argument(self, value: Value, like: Any) -> None:
@@ -160,12 +160,12 @@ class _Lowering:
             layout = Layout(sizes.shape(like.stride()), _ALIGN)
         graph.layouts.append(layout)
 
-    def _learn(self, place: int, fake: torch.Tensor) -> None:
+    def _symbols_of_dimensions(self, index: int, fake: torch.Tensor) -> None:
         for k, n in enumerate(fake.shape):
             if isinstance(n, torch.SymInt) and n.node.expr.is_symbol:
-                self.result.symbols.setdefault(n.node.expr.name, f"args[{place}].shape[{k}]")
+                self.result.symbols.setdefault(n.node.expr.name, f"args[{index}].shape[{k}]")
 
-    def _solve(self, place: int, fake: Any) -> None:
+    def _symbols_of_expressions(self, index: int, fake: Any) -> None:
         """Solves for symbols that are no dimension themselves: n from ``2 * n + 3``."""
         for k, n in enumerate(fake.shape if isinstance(fake, torch.Tensor) else ()):
             try:
@@ -174,7 +174,7 @@ class _Lowering:
                 continue
             if found is not None:
                 name, factor, rest = found
-                self.result.symbols.setdefault(name, f"(args[{place}].shape[{k}] - {rest}) // {factor}")
+                self.result.symbols.setdefault(name, f"(args[{index}].shape[{k}] - {rest}) // {factor}")
 
     def constant(self, node: Node) -> None:
         what: Any = self.module
@@ -184,7 +184,7 @@ class _Lowering:
             self.created[node] = _Created(Literal(what), Literal(what))
             return
         value = self._value_for(what)
-        self.late.append((value, what))
+        self.constant_arguments.append((value, what))
         self.created[node] = _Created(value, value)
 
     def _value_for(self, like: Any) -> Value:
@@ -198,7 +198,7 @@ class _Lowering:
 
     def readable(self, like: torch.Tensor) -> DType:
         """The element type of a tensor that kernels can read. Raises :class:`Unsupported`, :class:`OpaqueSize`."""
-        if like.layout is not torch.strided or type(like) not in _PLAIN:
+        if like.layout is not torch.strided or type(like) not in _STRIDED_TYPES:
             raise Unsupported(f"a {type(like).__name__} of layout {like.layout}")
         if like.is_conj() or like.is_neg():
             raise Unsupported("a view that is conjugated or negated when it is read")
@@ -223,10 +223,10 @@ class _Lowering:
                 return
             target, source = (self.created[x].outside for x in node.args)
             if target.dtype is not None and source.dtype is not None:
-                self.written.append((target, source))
+                self.mutated.append((target, source))
                 return
         name = str(node.target)
-        reason = "no kernel of ours" if collectives.role(node) is None else "a collective"
+        reason = "no mlirfuse kernel" if collectives.role(node) is None else "a collective"
         if name in RULES and node not in self.in_place:
             try:
                 self.by_rule(node, name)
@@ -259,10 +259,10 @@ class _Lowering:
         if name in VIEWS:
             self.created[node] = _Created(inside, self.view(node))
         elif isinstance(inside, list):
-            pairs = [self._stored(value, fake) for value, fake in zip(inside, node.meta["val"])]
+            pairs = [self._materialized(value, fake) for value, fake in zip(inside, node.meta["val"])]
             self.created[node] = _Created([p.inside for p in pairs], [p.outside for p in pairs])
         else:
-            created = self._stored(inside, node.meta["val"])
+            created = self._materialized(inside, node.meta["val"])
             if _is_number(inside):  # groups recompute it; an extern call gets torch's
                 created.outside = self.call(node)
             self.created[node] = created
@@ -311,7 +311,7 @@ class _Lowering:
             raise Unsupported(f"{x.name} is not a tensor that kernels can read")
         return inside
 
-    def _stored(self, value: Value, fake: torch.Tensor) -> _Created:
+    def _materialized(self, value: Value, fake: torch.Tensor) -> _Created:
         """A kernel's result outside of the group, with eager's strides, those of extents of 1 included."""
         order = layouts.memory_order(fake)
         assert order is not None
@@ -351,7 +351,7 @@ class _Lowering:
         several = isinstance(fakes, (list, tuple))
         if not isinstance(whole, Value) or whole.dtype is None or (several and returned):
             return None
-        root, held = self.windows.get(whole, (whole, source.meta["val"]))
+        root, held = self.view_bases.get(whole, (whole, source.meta["val"]))
         created = []
         for fake in fakes if several else [fakes]:
             if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
@@ -359,7 +359,7 @@ class _Lowering:
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
             created.append(self._window(root, fake, numbers, base_window if returned else window))
-            self.windows[created[-1]] = root, held
+            self.view_bases[created[-1]] = root, held
         return created if several else created[0]
 
     def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]],
@@ -439,21 +439,21 @@ class _Lowering:
     def output(self, node: Node) -> None:
         (given,) = node.args
         returns: list[Value] = []
-        places: dict[Value, int] = {}
+        result_indices: dict[Value, int] = {}
         for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
             what = self.created[leaf].outside if isinstance(leaf, Node) else leaf
             if isinstance(what, Value):
-                if what not in places:
-                    places[what] = len(returns)
+                if what not in result_indices:
+                    result_indices[what] = len(returns)
                     returns.append(what)
-                self.result.outputs.append(("result", places[what]))
+                self.result.outputs.append(("result", result_indices[what]))
             elif isinstance(what, sz.Expr):
                 self.result.outputs.append(("size", what))
             else:
                 self.result.outputs.append(("literal", what.value if isinstance(what, Literal) else what))
             if self.visible is not None and k >= self.visible and isinstance(leaf, Node):
                 self._saved(leaf)
-        for target, source in self.written:
+        for target, source in self.mutated:
             self.result.graph.aliases[len(returns)] = self.result.graph.args.index(target)
             returns.append(source)
         self.block.returns = returns
@@ -491,7 +491,7 @@ def _is_number(value: Value) -> bool:
     return op.row.kind == "create" or (op.row.kind == "elementwise" and all(map(_is_number, op.operands)))
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
+_STRIDED_TYPES = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 
 def _is_returned(node: Node) -> bool:
@@ -512,9 +512,9 @@ def _main_device(module: GraphModule) -> torch.device:
     return found or torch.device("cpu")
 
 
-def _is_tensor(target: Any, place: int) -> bool:
-    """Whether the op's schema has a tensor as its argument at ``place``."""
-    return isinstance(target, OpOverload) and str(target._schema.arguments[place].type) == "Tensor"
+def _is_tensor(target: Any, index: int) -> bool:
+    """Whether the op's schema has a tensor as its argument at ``index``."""
+    return isinstance(target, OpOverload) and str(target._schema.arguments[index].type) == "Tensor"
 
 
 def _has_effects(node: Node) -> bool:

@@ -30,12 +30,12 @@ from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
 
 # What a byte costs, as integers, so that the cut is the same in every process.
-HELD = 1  # held until the backward: trades memory for time
-MOVED = 4  # written or read once
+HELD_COST = 1  # held until the backward: trades memory for time
+MOVED_COST = 4  # written or read once
 
-_BESIDE = 16  # inputs up to 1/16 larger count as no larger: a norm's statistics beside its input
+_SIZE_TOLERANCE = 16  # inputs up to 1/16 larger count as no larger: a norm's statistics beside its input
 
-_UNKNOWN = 4096
+_UNBACKED_EXTENT = 4096  # assumed of sizes that depend on values
 
 COSTS = "mlirfuse_costs"  # ``meta`` key of a node: the costs of recomputing and of saving it
 
@@ -64,7 +64,7 @@ def saved_values(joint: Joint, settings: Settings = Settings()) -> list[Node] | 
 
 
 def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
-    flow = _Flow()
+    flow = _FlowNetwork()
     results = {n for n in joint.backward_results if isinstance(n, Node)}
     for node in joint.graph.nodes:
         if node.op == "output":
@@ -77,36 +77,36 @@ def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
         if must_recompute(node):
             flow.add((node, "in"), "sink", math.inf)
             continue
-        again, kept = costs.again(node), costs.kept(node)
-        if kept is None:
+        recompute_cost, save_cost = costs.recompute_cost(node), costs.save_cost(node)
+        if save_cost is None:
             return None
-        node.meta[COSTS] = again, kept
-        if again:
-            flow.add("source", (node, "in"), again)
-        flow.add((node, "in"), (node, "out"), kept)
+        node.meta[COSTS] = recompute_cost, save_cost
+        if recompute_cost:
+            flow.add("source", (node, "in"), recompute_cost)
+        flow.add((node, "in"), (node, "out"), save_cost)
         for user in node.users:
             flow.add((node, "out"), (user, "in"), math.inf)
-    if "source" not in flow.places or "sink" not in flow.places:
+    if "source" not in flow.vertices or "sink" not in flow.vertices:
         return []
     sink_side = flow.sink_side("source", "sink")
     if sink_side is None:
         return None
     nodes = joint.graph.nodes
-    return [n for n in nodes if (n, "out") in sink_side and (n, "in") in flow.places and (n, "in") not in sink_side]
+    return [n for n in nodes if (n, "out") in sink_side and (n, "in") in flow.vertices and (n, "in") not in sink_side]
 
 
 def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
     """The values to save where their bytes, beyond those of inputs, are at most ``budget`` times the bytes without
     expensive recomputation. Recomputes as few ops as needed, in the order of time per byte."""
     costs = _MemoryCosts(joint)
-    candidates = [n for n in joint.graph.nodes if costs.could_be_again(n)]
-    ranks = {n: (_time(n) / max(1, _bytes(n)), k) for k, n in enumerate(candidates)}
+    candidates = [n for n in joint.graph.nodes if costs.is_recomputable(n)]
+    ranks = {n: (_estimated_time(n) / max(1, _bytes(n)), k) for k, n in enumerate(candidates)}
     candidates.sort(key=ranks.__getitem__)
 
     def cut(count: int) -> tuple[list[Node] | None, int]:
         costs.allowed = set(candidates[:count])
         saved = _cut(joint, costs)
-        return saved, sum(costs.held(n) for n in saved or ())
+        return saved, sum(costs.saved_bytes(n) for n in saved or ())
 
     most, limit = cut(0)
     if most is None:
@@ -116,8 +116,8 @@ def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
     low, high, found = 0, len(candidates), least
     while low < high:
         middle = (low + high) // 2
-        saved, held = cut(middle)
-        if saved is not None and held <= limit:
+        saved, saved_bytes = cut(middle)
+        if saved is not None and saved_bytes <= limit:
             high, found = middle, saved
         else:
             low = middle + 1
@@ -126,24 +126,24 @@ def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
 
 def _is_allowed(node: Node, settings: Settings) -> bool:
     """Whether torch's settings allow recomputing ``node``, which is not free."""
-    if not (settings.reductions or settings.others) or not _repeats(node) or _is_heavy(node):
+    if not (settings.reductions or settings.others) or not _is_repeatable(node) or _is_compute_bound(node):
         return False
     return settings.others or (settings.reductions and is_fused(node))
 
 
-def _repeats(node: Node) -> bool:
+def _is_repeatable(node: Node) -> bool:
     """Whether recomputing ``node`` gives the same result without side effects."""
     if node.op != "call_function" or must_save(node) or is_random(node) or is_mutable(node) or has_effects(node):
         return False
     return not isinstance(node.target, HigherOrderOperator) and not node.is_impure()
 
 
-def _is_heavy(node: Node) -> bool:
+def _is_compute_bound(node: Node) -> bool:
     """Whether ``node`` is a matmul, a convolution or attention."""
     return getattr(node.target, "overloadpacket", None) in flop_counter.flop_registry
 
 
-def _time(node: Node) -> float:
+def _estimated_time(node: Node) -> float:
     """An estimated time of an op that is not free, from its operations or the bytes it moves."""
     moved = _bytes(node) + sum(map(_bytes, node.all_input_nodes))
     count = flop_counter.flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -156,83 +156,83 @@ def _time(node: Node) -> float:
         return moved
 
 
-class _Flow:
+class _FlowNetwork:
     """A flow network; computes the sink side of its minimum cut. Uses Dinic's algorithm: on a model's graph a few
     rounds of shortest paths, 30 times as fast as networkx's general one."""
 
     def __init__(self) -> None:
-        self.places: dict[Hashable, int] = {}
+        self.vertices: dict[Hashable, int] = {}
         self.edges: list[list[int]] = []  # per vertex; edge ``e ^ 1`` is the reverse of ``e``
         self.ends: list[int] = []
-        self.room: list[float] = []  # residual capacities
+        self.residual: list[float] = []  # residual capacities
 
     def add(self, start: Hashable, end: Hashable, capacity: float) -> None:
-        a, b = self._place(start), self._place(end)
+        a, b = self._vertex(start), self._vertex(end)
         self.edges[a].append(len(self.ends))
         self.edges[b].append(len(self.ends) + 1)
         self.ends += (b, a)
-        self.room += (capacity, 0)
+        self.residual += (capacity, 0)
 
-    def _place(self, node: Hashable) -> int:
-        if node not in self.places:
-            self.places[node] = len(self.edges)
+    def _vertex(self, node: Hashable) -> int:
+        if node not in self.vertices:
+            self.vertices[node] = len(self.edges)
             self.edges.append([])
-        return self.places[node]
+        return self.vertices[node]
 
     def sink_side(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
         """The sink side of the minimum cut from ``source`` to ``sink`` that is closest to the sink; None where no cut
         is finite. Consumes the capacities."""
-        start, end = self.places[source], self.places[sink]
+        start, end = self.vertices[source], self.vertices[sink]
         while (distance := self._distances(end))[start] >= 0:
-            if not self._fill(start, end, distance):
+            if not self._saturate(start, end, distance):
                 return None
-        return {node for node, place in self.places.items() if distance[place] >= 0}
+        return {node for node, vertex in self.vertices.items() if distance[vertex] >= 0}
 
     def _distances(self, end: int) -> list[int]:
         """The number of edges with residual capacity from each vertex to ``end``; -1 where unreachable."""
         distance = [-1] * len(self.edges)
         distance[end] = 0
         found = [end]
-        for place in found:
-            for edge in self.edges[place]:
+        for vertex in found:
+            for edge in self.edges[vertex]:
                 before = self.ends[edge]
-                if distance[before] < 0 and self.room[edge ^ 1]:
-                    distance[before] = distance[place] + 1
+                if distance[before] < 0 and self.residual[edge ^ 1]:
+                    distance[before] = distance[vertex] + 1
                     found.append(before)
         return distance
 
-    def _fill(self, start: int, end: int, distance: list[int]) -> bool:
+    def _saturate(self, start: int, end: int, distance: list[int]) -> bool:
         """Saturates the shortest paths; False where one is unbounded."""
-        ends, room = self.ends, self.room
+        ends, residual = self.ends, self.residual
         tried = [0] * len(self.edges)  # number of exhausted edges per vertex
-        way: list[int] = []
-        place = start
+        path: list[int] = []
+        vertex = start
         while True:
-            if place == end:
-                flow = min([room[edge] for edge in way])
+            if vertex == end:
+                flow = min([residual[edge] for edge in path])
                 if flow == math.inf:
                     return False
-                for edge in way:
-                    room[edge] -= flow
-                    room[edge ^ 1] += flow
-                full = next(k for k, edge in enumerate(way) if not room[edge])
-                place = ends[way[full] ^ 1]
-                del way[full:]
+                for edge in path:
+                    residual[edge] -= flow
+                    residual[edge ^ 1] += flow
+                saturated = next(k for k, edge in enumerate(path) if not residual[edge])
+                vertex = ends[path[saturated] ^ 1]
+                del path[saturated:]
                 continue
-            edges, nearer = self.edges[place], distance[place] - 1
-            for k in range(tried[place], len(edges)):
+            edges, nearer = self.edges[vertex], distance[vertex] - 1
+            for k in range(tried[vertex], len(edges)):
                 edge = edges[k]
-                if room[edge] and distance[ends[edge]] == nearer:
-                    tried[place] = k
-                    way.append(edge)
-                    place = ends[edge]
+                if residual[edge] and distance[ends[edge]] == nearer:
+                    tried[vertex] = k
+                    path.append(edge)
+                    vertex = ends[edge]
                     break
             else:
-                if not way:
+                if not path:
                     return True
-                tried[place] = len(edges)
-                place = ends[way.pop() ^ 1]
-                tried[place] += 1
+                tried[vertex] = len(edges)
+                vertex = ends[path.pop() ^ 1]
+                tried[vertex] += 1
 
 
 class _Costs:
@@ -241,52 +241,53 @@ class _Costs:
         self.allowed: set[Node] = set()  # nodes that may be recomputed though it is not free
         self.level: dict[Node, int] = {}  # number of extern ops on the longest path to a node
         self.source: dict[Node, int] = {}  # bytes it can be recomputed from within a kernel, at most its own
-        self.no_more: set[Node] = set()  # nodes whose inputs have no more bytes than themselves
+        self.inputs_no_larger: set[Node] = set()  # nodes whose inputs have no more bytes than themselves
         for node in graph.nodes:
             if node.op != "output":
                 inputs = node.all_input_nodes
-                called = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
-                self.level[node] = max((self.level[n] for n in inputs), default=0) + called
+                is_extern = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
+                self.level[node] = max((self.level[n] for n in inputs), default=0) + is_extern
                 own = _bytes(node)
                 self.source[node] = own
                 if is_free(node):
                     created_from = sum(self.source[n] for n in inputs)
                     self.source[node] = min(own, created_from)
-                    if created_from <= own + own // _BESIDE:
-                        self.no_more.add(node)
+                    if created_from <= own + own // _SIZE_TOLERANCE:
+                        self.inputs_no_larger.add(node)
         self.needed: dict[Node, set[int]] = {}  # levels of the backward's kernels that read or recompute it
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
             for user in node.users:
                 if user in joint.of_tangents:
                     needed |= {self.level[user]} if is_fused(user) else set()
-                elif is_free(user) and not self.called(user):
+                elif is_free(user) and not self.is_read_by_extern_op(user):
                     needed |= self.needed[user]
 
-    def called(self, node: Node) -> bool:
+    def is_read_by_extern_op(self, node: Node) -> bool:
         """Whether an extern op reads ``node`` in the backward."""
         return any(u not in self.joint.required_forward and not is_fused(u) for u in _readers(node))
 
-    def again(self, node: Node) -> float:
+    def recompute_cost(self, node: Node) -> float:
         """The cost of recomputing ``node`` in the backward; infinite if not allowed."""
         if node.op == "placeholder" or must_save(node):
             return math.inf
         if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
             return 0
         if not is_free(node):
-            return self.by_itself(node) if node in self.allowed else math.inf
+            return self.traffic_cost(node) if node in self.allowed else math.inf
         if _is_view(node):
             return 0
-        if self.called(node):  # by a kernel of its own, whose result others read
-            return MOVED * 2 * _bytes(node)
+        if self.is_read_by_extern_op(node):  # by a kernel of its own, whose result others read
+            return MOVED_COST * 2 * _bytes(node)
         # The first of several kernels that need it stores it.
-        return MOVED * 2 * self.source[node] if len(self.needed[node]) > 1 and node not in self.no_more else 0
+        is_stored = len(self.needed[node]) > 1 and node not in self.inputs_no_larger
+        return MOVED_COST * 2 * self.source[node] if is_stored else 0
 
-    def by_itself(self, node: Node) -> float:
+    def traffic_cost(self, node: Node) -> float:
         """The cost of an op that reads its operands and writes its result."""
-        return MOVED * (_bytes(node) + sum(map(_bytes, node.all_input_nodes)))
+        return MOVED_COST * (_bytes(node) + sum(map(_bytes, node.all_input_nodes)))
 
-    def kept(self, node: Node) -> float | None:
+    def save_cost(self, node: Node) -> float | None:
         """The cost of saving ``node``; infinite where impossible, and for views, whose base is saved."""
         value = node.meta.get("val")
         if is_sym_node(node):
@@ -302,26 +303,26 @@ class _Costs:
             is_fused(u) and self.level[u] == self.level[node] for u in readers if u in self.joint.required_forward
         )
         if node in self.joint.overwritten:
-            return _bytes(node) * (HELD + MOVED * (read + 2))
-        held = node not in self.joint.static
-        return _bytes(node) * (HELD * held + MOVED * (read + written))
+            return _bytes(node) * (HELD_COST + MOVED_COST * (read + 2))
+        is_held = node not in self.joint.static
+        return _bytes(node) * (HELD_COST * is_held + MOVED_COST * (read + written))
 
 
 class _MemoryCosts(_Costs):
     """Memory costs only: inputs are held anyway, unless they are overwritten."""
 
-    def could_be_again(self, node: Node) -> bool:
+    def is_recomputable(self, node: Node) -> bool:
         """Whether ``node`` may be recomputed, and is not free."""
-        return node in self.joint.required_forward and not is_free(node) and _repeats(node)
+        return node in self.joint.required_forward and not is_free(node) and _is_repeatable(node)
 
-    def again(self, node: Node) -> float:
-        return 0 if node in self.allowed or math.isfinite(super().again(node)) else math.inf
+    def recompute_cost(self, node: Node) -> float:
+        return 0 if node in self.allowed or math.isfinite(super().recompute_cost(node)) else math.inf
 
-    def kept(self, node: Node) -> float | None:
-        usual = super().kept(node)
-        return usual if usual is None or math.isinf(usual) or is_sym_node(node) else self.held(node)
+    def save_cost(self, node: Node) -> float | None:
+        usual = super().save_cost(node)
+        return usual if usual is None or math.isinf(usual) or is_sym_node(node) else self.saved_bytes(node)
 
-    def held(self, node: Node) -> int:
+    def saved_bytes(self, node: Node) -> int:
         """The bytes that saving ``node`` takes."""
         there = node.op == "placeholder" and node not in self.joint.overwritten
         return 0 if there else _bytes(node)
@@ -374,7 +375,7 @@ def _extent(n: Any) -> int:
     try:
         return n if type(n) is int else sizes.hint(n)
     except sizes.OpaqueSize:
-        return _UNKNOWN
+        return _UNBACKED_EXTENT
 
 
 def _is_tensor(node: Node) -> Any:

@@ -18,74 +18,70 @@ from mlirfuse.core import gc_control
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.torch import (
     aot,
-    channels_last,
-    equal_layers,
-    equal_nodes,
     extract,
+    fx_passes,
     layouts,
     min_cut,
-    pools,
-    products,
-    random,
 )
 from mlirfuse.frontend.torch import joint as joints
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.options import Options
 
-AGAIN = "mlirfuse_again"  # ``meta`` key of a backward node: why it is recomputed
-_STREAMS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
+WHY_RECOMPUTED = "mlirfuse_why_recomputed"  # ``meta`` key of a backward node: why it is recomputed
+_STREAM_OPS = ("control_deps",)  # higher-order ops that only torch's partitioner cuts
 
 
 @gc_control.gc_disabled()
 def partition(
-    joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
+    joint: GraphModule, inputs: Sequence[Any], backend_options: Options | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """Forward and backward, as AOTAutograd's ``partition_fn``. ``turned``: the option ``channels_last``."""
-    equal_layers.put_back(joint)
-    channels_last.decide(joint, turned)
-    pools.by_offsets(joint.graph)
-    random.share_seeds(joint.graph)
-    joint.graph.eliminate_dead_code()
-    if private.functorch_config.cse:
-        equal_nodes.merge(joint.graph)
+    """Forward and backward, as AOTAutograd's ``partition_fn``; ``options``: AOTAutograd's."""
+    fx_passes.run(fx_passes.AFTER_TRACING, joint)
+    fx_passes.run(fx_passes.joint_graph(backend_options or Options()), joint)
     try:
-        forward, backward = _parts(joint, options["num_fwd_outputs"], options.get("static_lifetime_input_indices"))
-    except joints.Refused:
+        forward, backward = _partitioned(
+            joint, options["num_fwd_outputs"], options.get("static_lifetime_input_indices")
+        )
+    except joints.NeedsTorchsPartitioner:
         joint.recompile()
         forward, backward = private.torchs_partition(joint, inputs, **options)
     _explain_recomputation(forward, backward)
-    products.pad_both(forward, backward, options["num_fwd_outputs"])
+    for one in fx_passes.PARTITIONED:
+        one(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 
-def partition_or_torchs(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+def partition_or_torchs(
+    joint: GraphModule, inputs: Sequence[Any], backend_options: Options | None = None, **options: Any
+) -> tuple[GraphModule, GraphModule]:
     """:func:`partition`; falls back to torch's own with a warning where that raises."""
-    turned = options.pop("turned", None)
     copy = Graph(joint.graph.owning_module)
     results = copy.graph_copy(joint.graph, known := dict[Node, Node]())
     copy.output(results).meta = dict(joint.graph.output_node().meta)
     assert len(known) == len(joint.graph.nodes) - 1
     try:
-        return partition(joint, inputs, turned, **options)
+        return partition(joint, inputs, backend_options, **options)
     except Exception as error:
         warn(f"mlirfuse could not partition a graph, and torch's partitioner does: {type(error).__name__}: {error}")
         joint.graph = copy
         return private.torchs_partition(joint, inputs, **options)
 
 
-def _parts(module: GraphModule, count: int, static: Sequence[int] | None) -> tuple[GraphModule, GraphModule]:
-    """The modules of forward, the first ``count`` of whose results are not saved, and backward. Raises ``Refused``."""
+def _partitioned(module: GraphModule, count: int, static: Sequence[int] | None) -> tuple[GraphModule, GraphModule]:
+    """The modules of forward, the first ``count`` of whose results are not saved, and backward. Raises
+    ``NeedsTorchsPartitioner``."""
     _leave_to_torch(module)
-    random_again = any(joints.must_recompute(n) and joints.is_random(n) for n in module.graph.nodes)
+    recomputes_random = any(joints.must_recompute(n) and joints.is_random(n) for n in module.graph.nodes)
     joints.mark(module)
     joint = joints.read(module, count, static or ())
     for node in joint.primals:
         node.meta["is_static_input"] = node in joint.static  # torch 2.15's marker
     saved = min_cut.saved_values(joint, _settings(module))
     if saved is None:
-        raise joints.Refused("something can be neither saved nor recomputed")
+        raise joints.NeedsTorchsPartitioner("something can be neither saved nor recomputed")
     forward, backward, sizes = extract.modules(module, joint, saved, silent=not aot.logged())
-    if random_again:
+    if recomputes_random:
         forward, backward = private.functionalize_rng_ops(module, forward, backward, sizes)
     if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         forward = private.thread_graphsafe_rng_from_hops(forward, is_backward=False)
@@ -95,14 +91,14 @@ def _parts(module: GraphModule, count: int, static: Sequence[int] | None) -> tup
 
 
 def _leave_to_torch(module: GraphModule) -> None:
-    """Raises ``Refused`` for features that only torch's partitioner handles."""
+    """Raises ``NeedsTorchsPartitioner`` for features that only torch's partitioner handles."""
     config = private.functorch_config
     for setting in ("enable_activation_offloading", "_sync_decision_cross_ranks"):
         if getattr(config, setting, False):
-            raise joints.Refused(f"torch._functorch.config.{setting}")
+            raise joints.NeedsTorchsPartitioner(f"torch._functorch.config.{setting}")
     for node in module.graph.nodes:
-        if isinstance(node.target, private.HigherOrderOperator) and node.target.name() in _STREAMS:
-            raise joints.Refused("streams")
+        if isinstance(node.target, private.HigherOrderOperator) and node.target.name() in _STREAM_OPS:
+            raise joints.NeedsTorchsPartitioner("streams")
 
 
 def _settings(module: GraphModule) -> min_cut.Settings:
@@ -157,10 +153,10 @@ def _explain_recomputation(forward: GraphModule, backward: GraphModule) -> None:
     for node in backward.graph.nodes:
         again = node.name in computed and str(node.target) not in VIEWS
         if again and isinstance(node.meta.get("val"), torch.Tensor):
-            node.meta[AGAIN] = _why_again(node)
+            node.meta[WHY_RECOMPUTED] = _why_recomputed(node)
 
 
-def _why_again(node: Node) -> str:
+def _why_recomputed(node: Node) -> str:
     if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
         return "required by a checkpoint"
     if min_cut.COSTS not in node.meta:

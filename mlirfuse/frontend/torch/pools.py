@@ -43,7 +43,7 @@ _POOL, _INDICES, _POOL_BACKWARD = (
 )
 
 
-def by_offsets(graph: Graph) -> None:
+def read_offsets(graph: Graph) -> None:
     """Makes backwards read offsets instead of indices computed from them, for equal windows."""
     for node in graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
         places = node.args[1]

@@ -27,7 +27,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.runtime.host_program import HostProgram
 
 _ROUNDS = 5
-_AHEAD = 100  # steps of a host program queued while the device is stalled: a queue holds a few thousand entries
+_STEPS_PER_STALL = 100  # steps of a host program queued during a stall: a device's queue holds a few thousand entries
 _COLORS = {"kernel": "#5b8bc9", "library": "#d0913a", "copy": "#c0392b", "view": "#9aa5b1", "host": "#8d6bbf"}
 
 
@@ -84,10 +84,10 @@ class Profile(Tables):
 
     def to_html(self) -> str:
         """A page with the step's timeline, the tables, and the drawing of each graph."""
-        parts = [f"<h1>{escape(self.summary())}</h1>", self._line_of_time()]
+        parts = [f"<h1>{escape(self.summary())}</h1>", self._timeline()]
         return page(self.summary(), [*parts, *(t.to_html() for t in self.tables()), *map(section, self.graphs)])
 
-    def _line_of_time(self) -> str:
+    def _timeline(self) -> str:
         """The timeline at window width: a box for each part, and each graph's start below."""
         scale, boxes, names = 100 / max(self.ms, 1e-9), [], []
         for row in self.rows:
@@ -159,24 +159,24 @@ class _Clock:
 
     def __init__(self) -> None:
         self.on_gpu = False
-        self.hold_ms, self.cycles = 0.0, 0  # stall length, and device cycles per millisecond
-        self.holds: list[tuple[Any, Any]] = []  # events around each stall of the round
+        self.stall_ms, self.cycles = 0.0, 0  # stall length, and device cycles per millisecond
+        self.stalls: list[tuple[Any, Any]] = []  # events around each stall of the round
         self.steps = 0
         self.marks: list[tuple[int, int, Any, Any]] = []  # graph, step, mark before, mark after
         self.launched: Times = []  # times of single kernels, if enabled
-        self.heard: list[int] = []  # their number before each step
+        self.launched_before: list[int] = []  # their number before each step
 
     def now(self) -> tuple[float, Any, int]:
         """The host's time, an event, and the number of stalls so far."""
-        return time.perf_counter(), _event() if self.on_gpu else None, len(self.holds)
+        return time.perf_counter(), _event() if self.on_gpu else None, len(self.stalls)
 
-    def hold(self) -> None:
+    def stall(self) -> None:
         """Called before a step: every so many steps stalls the device until the host has queued all up to the next
         stall."""
-        if self.on_gpu and self.steps % _AHEAD == 0:
+        if self.on_gpu and self.steps % _STEPS_PER_STALL == 0:
             before = _event()
-            gpu_sleep(int(self.hold_ms * self.cycles))
-            self.holds.append((before, _event()))
+            gpu_sleep(int(self.stall_ms * self.cycles))
+            self.stalls.append((before, _event()))
         self.steps += 1
 
     def hold_launches(self, stream: int, launches: int) -> None:
@@ -190,11 +190,11 @@ class _Clock:
             gpu_sleep(cycles)
             after = _event()
             torch.cuda.synchronize()
-        self.cycles, self.hold_ms = int(cycles / before.elapsed_time(after)), 20.0
+        self.cycles, self.stall_ms = int(cycles / before.elapsed_time(after)), 20.0
 
     def round(self, run: Any) -> tuple[list[_Span], float, float]:
         """The spans of ``run()``, and its total milliseconds on the device and the host."""
-        self.marks, self.heard, self.holds, self.steps = [], [], [], 0
+        self.marks, self.launched_before, self.stalls, self.steps = [], [], [], 0
         if self.on_gpu:
             if not self.cycles:
                 self.calibrate()
@@ -205,20 +205,22 @@ class _Clock:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-        held = [0.0, *accumulate(before.elapsed_time(after) for before, after in self.holds)]
+        stalled = [0.0, *accumulate(before.elapsed_time(after) for before, after in self.stalls)]
 
         def since(mark: tuple[float, Any, int]) -> tuple[float, float]:
             host = 1e3 * (mark[0] - begin[0])
-            return host, begin[1].elapsed_time(mark[1]) - held[mark[2]] if self.on_gpu else host
+            return host, begin[1].elapsed_time(mark[1]) - stalled[mark[2]] if self.on_gpu else host
 
         spans = []
         for k, (graph, place, before, after) in enumerate(self.marks):
             (h0, d0), (h1, d1) = since(before), since(after)
-            kernels = slice(self.heard[k], self.heard[k + 1] if k + 1 < len(self.heard) else None)
+            kernels = slice(
+                self.launched_before[k], self.launched_before[k + 1] if k + 1 < len(self.launched_before) else None
+            )
             spans.append(_Span(graph, place, (h0, h1), (d0, d1), self.launched[kernels]))
         host_ms, ms = since(end)
-        if self.holds:
-            self.hold_ms = 1.5 * host_ms / len(self.holds)
+        if self.stalls:
+            self.stall_ms = 1.5 * host_ms / len(self.stalls)
         return spans, ms, host_ms
 
 
@@ -236,8 +238,8 @@ class _Watch:
         self.begin: tuple[float, Any, int] = (0.0, None, 0)
 
     def before(self, place: int) -> None:
-        self.clock.hold()
-        self.clock.heard.append(len(self.clock.launched))
+        self.clock.stall()
+        self.clock.launched_before.append(len(self.clock.launched))
         self.begin = self.clock.now()
 
     def after(self, place: int) -> None:

@@ -1,8 +1,8 @@
 """All uses of torch's private modules: no other file imports one.
 
-:data:`NAMES` lists each name with the fallback where torch lacks it; the releases :data:`TESTED` were tested. Nothing
-in torch is patched. A name without a fallback is an object whose use raises :class:`Missing`, which the back end's
-fallback catches: the graph runs in eager.
+:data:`NAMES` lists each name with the fallback where torch lacks it; ``core/version.py`` lists the tested releases.
+Nothing in torch is patched. A name without a fallback is an object whose use raises :class:`Missing`, which the back
+end's fallback catches: the graph runs in eager.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mlirfuse.core.errors import warn
-
-TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+from mlirfuse.core.version import TORCH_TESTED
 
 
 class Name(NamedTuple):
@@ -102,12 +101,13 @@ def _takes(found: Any, names: tuple[str, ...]) -> bool:
 def warn_of_untested() -> None:
     """Warns once if this release of torch was not tested."""
     release = ".".join(torch.__version__.split(".")[:2])
-    if release in TESTED:
+    if release in TORCH_TESTED:
         return
     missing = [f"{n.where}.{n.name} ({n.instead})" for n in NAMES if not n.found]
     unused = f"disabled, since it lacks them: {', '.join(missing)}" if missing else "it has all required names"
     warn(
-        f"mlirfuse was tested with torch {TESTED[0]} to {TESTED[-1]}, not with {torch.__version__}: {unused}. "
+        f"mlirfuse was tested with torch {TORCH_TESTED[0]} to {TORCH_TESTED[-1]}, not with {torch.__version__}: "
+        f"{unused}. "
         "Graphs that do not compile run as in eager, with a warning"
     )
 

@@ -52,7 +52,7 @@ class Compiled(OutputCode):
         self.run: Boxed | None = run
         self.lowered, self._which, self._options = lowered, which, options
         self._module = module
-        self._kept = b""
+        self._entry = b""
         self._boxed_call = True  # AOTAutograd reads it off the object itself
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
@@ -67,7 +67,7 @@ class Compiled(OutputCode):
                 body = _pickled(self.lowered, eager.packed(self._module, self._which))
         except Exception as error:
             raise BypassAOTAutogradCache(f"the {self._which} graph: {error}") from error
-        self._kept = hashlib.sha256(body).digest() + body
+        self._entry = hashlib.sha256(body).digest() + body
         self.run = self.lowered = self._module = None
 
     @gc_control.gc_disabled()
@@ -75,7 +75,7 @@ class Compiled(OutputCode):
         """Rebuilds ``run`` from a cache entry. Raises ValueError where the entry is damaged."""
         if self.run is not None:
             return
-        digest, body = self._kept[:_DIGEST], self._kept[_DIGEST:]
+        digest, body = self._entry[:_DIGEST], self._entry[_DIGEST:]
         if hashlib.sha256(body).digest() != digest:
             raise ValueError("a damaged cache entry")
         with disable_current_modes():
@@ -96,7 +96,7 @@ def start(options: Options) -> Iterator[bool]:
     if not (on and has_cache() and functorch.enable_autograd_cache):
         yield False
         return
-    _take_along()
+    _record_artifacts()
     # An entry is written once the backward is compiled: force that inside this context's settings.
     with (
         functorch.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
@@ -105,7 +105,7 @@ def start(options: Options) -> Iterator[bool]:
         yield True
 
 
-def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
+def cacheable(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
     """``compiler`` wrapped so that AOTAutograd may cache its results."""
     return SerializableAOTDispatchCompiler(Compiled, compiler)
 
@@ -180,7 +180,7 @@ if artifacts is not None:
 
 
 @functools.cache
-def _take_along() -> None:
+def _record_artifacts() -> None:
     """Records entries of the kernel cache that are read or written among torch's artifacts."""
 
     if artifacts is None:

@@ -35,14 +35,6 @@ def _of_two(row: OpDef) -> Callable[..., Value]:
     return lower
 
 
-for _row in TABLE.values():
-    for _name in _row.torch:
-        if len(_row.operands) == 1:
-            RULES[f"aten.{_name}.default"] = _of_one(_row)
-        else:
-            RULES.update({f"aten.{_name}.{overload}": _of_two(_row) for overload in ("Tensor", "Scalar", "default")})
-
-
 @rule("aten.sign.default")
 def sign(c: Context, x: Value) -> Value:
     """torch's sign of NaN is 0; the table's is NaN."""
@@ -324,3 +316,12 @@ def elu(c: Context, x: Value, alpha: float = 1, scale: float = 1, input_scale: f
     low = c.op("mul", c.op("expm1", c.op("mul", y, number(input_scale))), number(alpha * scale))
     high = c.op("mul", y, number(scale))
     return c.b.cast(c.op("where", c.op("gt", y, number(0)), high, low), c.dtype)
+
+
+for _row in TABLE.values():  # last: the rules above are for the ops whose meaning differs from the table's
+    for _name in _row.torch:
+        if len(_row.operands) == 1:
+            RULES.setdefault(f"aten.{_name}.default", _of_one(_row))
+        else:
+            for _overload in ("Tensor", "Scalar", "default"):
+                RULES.setdefault(f"aten.{_name}.{_overload}", _of_two(_row))

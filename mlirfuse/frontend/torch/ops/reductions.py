@@ -27,7 +27,7 @@ def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: 
     return c.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)
 
 
-@rule("aten.sum.dim_IntList", "aten.mean.dim")
+@rule("aten.sum.dim_IntList")
 def total(
     c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, name: str = "sum"
 ) -> Value:

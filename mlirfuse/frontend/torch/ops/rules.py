@@ -44,12 +44,13 @@ VIEWS: set[str] = {"aten.as_strided.default"}  # and those registered as views
 def rule(*names: str, view: bool = False) -> Callable[[F], F]:
     """Registers a function as the rule of these overloads (``"aten.add.Tensor"``).
 
-    It takes a :class:`Context` and the op's arguments, tensors as :class:`Value`, sizes as ours. ``view``: the result
-    shares the first argument's memory.
+    It takes a :class:`Context` and the op's arguments: tensors as :class:`Value`, sizes as :data:`Size`. ``view``: the
+    result shares the first argument's memory.
     """
 
     def register(function: F) -> F:
         for name in names:
+            assert name not in RULES, f"two rules for {name}"
             RULES[name] = function
             if view:
                 VIEWS.add(name)

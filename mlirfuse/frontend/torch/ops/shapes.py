@@ -220,10 +220,8 @@ def _placed(c: Context, x: Value, source: Value, dim: int, start: Size, step: in
 # creation
 
 
-@rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
-def full(c: Context, _: Any, value: Any, *rest: Any, **options: Any) -> Value:
-    if rest:
-        value = rest[0]
+@rule("aten.full.default", "aten.full_like.default")
+def full(c: Context, _: Any, value: Any, **options: Any) -> Value:
     return _filled(c, value)
 
 

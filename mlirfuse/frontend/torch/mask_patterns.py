@@ -17,40 +17,47 @@ QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol
 
 
 @dataclass(frozen=True)
-class Form:
-    """A mask of ``queries`` × ``keys``. Key ``k`` is visible to query ``q`` where ``k <= q + behind`` and ``k >= q -
-    before`` (None: no limit), and ``others`` hold, which depend on values or are unknown to kernels."""
+class MaskPattern:
+    """Which of ``keys`` keys each of ``queries`` queries sees.
+
+    Query ``q`` sees key ``k`` where ``k >= q - window_left`` and ``k <= q + causal_offset`` (None: no limit), and where
+    all ``other_conditions`` hold: texts for ``explain`` about what depends on values, or has no kernel argument.
+    """
 
     queries: sympy.Expr
     keys: sympy.Expr
-    behind: sympy.Expr | None = None
-    before: sympy.Expr | None = None
-    others: tuple[str, ...] = ()
+    causal_offset: sympy.Expr | None = None
+    window_left: sympy.Expr | None = None
+    other_conditions: tuple[str, ...] = ()
 
     @property
-    def shows_all(self) -> bool:
-        """Whether it hides nothing."""
-        return self.behind is None and self.before is None and not self.others
+    def hides_nothing(self) -> bool:
+        """Whether every query sees every key."""
+        return self.causal_offset is None and self.window_left is None and not self.other_conditions
 
     @property
     def is_causal(self) -> bool:
         """Whether query ``q`` sees the keys up to ``q``, as with ``is_causal=True``."""
-        return self.behind == 0 and self.before is None and not self.others
+        return self.causal_offset == 0 and self.window_left is None and not self.other_conditions
 
     @property
-    def is_band(self) -> bool:
+    def is_lower_right(self) -> bool:
         """Whether it is causal with the last query aligned to the last key, optionally within a window."""
-        ends_together = self.behind is not None and same(self.behind, self.keys - self.queries)
-        return ends_together and not self.others
+        ends_together = self.causal_offset is not None and same(self.causal_offset, self.keys - self.queries)
+        return ends_together and not self.other_conditions
 
     def __str__(self) -> str:
-        names = [] if self.behind is None else ["causal" if self.behind == 0 else f"keys up to query + {self.behind}"]
-        names += [] if self.before is None else [f"a window of {sympy.expand(self.before + 1)}"]
-        return " and ".join([*names, *self.others]) or "nothing hidden"
+        names = (
+            []
+            if self.causal_offset is None
+            else ["causal" if self.causal_offset == 0 else f"keys up to query + {self.causal_offset}"]
+        )
+        names += [] if self.window_left is None else [f"a window of {sympy.expand(self.window_left + 1)}"]
+        return " and ".join([*names, *self.other_conditions]) or "nothing hidden"
 
 
-def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
-    """The form of a boolean mask, or of an additive float mask; ``queries``, ``keys``: attention's extents.
+def pattern_of(mask: Indexed, queries: Any, keys: Any) -> MaskPattern:
+    """The pattern of a boolean mask, or of an additive float mask; ``queries``, ``keys``: attention's extents.
     Raises :class:`mlirfuse.frontend.torch.index_expressions.Unknown`."""
     rank, q, k = len(mask.shape), size_of(queries), size_of(keys)
     at = {dim(rank - 1): KEY}
@@ -59,13 +66,15 @@ def form_of(mask: Indexed, queries: Any, keys: Any) -> Form:
     body = mask.body.xreplace(at)
     shown = body if mask.dtype is torch.bool else _shown(body, mask.dtype)
     if shown is None:
-        return Form(q, k, others=("added values",))
+        return MaskPattern(q, k, other_conditions=("added values",))
     exact = mask.dtype is torch.bool or all(v in (0, -sympy.oo) for v, _ in cases(body))
     found = _conjunction(_parts(shown, q, k), q, k)
     if not exact and not _every_row_sees(found):
-        return Form(q, k, others=("rows that hide every key by a finite number",))
+        return MaskPattern(q, k, other_conditions=("rows that hide every key by a finite number",))
     if mask.dtype is not torch.bool and not _every_row_sees(found):
-        return Form(q, k, found.behind, found.before, (*found.others, "rows that may hide every key"))
+        return MaskPattern(
+            q, k, found.causal_offset, found.window_left, (*found.other_conditions, "rows that may hide every key")
+        )
     return found
 
 
@@ -78,13 +87,15 @@ def _shown(body: Any, dtype: torch.dtype) -> Any:
     return disjunction([(sympy.true if value == 0 else sympy.false, c) for value, c in pairs])
 
 
-def _every_row_sees(form: Form) -> bool:
+def _every_row_sees(pattern: MaskPattern) -> bool:
     """Whether each query sees its own position, or key 0."""
-    if form.others or (form.before is not None and not _never_below(form.before, form.queries, form.keys)):
+    if pattern.other_conditions or (
+        pattern.window_left is not None and not _never_below(pattern.window_left, pattern.queries, pattern.keys)
+    ):
         return False
-    if form.behind is None:
-        return form.before is None
-    return _never_below(form.behind, form.queries, form.keys)
+    if pattern.causal_offset is None:
+        return pattern.window_left is None
+    return _never_below(pattern.causal_offset, pattern.queries, pattern.keys)
 
 
 def _parts(shown: Any, queries: sympy.Expr, keys: sympy.Expr) -> list[Any]:
@@ -130,9 +141,9 @@ def _never_below(e: sympy.Expr, queries: sympy.Expr, keys: sympy.Expr) -> bool:
     return polynomial and all(bool(factor >= 0) for factor in terms.values())
 
 
-def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) -> Form:
-    behind: sympy.Expr | None = None
-    before: sympy.Expr | None = None
+def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) -> MaskPattern:
+    causal_offset: sympy.Expr | None = None
+    window_left: sympy.Expr | None = None
     others = []
     for part in parts:
         e = _at_least_zero(part)
@@ -141,7 +152,7 @@ def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) ->
             others.append(_described(part))
             continue
         limit = sympy.expand(e - slopes[0] * QUERY - slopes[1] * KEY)
-        held = behind if slopes == (1, -1) else before
+        held = causal_offset if slopes == (1, -1) else window_left
         if limit.has(QUERY, KEY) or limit.atoms(sympy.Function):
             others.append(_described(part))
             continue
@@ -149,8 +160,8 @@ def _conjunction(parts: Sequence[Any], queries: sympy.Expr, keys: sympy.Expr) ->
             held = limit
         elif not _never_below(sympy.expand(limit - held), queries, keys):
             others.append("two limits of unknown order")
-        behind, before = (held, before) if slopes == (1, -1) else (behind, held)
-    return Form(queries, keys, behind, before, tuple(dict.fromkeys(others)))
+        causal_offset, window_left = (held, window_left) if slopes == (1, -1) else (causal_offset, held)
+    return MaskPattern(queries, keys, causal_offset, window_left, tuple(dict.fromkeys(others)))
 
 
 def _described(part: Any) -> str:

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph
 
-from mlirfuse.frontend.torch import equal_nodes
+from mlirfuse.frontend.torch import cse
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ class Traced:
     def merged(self, *results):
         """How many calls are left, and the results."""
         self.graph.output(results)
-        equal_nodes.merge(self.graph)
+        cse.eliminate_common_subexpressions(self.graph)
         self.graph.lint()
         return sum(node.op == "call_function" for node in self.graph.nodes), self.graph.output_node().args[0]
 
@@ -113,7 +113,7 @@ def test_where_torch_sees_equal_nodes_so_do_we():
     def partition(joint, inputs, **options):
         torchs = fx_graph_cse(joint.graph)
         before = len(joint.graph.nodes)
-        equal_nodes.merge(joint.graph)
+        cse.eliminate_common_subexpressions(joint.graph)
         counts.append((before, len(torchs.nodes), len(joint.graph.nodes)))
         joint.recompile()
         return default_partition(joint, inputs, **options)

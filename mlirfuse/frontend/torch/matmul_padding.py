@@ -18,7 +18,7 @@ aten = torch.ops.aten
 BYTES = 16  # required alignment of rows for the fast kernels
 # The number of multiply-adds from which padding pays, copies of operands included. On an H100 the products
 # of GPT-2's vocabulary (16384×768×50257, bfloat16) take 8.4 to 13.3 ms as they are; 77 MB are copied in 0.06.
-LEAST = 1 << 32
+MIN_MULTIPLY_ADDS = 1 << 32
 
 
 def pad(module: GraphModule) -> None:
@@ -26,7 +26,7 @@ def pad(module: GraphModule) -> None:
     padder = _Padder(module)
     for node in list(module.graph.nodes):
         if node.target is aten.mm.default:
-            padder.product(node)
+            padder.pad_matmul(node)
     if padder.changed:
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -40,19 +40,19 @@ def pad_both(forward: GraphModule, backward: GraphModule, given: int) -> None:
     output = forward.graph.output_node()
     results = list(output.args[0])
     kept = {node.name: node for node in results[given:] if isinstance(node, Node) and node not in results[:given]}
-    for place in backward.graph.find_nodes(op="placeholder"):
-        node, users = kept.get(place.name), list(place.users)
-        how = [user.args[1:] for user in users if user.target is aten.constant_pad_nd.default]
-        if node is None or not how or len(how) != len(users) or any(args != how[0] for args in how):
+    for saved in backward.graph.find_nodes(op="placeholder"):
+        node, users = kept.get(saved.name), list(saved.users)
+        pads = [user.args[1:] for user in users if user.target is aten.constant_pad_nd.default]
+        if node is None or not pads or len(pads) != len(users) or any(args != pads[0] for args in pads):
             continue
-        same = (user for user in node.users if user.target is aten.constant_pad_nd.default and user.args[1:] == how[0])
+        same = (user for user in node.users if user.target is aten.constant_pad_nd.default and user.args[1:] == pads[0])
         padded = next(same, None)
         if padded is None:
             continue
         results = [padded if result is node else result for result in results]
-        place.meta["val"] = padded.meta["val"]
+        saved.meta["val"] = padded.meta["val"]
         for user in users:
-            user.replace_all_uses_with(place)
+            user.replace_all_uses_with(saved)
             backward.graph.erase_node(user)
     if results != list(output.args[0]):
         output.args = (tuple(results),)
@@ -65,17 +65,17 @@ class _Padder:
         self.module, self.changed = module, False
         self.padded: dict[tuple[Node, int, int], Node] = {}  # (node, dimension, elements appended)
 
-    def product(self, node: Node) -> None:
+    def pad_matmul(self, node: Node) -> None:
         """``node`` = a (m × k) · b (k × n)."""
         a, b = node.args
-        if not (isinstance(a, Node) and isinstance(b, Node)) or not _takes(a, b):
+        if not (isinstance(a, Node) and isinstance(b, Node)) or not _can_be_padded(a, b):
             return
         (m, k), n = a.meta["val"].shape, b.meta["val"].shape[1]
         step = BYTES // a.meta["val"].element_size()
         rows, inner, columns = (-extent % step for extent in (m, k, n))
-        if _runs_along_rows(a):  # m is not the length of a row then
+        if _is_row_major(a):  # m is not the length of a row then
             rows = 0
-        if not (rows or inner or columns) or m * k * n < LEAST:
+        if not (rows or inner or columns) or m * k * n < MIN_MULTIPLY_ADDS:
             return
         with self.module.graph.inserting_before(node):
             left = self.append(self.append(a, 0, rows), 1, inner)
@@ -115,7 +115,7 @@ class _Padder:
         return created
 
 
-def _takes(a: Node, b: Node) -> bool:
+def _can_be_padded(a: Node, b: Node) -> bool:
     """Whether these are operands of a float16 or bfloat16 matmul on a GPU, with known sizes."""
     left, right = a.meta.get("val"), b.meta.get("val")
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or left.device.type != "cuda":
@@ -124,5 +124,5 @@ def _takes(a: Node, b: Node) -> bool:
     return known and left.dtype in (torch.float16, torch.bfloat16) and math.prod(left.shape) > 0
 
 
-def _runs_along_rows(a: Node) -> bool:
+def _is_row_major(a: Node) -> bool:
     return bool(a.meta["val"].stride(1) == 1)

@@ -1,4 +1,4 @@
-"""Products of extents that no 16 bytes divide are padded, and stay the same products."""
+"""Products of extents that no 16 bytes divide are padded, and stay the same matmul_padding."""
 
 import pytest
 
@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlirfuse.frontend.torch import products
+from mlirfuse.frontend.torch import matmul_padding
 
 aten = torch.ops.aten
 
@@ -15,8 +15,8 @@ aten = torch.ops.aten
 @pytest.fixture
 def on_the_cpu(monkeypatch):
     """The rule for small products on the CPU, so that it can run here."""
-    monkeypatch.setattr(products, "LEAST", 1)
-    monkeypatch.setattr(products, "_takes", lambda a, b: True)
+    monkeypatch.setattr(matmul_padding, "MIN_MULTIPLY_ADDS", 1)
+    monkeypatch.setattr(matmul_padding, "_can_be_padded", lambda a, b: True)
 
 
 def traced(fn, *args):
@@ -48,7 +48,7 @@ def test_padded(case, on_the_cpu):
         return (a.t() if transposed else a) @ b
 
     module = traced(fn, a, b)
-    products.pad(module)
+    matmul_padding.pad(module)
     assert shapes(module) == want
     got, expected = module(a, b), fn(a.double(), b.double())
     assert got.shape == expected.shape and got.is_contiguous()
@@ -63,7 +63,7 @@ def test_an_operand_is_padded_once(on_the_cpu):
         return logits, torch.exp(logits) @ w
 
     module = traced(fn, a, w)
-    products.pad(module)
+    matmul_padding.pad(module)
     pads = [n for n in module.graph.nodes if n.target is aten.constant_pad_nd.default]
     assert len(pads) == len({(n.args[0], tuple(n.args[1])) for n in pads})
     for got, want in zip(module(a, w), fn(a, w)):
@@ -74,7 +74,7 @@ def test_what_is_left_alone():
     with FakeTensorMode():
         a, b = torch.empty(1 << 14, 768, dtype=torch.bfloat16), torch.empty(768, 50257, dtype=torch.bfloat16)
         module = make_fx(lambda a, b: a @ b)(a, b)
-    products.pad(module)
+    matmul_padding.pad(module)
     assert shapes(module) == [((1 << 14, 768), (768, 50257))]  # on the CPU
 
 

@@ -24,8 +24,8 @@ aten = torch.ops.aten
 _MAKES_NEW = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 
 
-def merge(graph: Graph) -> Graph:
-    """``graph`` with duplicates of equal nodes removed. Keeps random ops, uninitialized memory, writing ops and nodes
+def eliminate_common_subexpressions(graph: Graph) -> None:
+    """Removes duplicates of equal nodes from ``graph``. Keeps random ops, uninitialized memory, writing ops and nodes
     on different sides of one, unbacked sizes, and aliases of outputs: two outputs are two tensors."""
     results = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     known: dict[Hashable, Node] = {}
@@ -43,7 +43,6 @@ def merge(graph: Graph) -> Graph:
             if first is not node:
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)
-    return graph
 
 
 def _deterministic(node: Node) -> bool:

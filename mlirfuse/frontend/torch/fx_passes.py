@@ -1,0 +1,91 @@
+"""All rewrites of torch's FX graphs, in the order in which they run; for the passes on the IR see
+:mod:`mlirfuse.passes.pipelines`.
+
+A graph comes from Dynamo, is traced to ATen ops by AOTAutograd (as a joint graph, or as an inference graph where
+nothing requires gradients), is partitioned into forward and backward if it is a joint graph, and is then lowered:
+
+    dynamo_graph → (equal layers are outlined, AOTAutograd traces) → AFTER_TRACING
+    → joint_graph → (partition) → PARTITIONED → BEFORE_LOWERING      for a joint graph
+    → inference_graph → BEFORE_LOWERING                              for an inference graph
+
+:func:`mlirfuse.frontend.torch.equal_layers.compiled` outlines the layers, as it also repeats the trace where a layer
+cannot be traced by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch.fx import Graph, GraphModule
+
+from mlirfuse.frontend.torch import (
+    attention,
+    channels_last,
+    cse,
+    equal_layers,
+    losses,
+    matmul_padding,
+    pools,
+    random,
+    real_dtypes,
+)
+from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.options import Options
+
+Pass = Callable[[GraphModule], object]  # changes the module in place
+
+
+def run(passes: Iterable[Pass], module: GraphModule) -> None:
+    """Runs ``passes`` on ``module`` in order."""
+    for one in passes:
+        one(module)
+
+
+def dynamo_graph(options: Options) -> list[Pass]:
+    """The passes on Dynamo's graph, which has the user's calls of torch's functions."""
+    return [
+        attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
+        lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
+    ]
+
+
+# On each graph of AOTAutograd, before anything else reads it.
+AFTER_TRACING: tuple[Pass, ...] = (
+    equal_layers.inline_layers,  # the ops of layers that were traced once
+)
+
+
+def inference_graph(options: Options) -> list[Pass]:
+    """The passes on a graph that is not partitioned. All of them run on joint graphs, too, which have forward and
+    backward side by side."""
+    return [
+        lambda module: channels_last.convert_if_it_pays(module, options.channels_last),  # cuDNN's faster format
+        _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
+        _on_graph(random.share_seeds),  # one seed per device, to be saved instead of dropout masks
+    ]
+
+
+def joint_graph(options: Options) -> list[Pass]:
+    """The passes on a joint graph before it is partitioned."""
+    return [
+        *inference_graph(options),
+        _on_graph(Graph.eliminate_dead_code),
+        # What the backward recomputes is recognized as the forward's value.
+        *([_on_graph(cse.eliminate_common_subexpressions)] if private.functorch_config.cse else []),
+    ]
+
+
+# On forward, backward, and the number of the forward's results that are not saved.
+PARTITIONED: tuple[Callable[[GraphModule, GraphModule, int], object], ...] = (
+    matmul_padding.pad_both,  # an operand that both pad is saved padded
+)
+
+# On each forward, backward and inference graph.
+BEFORE_LOWERING: tuple[Pass, ...] = (
+    real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
+    matmul_padding.pad,  # 16-bit matmuls get aligned rows
+)
+
+
+def _on_graph(function: Callable[[Graph], object]) -> Pass:
+    return lambda module: function(module.graph)
