@@ -51,14 +51,17 @@ def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
 
 
 @contextlib.contextmanager
-def compiled(model: Any, options: dict[str, Any] | None, observer: backend.Observer) -> Iterator[Any]:
-    """``model`` as a compiled function that raises what compiling raises; ``observer`` is told of its graphs. At the
-    end its buffers are as they were."""
+def compiled(
+    model: Any, options: dict[str, Any] | None, observer: backend.Observer, dynamic: bool | None = None
+) -> Iterator[Any]:
+    """``model`` as a compiled function that raises what compiling raises; ``observer`` is told of its graphs;
+    ``dynamic``: as that of ``torch.compile``. At the end its buffers are as they were."""
     torch._dynamo.reset()
     backend.observers.append(observer)
     try:
         with _kept(model):
-            yield torch.compile(model, backend=backend.mlirfuse, options={**(options or {}), "fallback": False})
+            options = {**(options or {}), "fallback": False}
+            yield torch.compile(model, backend=backend.mlirfuse, options=options, dynamic=dynamic)
     finally:
         backend.observers.remove(observer)
         torch._dynamo.reset()

@@ -109,6 +109,9 @@ class _Lowering:
             self.placeholder(place, node)
         for place, node in enumerate(placeholders):
             self._solve(place, node.meta.get("val"))
+        for node in placeholders:
+            if isinstance(node.meta.get("val"), torch.SymInt) and (size := self._size_of(node)) is not None:
+                self.created[node].inside = size  # kernels compute with it; a call is given torch's number
         graph = self.result.graph  # what no kernel reads, a tensor without elements, tells sizes too
         graph.numbers |= set(self.result.symbols) - sz.symbols_of(
             [n for value in graph.args for n in value.shape or ()]
