@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch
+from mlirfuse.core import version
 from mlirfuse.frontend.torch import backend, min_cut, torch_private
 from mlirfuse.frontend.torch import partition as partitions
 
@@ -45,7 +46,7 @@ def test_torch_has_the_name(name):
 
 
 def test_this_release_is_one_of_those_tested():
-    assert ".".join(torch.__version__.split(".")[:2]) in torch_private.TESTED
+    assert ".".join(torch.__version__.split(".")[:2]) in version.TORCH_TESTED
 
 
 def private_uses(path: pathlib.Path) -> list[str]:

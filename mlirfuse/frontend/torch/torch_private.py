@@ -1,7 +1,7 @@
 """All that the back end uses of torch's private modules: nothing else here imports one.
 
 Each name stands in :data:`NAMES` with what happens where torch lacks it; all were tested with the releases
-:data:`TESTED`. Nothing of torch's is assigned to. A name without another way is an object whose use raises
+:data:`TORCH_TESTED`. Nothing of torch's is assigned to. A name without another way is an object whose use raises
 :class:`Missing`, which the back end's fallback catches: the graph runs as in eager.
 """
 
@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mlirfuse.core.errors import warn
-
-TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+from mlirfuse.core.version import TORCH_TESTED
 
 
 class Name(NamedTuple):
@@ -102,12 +101,12 @@ def _takes(found: Any, names: tuple[str, ...]) -> bool:
 def warn_of_untested() -> None:
     """One warning where this release of torch was not tested."""
     release = ".".join(torch.__version__.split(".")[:2])
-    if release in TESTED:
+    if release in TORCH_TESTED:
         return
     missing = [f"{n.where}.{n.name} ({n.instead})" for n in NAMES if not n.found]
     unused = f"not used, since it lacks them: {', '.join(missing)}" if missing else "it has all names that are used"
     warn(
-        f"mlirfuse was tested with torch {TESTED[0]} to {TESTED[-1]}, and not with {torch.__version__}: {unused}. "
+        f"mlirfuse was tested with torch {TORCH_TESTED[0]} to {TORCH_TESTED[-1]}, and not with {torch.__version__}: {unused}. "
         "Graphs that do not compile run as in eager, with a warning"
     )
 
