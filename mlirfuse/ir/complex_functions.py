@@ -302,7 +302,7 @@ def atanh(r: RealOps, z: Pair) -> Pair:
     size = r.where(pole, r.mul(r.sub(math.log(2), r.log(y)), 0.5), size)
     size = r.where(infinite, 0.0, r.where(far, beyond, size))
     angle = r.mul(r.atan2(r.mul(y, 2.0), r.sub(r.mul(beside, r.add(x, 1.0)), square)), 0.5)
-    quarter = r.where(r.isnan(y), y, math.pi / 2)
+    quarter = r.where(r.isnan(y), y, r.where(r.logical_and(r.isnan(x), r.isfinite(y)), x, math.pi / 2))
     angle = r.where(r.logical_or(infinite, far), quarter, angle)
     return r.copysign(r.where(r.eq(x, 0), x, size), z[0]), r.copysign(
         r.where(r.eq(y, 0), _angle_on_axis(r, x), angle), z[1]

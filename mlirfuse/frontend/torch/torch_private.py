@@ -105,8 +105,9 @@ def warn_of_untested() -> None:
         return
     missing = [f"{n.where}.{n.name} ({n.instead})" for n in NAMES if not n.found]
     unused = f"not used, since it lacks them: {', '.join(missing)}" if missing else "it has all names that are used"
+    tested = f"{TORCH_TESTED[0]} to {TORCH_TESTED[-1]}"
     warn(
-        f"mlirfuse was tested with torch {TORCH_TESTED[0]} to {TORCH_TESTED[-1]}, and not with {torch.__version__}: {unused}. "
+        f"mlirfuse was tested with torch {tested}, and not with {torch.__version__}: {unused}. "
         "Graphs that do not compile run as in eager, with a warning"
     )
 
