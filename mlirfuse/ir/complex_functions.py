@@ -139,8 +139,9 @@ def _grown(r: RealOps, exponent: Value) -> tuple[Value, Value]:
 def exp(r: RealOps, z: Pair) -> Pair:
     re, im = z
     scale, more = _grown(r, re)
-    real, imag = (r.mul(r.mul(scale, part), more) for part in (r.cos(im), r.sin(im)))
-    lost = r.logical_not(r.isfinite(im))  # the angle is undefined
+    # In glibc's order: beside a part that overflows the other one is its.
+    real, imag = (r.mul(scale, r.mul(part, more)) for part in (r.cos(im), r.sin(im)))
+    lost = r.logical_not(r.isfinite(im))  # no angle
     up, down = r.logical_and(lost, r.eq(re, math.inf)), r.logical_and(lost, r.eq(re, -math.inf))
     real = r.where(up, math.inf, r.where(down, 0.0, real))
     imag = r.where(down, r.copysign(0.0, im), r.where(r.eq(im, 0), im, imag))
@@ -180,19 +181,19 @@ def _hyperbolic(r: RealOps, x: Value) -> tuple[Value, Value, Value]:
     size = r.abs(x)
     over = r.gt(size, limit)
     near = r.where(over, r.number(0.0, x), x)
-    far = r.mul(r.exp(r.where(over, r.sub(size, limit), r.number(0.0, x))), 0.5)
+    far = r.exp(r.where(over, r.sub(size, limit), r.number(0.0, x)))
     return (
         r.where(over, r.copysign(far, x), r.sinh(near)),
         r.where(over, far, r.cosh(near)),
-        r.where(over, math.exp(limit), r.number(1.0, x)),
+        r.where(over, math.exp(limit) * 0.5, r.number(1.0, x)),
     )
 
 
 def sinh(r: RealOps, z: Pair) -> Pair:
     x, y = z
     s, c, more = _hyperbolic(r, x)
-    real = r.mul(r.mul(s, r.cos(y)), more)
-    imag = r.mul(r.mul(c, r.sin(y)), more)
+    real = r.mul(s, r.mul(r.cos(y), more))
+    imag = r.mul(c, r.mul(r.sin(y), more))
     lost = r.logical_and(r.isinf(x), r.logical_not(r.isfinite(y)))
     return r.where(lost, math.inf, r.where(r.eq(x, 0), x, real)), r.where(r.eq(y, 0), y, imag)
 
@@ -200,8 +201,8 @@ def sinh(r: RealOps, z: Pair) -> Pair:
 def cosh(r: RealOps, z: Pair) -> Pair:
     x, y = z
     s, c, more = _hyperbolic(r, x)
-    real = r.mul(r.mul(c, r.cos(y)), more)
-    imag = r.mul(r.mul(s, r.sin(y)), more)
+    real = r.mul(c, r.mul(r.cos(y), more))
+    imag = r.mul(s, r.mul(r.sin(y), more))
     lost = r.logical_and(r.isinf(x), r.logical_not(r.isfinite(y)))
     lost_zero = r.logical_and(r.logical_or(r.eq(x, 0), r.eq(y, 0)), r.isnan(imag))  # 0 times an infinity or NaN
     signed = r.where(r.isnan(x), r.abs(x), x)
@@ -303,7 +304,7 @@ def atanh(r: RealOps, z: Pair) -> Pair:
     size = r.where(pole, r.mul(r.sub(math.log(2), r.log(y)), 0.5), size)
     size = r.where(infinite, 0.0, r.where(far, beyond, size))
     angle = r.mul(r.atan2(r.mul(y, 2.0), r.sub(r.mul(one_minus_x, r.add(x, 1.0)), square)), 0.5)
-    quarter = r.where(r.isnan(y), y, math.pi / 2)
+    quarter = r.where(r.isnan(y), y, r.where(r.logical_and(r.isnan(x), r.isfinite(y)), x, math.pi / 2))
     angle = r.where(r.logical_or(infinite, far), quarter, angle)
     return r.copysign(r.where(r.eq(x, 0), x, size), z[0]), r.copysign(
         r.where(r.eq(y, 0), _angle_on_axis(r, x), angle), z[1]

@@ -1,7 +1,14 @@
 """What the Python array API standard (2025.12) has, called by its own signatures inside compiled functions and, from
-``mlirfuse.numpy``, outside of them, beside NumPy. The standard's own suite is in no package registry."""
+``mlirfuse.numpy``, outside of them, beside NumPy. The standard's own suite is in no package registry: where
+``ARRAY_API_TESTS`` names its folder, ``-m slow`` runs it."""
 
 from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -43,6 +50,7 @@ CALLS = {
     "eye": lambda p: p.eye(3, 4, k=1, dtype=p.float32),
     "full": lambda p: p.full((2, 3), 7, dtype=p.int32),
     "full_like": lambda p, x: p.full_like(x, 2.5),
+    "linspace axis": lambda p, x: p.linspace(x, x + 1, 3, axis=-1),
     "linspace": lambda p: p.linspace(0.0, 1.0, 5, endpoint=False),
     "meshgrid": lambda p, v, w: p.meshgrid(v, w, indexing="ij"),
     "ones": lambda p: p.ones((2, 3), dtype=p.float32),
@@ -163,3 +171,52 @@ def test_what_the_docs_say_is_lacking(lacking):
     name, keyword = lacking.split()
     with pytest.raises(TypeError):
         getattr(mnp, name)(X, **{keyword: True})
+
+
+SUITE = os.environ.get("ARRAY_API_TESTS")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SUITE, reason="ARRAY_API_TESTS names no folder with the standard's suite")
+def test_the_standards_own_suite():
+    """Over functions that are compiled one by one (``array_api_namespace.py``). ``array_api_xfails.txt`` has what fails,
+    over NumPy too, with reasons."""
+    here = pathlib.Path(__file__).parent
+    environment = os.environ | {
+        "ARRAY_API_TESTS_MODULE": "array_api_namespace",
+        "ARRAY_API_TESTS_VERSION": "2024.12",
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    options = ["-q", "--max-examples=20", f"--xfails-file={here / 'array_api_xfails.txt'}", "array_api_tests"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=SUITE, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-4000:]
+
+
+def test_namespaces_by_array_api_compat():
+    compat = pytest.importorskip("array_api_compat")
+
+    def standardized(x):
+        xp = compat.array_namespace(x)
+        return (x - xp.mean(x, axis=0)) / xp.std(x, axis=0, correction=1) * compat.size(x)
+
+    jitted = mlirfuse.jit(standardized, fallback=False)
+    np.testing.assert_allclose(jitted(X), standardized(X), rtol=1e-13)
+    assert jitted.kernels(X) == 1
+
+
+def test_what_is_called_get_namespace_elsewhere_gives_more(monkeypatch):
+    """As scikit-learn's, which gives a pair: it is called as it is."""
+    library = types.ModuleType("a_library")
+    exec("import numpy\ndef get_namespace(x):\n    return numpy, True", vars(library))
+    monkeypatch.setitem(sys.modules, "a_library", library)
+    same(mlirfuse.jit(lambda x: library.get_namespace(x)[0].exp(x))(X), np.exp(X))
+
+
+@pytest.mark.parametrize("axes", [0, ((), ())])
+@pytest.mark.parametrize("x", [np.True_, np.float64(2.0)])
+@pytest.mark.parametrize("y", [np.uint8(3), np.array(3, np.uint8), np.ones(3, np.uint8)])
+def test_products_of_numpys_numbers(x, y, axes):
+    """A library's call is given a number in an array's place as it is, and a view of it is one of an array."""
+    same(mlirfuse.jit(lambda x, y: np.tensordot(x, y, axes=axes))(x, y), np.tensordot(x, y, axes=axes))

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import mlirfuse.torch
 from mlirfuse import DataType, FusionDefinition
 from mlirfuse.core import config
 from mlirfuse.nvfuser import DefinitionError, Fusion, InputError
@@ -234,10 +235,32 @@ def test_the_program_with_a_typing_error():
             fd.ops.permute(T1)
 
 
-def test_torchscript_example():
-    """``relu(x + 1.0)``, which nvFuser's first users fused through TorchScript."""
+def add_and_relu(x):
+    """The readme's example script."""
+    o = x + 1.0
+    o = o.relu()
+    return o
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("form", ["compiled", "converted"])
+def test_torchscript_example(form):
+    """The readme's example script in both forms: the scripted function itself where fusion is switched on around it,
+    and a function that is made of it once. Four calls, as there."""
+    t = torch.jit.script(add_and_relu)
+    if form == "converted":
+        t = mlirfuse.torch.from_torchscript(t)
+    x = torch.rand(2, 32, 128, 512, device=DEVICE)
+    (graph,) = mlirfuse.torch.explain(t, x).graphs
+    assert len(graph.kernels) == 1 and not graph.outside
+    fused = torch.compile(t, backend="mlirfuse", options={"fallback": False})
+    for _ in range(4):
+        close(fused(x), add_and_relu(x))
+
+
+def test_torchscript_example_as_a_definition():
     x = torch.rand(2, 32, 128, 512, device=DEVICE)
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.relu(fd.ops.add(fd.from_pytorch(x), 1.0)))
-    close(fd.execute([x])[0], (x + 1.0).relu())
+    close(fd.execute([x])[0], add_and_relu(x))
     assert launched(fd, [x]) == ONE and ran(fd) == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+import zlib
 
 import pytest
 
@@ -24,7 +25,7 @@ NO_VALUES = {  # what they give is not determined
     "new_empty",
     "new_empty_strided",
 }
-ALWAYS = 13  # every so manieth op
+ALWAYS = 13  # one op of so many, by its name: releases of torch differ in which ops they have
 
 
 def _name(op) -> str:
@@ -32,7 +33,7 @@ def _name(op) -> str:
 
 
 OPS = [op for op in op_db if not op.name.startswith(LEFT_OUT) and "sparse" not in op.name and op.name not in NO_VALUES]
-SHARE = [pytest.param(op, id=_name(op)) for op in OPS[::ALWAYS]]
+SHARE = [pytest.param(op, id=_name(op)) for op in OPS if zlib.crc32(_name(op).encode()) % ALWAYS == 0]
 ALL = [pytest.param(op, id=_name(op)) for op in OPS]
 
 

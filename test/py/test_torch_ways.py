@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import math
 import random
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_models import Encoder, EncoderLayer, error, gradients
 
 import mlirfuse.torch
+from mlirfuse.frontend.torch import explain
 from mlirfuse.runtime import counters
 
 
@@ -109,6 +111,57 @@ def test_sizes_that_change(dynamic):
         same(f(x), layer(x), rtol=1e-4, atol=1e-5)
     if dynamic is not False:
         assert counters.snapshot() == before
+
+
+def tutorial(input1, input2, weight, bias1, bias2, axis, p):
+    return F.layer_norm(F.dropout(input1 + bias1, p, True) + input2, (input1.size(axis),), weight, bias2)
+
+
+def tutorial_in_primitive_ops(input1, input2, weight, bias1, bias2, axis, p):
+    x = F.dropout(input1 + bias1, p, True) + input2
+    centered = x - x.mean(axis, keepdim=True)
+    var = (centered * centered).mean(axis, keepdim=True)
+    return weight * (centered / torch.sqrt(var + 1e-12)) + bias2
+
+
+@pytest.mark.parametrize("way", ["dynamic=True", "mark_dynamic"])
+@pytest.mark.parametrize("function", [tutorial, tutorial_in_primitive_ops])
+def test_the_tutorials_twenty_random_sizes_run_on_one_compilation(function, way):
+    """Its loop: shapes and seed as there, forward and backward. The first step compiles a program each."""
+    size = [64, 128, 1024]
+    weight, bias1, bias2 = (torch.randn(size[2], requires_grad=True) for _ in range(3))
+    random.seed(42)
+    shapes = [(size[0] + random.randrange(-2, 3), size[1] + random.randrange(-2, 3), size[2]) for _ in range(20)]
+    numbers = torch.rand(3, 66 * 130 * 1024)
+    run = compiled(function, dynamic=way == "dynamic=True" or None)
+    count = lambda: (torch._dynamo.utils.counters["stats"]["unique_graphs"], counters.snapshot()["compiled_programs"])  # noqa: E731
+    graphs, programs = count()
+    for shape in shapes:
+        *inputs, grad_output = (part[: math.prod(shape)].view(shape) for part in numbers)
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        if way == "mark_dynamic":
+            for x in inputs:
+                torch._dynamo.mark_dynamic(x, (0, 1))
+        run(*inputs, weight, bias1, bias2, 2, 0.1).backward(grad_output)
+        assert count() == (graphs + 1, programs + 2)
+
+
+def test_sizes_are_numbers_inside_of_kernels():
+    """What a size stands in as a number, or as an extent to be filled, is no call of torch's."""
+
+    def sizes(x, mask, i):
+        n, m = x.shape
+        filled = torch.full((n, m), n, dtype=x.dtype) + torch.rand(n, m)
+        return x * n + filled, mask * n, i * m, x / m, i // n, x.sum(0, keepdim=True).expand(n, m) / n
+
+    said = []
+    with explain.compiled(sizes, {}, lambda *graph: said.append(explain.described(*graph)), dynamic=True) as run:
+        for n in (6, 9):
+            x, mask, i = torch.randn(n, 5), torch.rand(n, 5) < 0.5, torch.randint(-9, 9, (n, 5), dtype=torch.int32)
+            for found, wanted in zip(run(x, mask, i)[1:], sizes(x, mask, i)[1:]):
+                same(found, wanted)
+    (graph,) = said
+    assert {name for name, *_ in graph.outside} == {"mlirfuse.seed.default"}
 
 
 def test_a_graph_that_gives_a_size_and_computes_nothing():

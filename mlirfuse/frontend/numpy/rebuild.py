@@ -170,7 +170,7 @@ class StandIns:
             if value in (operator.is_, operator.is_not):
                 return functools.partial(self._import, _IDENTITY[value is operator.is_not])
             name = getattr(value, "__name__", "")
-            if _is_librarys(value) and name in _NAMESPACES:
+            if _is_librarys(value) and _gives_namespace(value, name):
                 return self._namespace
             if _is_librarys(value) and name.startswith("is_") and name.endswith("_array"):  # is_numpy_array
                 return intro.of_class(value)
@@ -231,7 +231,12 @@ class StandIns:
         return None
 
 
-_NAMESPACES = ("array_namespace", "get_namespace")  # of array-api-compat; get_namespace is the older name
+def _gives_namespace(value, name: str) -> bool:
+    """Whether a library's function is ``array_namespace``; array-api-compat has ``get_namespace`` as an older name of
+    it, which gives more elsewhere."""
+    return name == "array_namespace" or (name == "get_namespace" and "array_api_compat" in value.__module__)
+
+
 _NUMBERS = (bool, int, float, complex)
 _MEMORY = ("bytes", "bytearray", "memoryview")
 _IDENTITY = ("mlirfuse is", "mlirfuse is not")

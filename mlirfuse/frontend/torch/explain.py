@@ -51,14 +51,17 @@ def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
 
 
 @contextlib.contextmanager
-def compiled(model: Any, options: dict[str, Any] | None, observer: backend.Observer) -> Iterator[Any]:
-    """``model`` compiled with fallback off; ``observer`` is called for each graph. Restores the model's buffers at the
-    end."""
+def compiled(
+    model: Any, options: dict[str, Any] | None, observer: backend.Observer, dynamic: bool | None = None
+) -> Iterator[Any]:
+    """``model`` compiled with fallback off; ``observer`` is called for each graph; ``dynamic`` as in ``torch.compile``.
+    Restores the model's buffers at the end."""
     torch._dynamo.reset()
     backend.observers.append(observer)
     try:
         with _kept(model):
-            yield torch.compile(model, backend=backend.mlirfuse, options={**(options or {}), "fallback": False})
+            options = {**(options or {}), "fallback": False}
+            yield torch.compile(model, backend=backend.mlirfuse, options=options, dynamic=dynamic)
     finally:
         backend.observers.remove(observer)
         torch._dynamo.reset()

@@ -112,6 +112,9 @@ class _Lowering:
             self.placeholder(index, node)
         for index, node in enumerate(placeholders):
             self._symbols_of_expressions(index, node.meta.get("val"))
+        for node in placeholders:
+            if isinstance(node.meta.get("val"), torch.SymInt) and (size := self._size_of(node)) is not None:
+                self.created[node].inside = size  # kernels compute with it; a call is given torch's number
         graph = self.result.graph  # tensors that no kernel reads, such as empty ones, define sizes too
         graph.numbers |= set(self.result.symbols) - sz.symbols_of(
             [n for value in graph.args for n in value.shape or ()]

@@ -14,14 +14,20 @@ from mlirfuse.lowering.math.division import quotient
 from mlirfuse.lowering.math.formats import F64, INF, NAN, format_of
 
 
-def sin_poly(e: Emitter, r: Val, rr: Val) -> Val:
-    return e.fma(e.mul(r, rr), poly(e, rr, co.SIN[r.dtype.bits]), r)
+def sin_poly(e: Emitter, r: Val, rr: Val, low: Val | None = None) -> Val:
+    """sin(r + low), rounded once beside ``r``."""
+    cubed, p = e.mul(r, rr), poly(e, rr, co.SIN[r.dtype.bits])
+    if low is None:
+        return e.fma(cubed, p, r)
+    return e.add(r, e.fma(cubed, p, e.mul(low, e.fma(rr, -0.5, 1.0))))
 
 
-def cos_poly(e: Emitter, rr: Val) -> Val:
-    """cos(r) as ``(1 - r²/2) + r⁴ P(r²)``, with the rounding error of the difference added."""
+def cos_poly(e: Emitter, rr: Val, r: Val | None = None, low: Val | None = None) -> Val:
+    """cos(r + low) as ``(1 - r²/2) + r⁴ P(r²) - r low``, with what the difference loses put back."""
     head = e.fma(rr, -0.5, 1.0)
     lost = e.fma(rr, -0.5, e.sub(1.0, head))
+    if r is not None and low is not None:
+        lost = e.fma(e.neg(r), low, lost)
     return e.add(head, e.fma(e.mul(rr, rr), poly(e, rr, co.COS[rr.dtype.bits]), lost))
 
 
@@ -133,11 +139,7 @@ def _sin_cos(e: Emitter, x: Val) -> tuple[Val, Val, Val]:
     """sin and cos of the reduced argument, and the quadrant."""
     r, low, q = _trig_reduce(e, x)
     rr = e.mul(r, r)
-    s, c = sin_poly(e, r, rr), cos_poly(e, rr)
-    if low is not None:
-        s = e.fma(low, e.fma(rr, -0.5, 1.0), s)
-        c = e.fma(e.neg(r), low, c)
-    return s, c, q
+    return sin_poly(e, r, rr, low), cos_poly(e, rr, r, low), q
 
 
 def quadrant(e: Emitter, s: Val, c: Val, q: Val) -> Val:
@@ -224,12 +226,15 @@ def atan2(e: Emitter, y: Val, x: Val) -> Val:
     steep = e.cmp("gt", ay, ax)
     large, small = e.select(steep, ay, ax), e.select(steep, ax, ay)
     t = e.div(small, large)
-    t = e.select(e.cmp("eq", small, INF), 1.0, t)  # both infinite
     t = e.select(e.cmp("eq", large, 0.0), 0.0, t)  # both zero
     p = _atan_poly(e, t)
-    p = e.select(steep, e.sub(f.pi_2[0], e.sub(p, f.pi_2[1])), p)
+    p = e.select(e.cmp("eq", small, INF), f.pi_2[0] / 2, p)  # both infinite
     left = e.cmp("ne", e.shr(e.bitcast(x, f.uint), f.bits - 1), 0)
-    p = e.select(left, e.sub(2 * f.pi_2[0], e.sub(p, 2 * f.pi_2[1])), p)
+    # 0, a quarter or half a turn, and the angle away from it, which is rounded once: exact beside infinities.
+    away = e.select(e.cmp("ne", steep, left), e.neg(p), p)
+    beside = e.add(f.pi_2[0], e.add(away, f.pi_2[1]))
+    behind = e.add(2 * f.pi_2[0], e.add(away, 2 * f.pi_2[1]))
+    p = e.select(steep, beside, e.select(left, behind, p))
     p = e.copysign(p, y)
     nan = e.cmp("uno", x, y)
     return e.select(nan, e.add(x, y), p)

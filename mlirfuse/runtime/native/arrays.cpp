@@ -208,6 +208,8 @@ PyObject* own_view(const Placement& placement, const ArraySpec& spec, PyObject* 
 }
 
 PyObject* numpy_view(const ArraySpec& spec, PyObject* source, int64_t byte_offset) {
+  Ref of_scalar(PyArray_CheckScalar(source) && !PyArray_Check(source) ? PyArray_FromScalar(source, nullptr) : nullptr);
+  if (of_scalar) source = of_scalar.get();
   if (!PyArray_Check(source)) {
     PyErr_SetString(PyExc_TypeError, "a view for NumPy needs a NumPy array to share memory with");
     return nullptr;

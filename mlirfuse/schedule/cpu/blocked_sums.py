@@ -18,13 +18,25 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Memory
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.kernel import CpuBody
+from mlirfuse.schedule.scheduler import Sizes
 
 BLOCKS = 64
+HEADROOM = 0.5
 
 
 def rounds(analysis: Analysis) -> bool:
     """Whether a segment has sums that round, i.e. of floating-point elements."""
     return any(map(compensated_sums.round_off, analysis.phases))
+
+
+def compensates(analysis: Analysis, env: Sizes, share: Callable[[Sizes], float]) -> bool:
+    """Whether code for sums is compensated. ``share``: how much of the blocks from which on sums need
+    them a call with these sizes has. Where the first call of a specialization has more than :data:`HEADROOM` of them,
+    all its calls are compensated: sizes that vary around the limit run one compiled program."""
+    if share(env) >= 1:
+        return True
+    hint = analysis.hint
+    return all(name in hint for name in env) and share(dict(hint)) > HEADROOM
 
 
 class CarriedBlocks:

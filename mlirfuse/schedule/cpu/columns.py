@@ -10,6 +10,7 @@ phase, and the pass that writes, iterates over the rows."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensates, rounds
 from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
@@ -69,7 +70,8 @@ class CpuColumns(Scheduler[Params, HostProperties]):
     ) -> Iterator[Params]:
         if runs_across(analysis, env, host):
             for params in self._uncompensated(analysis, env, alignments, host):
-                yield params._replace(compensated=_needs_compensation(analysis, params, env, host))
+                share = functools.partial(_share_of_limit, analysis, params, host=host)
+                yield params._replace(compensated=bool(analysis.once(rounds)) and compensates(analysis, env, share))
 
     def _uncompensated(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
@@ -133,16 +135,19 @@ class CpuColumns(Scheduler[Params, HostProperties]):
 
 
 def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool:
-    """Whether there are so many blocks of rows that uncompensated sums of them lose too much precision."""
-    if not analysis.once(rounds):
-        return False
+    """Whether there are so many blocks of rows that sums of them lose too much."""
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, env, host) >= 1
+
+
+def _share_of_limit(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> float:
+    """The blocks of rows that are added up, relative to those from which on sums lose too much."""
     _, reduced, width, height = analysis.values(column_extents, env)
     if p.split == 0:
-        return reduced // max(1, height) * -(-height // BLOCK_ROWS) >= BLOCKS
+        return reduced // max(1, height) * -(-height // BLOCK_ROWS) / BLOCKS
     heuristics = heuristics_of(host).columns
     together = max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows)) if p.coalesced else 1
     rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
-    return rows > GROUPS * _at_once(analysis, host) * together
+    return rows / (GROUPS * _at_once(analysis, host) * together + 1)
 
 
 def _at_once(analysis: Analysis, host: HostProperties) -> int:

@@ -29,7 +29,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, compensates, rounds
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
 from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
@@ -125,7 +125,7 @@ class CpuRows(Scheduler[Params, HostProperties]):
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            totals = needs_compensation(analysis, env, host)
+            totals = _compensates(analysis, env, host)
             yield Params(split=parts(host), compensated=totals, overlapped_tail=can_visit_again(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
@@ -134,7 +134,7 @@ class CpuRows(Scheduler[Params, HostProperties]):
             return
         length = reduced * _stash_bytes(analysis, heuristics)
         streamed = streams(analysis, full, env, alignments, host)
-        stash, totals = 0 < length <= heuristics.stash_bytes, needs_compensation(analysis, env, host)
+        stash, totals = 0 < length <= heuristics.stash_bytes, _compensates(analysis, env, host)
         yield Params(
             stash=stash, streamed=streamed, compensated=totals, overlapped_tail=can_visit_again(analysis, env, host)
         )
@@ -195,14 +195,21 @@ class CpuRows(Scheduler[Params, HostProperties]):
 
 
 def needs_compensation(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
-    """Whether a row has so many blocks that uncompensated sums of them lose too much precision."""
-    if not analysis.once(rounds):
-        return False
+    """Whether a row has so many blocks that sums of them lose too much."""
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, env, host) >= 1
+
+
+def _compensates(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+    """Whether sums are compensated: see :func:`compensates`."""
+    share = functools.partial(_share_of_limit, analysis, host=host)
+    return bool(analysis.once(rounds)) and compensates(analysis, env, share)
+
+
+def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> float:
+    """The blocks of a row relative to those from which on sums of them lose too much."""
     segments, length = analysis.values(_row_segments, env)
-    least = (
-        BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))
-    )  # elements per block, at least
-    return segments * -(-length // least) >= BLOCKS
+    least = BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
+    return segments * -(-length // least) / BLOCKS
 
 
 def can_visit_again(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:

@@ -121,8 +121,8 @@ def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None)
 
 
 @creates(np.linspace)
-def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
-    """``num`` evenly spaced numbers from start to stop, with NumPy's arithmetic and dtypes."""
+def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
+    """``num`` evenly spaced numbers from start to stop along a new ``axis``, with NumPy's arithmetic and dtypes."""
     num = operator.index(num)
     t = trace_of(start, stop, num)
     kept = result_type_of((kind_of(operand(t, start)), kind_of(operand(t, stop)), float))
@@ -133,7 +133,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     position = position.reshape((num,) + (1,) * delta.ndim)
     step: Any = delta / div if div > 0 else np.nan
     if div > 0:
-        result = np.where(step == 0, position / div * delta, position * step)
+        result: Any = np.where(step == 0, position / div * delta, position * step)
     else:
         result = position * delta
     result = result + start
@@ -143,6 +143,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     if dtype is not None and dtype_of(dtype).is_integer:
         result = np.floor(result)
     result = as_traced(result, kept.numpy if dtype is None else dtype)
+    result = result if axis == 0 else np.moveaxis(result, 0, axis)
     return (result, step) if retstep else result
 
 

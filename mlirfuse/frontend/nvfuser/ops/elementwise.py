@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -52,7 +53,27 @@ class Elementwise(OperatorBase):
         order = self._fd._stride_order(stride_order, arg.ndim)
         return self._make(self._b.op("copy", arg.value), stride_order=order)
 
-    # -- ternary and derived elementwise operations
+    # -- derived elementwise operations
+
+    @operation
+    def log2(self, x):
+        """Logarithm to base 2."""
+        return self._logarithm(x, "log2", 2)
+
+    @operation
+    def log10(self, x):
+        """Logarithm to base 10."""
+        return self._logarithm(x, "log10", 10)
+
+    def _logarithm(self, x, row: str, base: int):
+        """Of complex numbers, the angle is divided as torch divides it: beside an infinite part it has to be equal."""
+        (x,) = self._operands(x)
+        common = self._common([x], **FLOATS)
+        found = self._elementwise(row, [x], common, row)
+        if common.kind != "c" or isinstance(x, Scalar):
+            return found
+        angle = self.div(self.imag(self.log(x)), self._number(math.log(base), common.real))
+        return self.complex(self.real(found), angle)
 
     @operation
     def where(self, condition, x, y):

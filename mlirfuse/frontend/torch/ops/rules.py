@@ -97,7 +97,8 @@ class Context:
 
     def common_dtype(self) -> DType:
         """The dtype in which eager compares or combines the operands."""
-        given = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
+        given = [0 if isinstance(x, torch.SymInt) else x for x in self.fakes]
+        given = [x for x in given if isinstance(x, (torch.Tensor, bool, int, float))]
         _, found = elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         return dtype_of(found)
 
