@@ -1,8 +1,8 @@
 """GELU's backward with a bias gradient, its segments in place: `python examples/segmented_ir_gelu_backward.py
 [page.html]`.
 
-The second program of the nvFuser issue that asks for segments to be shown in the fusion itself (docs/internals/levels.md quotes
-the output).
+The second program of the nvFuser issue that asks for segments to be shown in the fusion itself (see
+docs/internals/levels.md).
 """
 
 import sys
