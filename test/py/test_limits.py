@@ -68,6 +68,7 @@ SHOWN = {
     "Scatter-adds on a GPU": ["test_scatter_add.py::test_gpu_ordered_sums_are_numpys"],
     "Indices of a scatter-add": ["test_numpy_corners.py::test_positions_that_are_not_there"],
     "Where `backend": ["test_where_torchs_own_tracing_differs"],
+    "On a GPU a quotient": ["torch_on_gpu.py::test_extreme_values"],
     "Remainders of floats": ["test_torch_as_eager.py::test_remainders_are_exact_where_the_quotient_overflows"],
     "A backward that eager": ["test_torch_as_eager.py::test_what_was_written_since_it_was_saved_may_be_computed_again"],
     "An index out of range on a CPU": ["test_torch_as_eager.py::test_indices"],

@@ -100,7 +100,9 @@ def far(ours: torch.Tensor, eagers: torch.Tensor, ulps: int) -> torch.Tensor:
 def wrong(name: str, dtype: torch.dtype, second: str, device: str) -> str | None:
     """What differs from eager in the first element that does, or None."""
     function, ulps = (BINARY | UNARY)[name]
-    if device == "cuda" and dtype in (torch.float16, torch.bfloat16):
+    # On a GPU quotients are within an ulp: eager multiplies by the reciprocal of a number, and our subnormal quotients
+    # of float32 may be the neighbour.
+    if device == "cuda" and (dtype in (torch.float16, torch.bfloat16) or name in ("/", "x / 3")):
         ulps = max(ulps, 1)
     torch._dynamo.reset()
     run = torch.compile(function, backend="mlirfuse")
