@@ -67,6 +67,15 @@ def compiler(python: str, folder: Path) -> Path:
     return script
 
 
+def tag_of(python: str) -> str | None:
+    """``cp311`` of an interpreter; None where there is none, or a shim for none (pyenv's) that starts nothing."""
+    if shutil.which(python) is None:
+        return None
+    code = "import sys; print('cp%d%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
+
+
 def build(python: str, tag: str, texts: list[Path]) -> list[Path]:
     """The three wheels for an interpreter."""
     raw = WORK / tag
@@ -130,10 +139,10 @@ def main() -> int:
     texts, rows = licenses(), []
     run(sys.executable, "-m", "build", "--sdist", "-o", DIST, ROOT)
     for python in pythons:
-        if shutil.which(python) is None:
+        tag = tag_of(python)
+        if tag is None:
             rows.append((python, "not run: there is no such interpreter here"))
             continue
-        tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
         wheels = build(python, tag, texts)
         rows.append((tag, f"{', '.join(w.name for w in wheels)}; installed: {test(python, wheels)}"))
         print(*rows[-1], flush=True)
