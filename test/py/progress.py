@@ -85,14 +85,14 @@ def _ends(wait_for: Callable, seconds: float) -> bool:
 
 def run(command: list[str], **options) -> subprocess.CompletedProcess:
     """As ``subprocess.run``, of text, with the output captured. Raises :class:`Hang`."""
-    given = options.pop("input", None)
-    options |= {"stdin": subprocess.PIPE} if given is not None else {}
+    given = [text] if (text := options.pop("input", None)) is not None else []
+    options |= {"stdin": subprocess.PIPE} if given else {}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     watch, said = Watch(process.pid), []
 
     def ended(seconds: float) -> bool:
         try:
-            said[:] = process.communicate(given, timeout=seconds)
+            said[:] = process.communicate(given.pop() if given else None, timeout=seconds)  # once
         except subprocess.TimeoutExpired:
             return False
         return True

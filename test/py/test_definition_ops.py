@@ -648,7 +648,7 @@ def test_pieces_of_an_unknown_extent():
             if len(wanted) < chunks:
                 with pytest.raises(
                     InputError,
-                    match=f"test_definition_ops.py.*chunk: the extent of dimension 0 makes fewer than {chunks} pieces",
+                    match=f"test_definition_ops.py.*chunk: the extent of dimension 0 gives fewer than {chunks} slices",
                 ):
                     fd.execute([x])
                 continue

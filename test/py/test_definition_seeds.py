@@ -230,7 +230,8 @@ def test_the_program_with_a_typing_error():
         with pytest.raises(AttributeError, match=r"operations are in fd.ops, write fd.ops.permute\("):
             fd.permute(T1)
         with pytest.raises(
-            DefinitionError, match=r"fd.ops.permute: missing a required argument: 'dims'; it takes \(arg, dims\)"
+            DefinitionError,
+            match=r"fd.ops.permute: missing a required argument: 'dims'; its arguments are \(arg, dims\)",
         ):
             fd.ops.permute(T1)
 

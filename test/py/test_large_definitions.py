@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mlirfuse import DataType, FusionDefinition
-from mlirfuse.core import config, settings
+from mlirfuse.core import config, environment
 from mlirfuse.nvfuser import FusionCache
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,7 +33,7 @@ def compared(write, inputs) -> list[torch.Tensor]:
     outputs = []
     for way in ("compiled", "reference"):
         FusionCache.reset()  # it runs equal definitions as the first of them
-        with mock.patch.object(settings, "DEFINITIONS", way), config.override(fallback=False):
+        with mock.patch.object(environment, "DEFINITIONS", way), config.override(fallback=False):
             with FusionDefinition() as fd:
                 for out in write(fd, *map(fd.from_pytorch, inputs)):
                     fd.add_output(out)

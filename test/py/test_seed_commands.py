@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from mlirfuse.core import config
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "seeds.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "nvfuser" / "seeds.md"
 SCRIPT = """
 import torch
 

@@ -147,7 +147,7 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     """Then a GPU's kernels are compiled while Python goes on."""
     asked: list[dict] = []
     host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
-    graph = SimpleNamespace(returns=["value"], donated=[])
+    graph = SimpleNamespace(returns=[SimpleNamespace(op=None)], donated=[])
     run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[]), host)
     assert asked == [{}]
     assert run([5]) == wanted and asked == [{}]

@@ -117,10 +117,10 @@ def _views(lowered: Lowered) -> set[int]:
     return found
 
 
-def _own(x: torch.Tensor) -> torch.Tensor:
-    """``x``, not as a view: autograd refuses writes into views that were made where it records nothing. Where eager
+def _own(x: Any) -> Any:
+    """``x``, a tensor or a number, not as a view: autograd refuses writes into views that were made where it records nothing. Where eager
     gives a view, AOTAutograd makes it."""
-    return x.detach() if x._is_view() else x
+    return x.detach() if isinstance(x, torch.Tensor) and x._is_view() else x
 
 
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
