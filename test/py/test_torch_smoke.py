@@ -14,6 +14,8 @@ from torch_models import Encoder, error, gradients
 import mlirfuse.torch  # noqa: F401  # registers the backend
 from mlirfuse.frontend.torch.execute import boxed
 from mlirfuse.frontend.torch.options import MODES
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import counters
 
 
@@ -147,7 +149,7 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     """Then a GPU's kernels are compiled while Python goes on."""
     asked: list[dict] = []
     host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
-    graph = SimpleNamespace(returns=[SimpleNamespace(op=None)], donated=[])
+    graph = SimpleNamespace(returns=[Value(dt.f32, ())], donated=[])
     run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[]), host)
     assert asked == [{}]
     assert run([5]) == wanted and asked == [{}]

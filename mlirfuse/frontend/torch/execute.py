@@ -118,8 +118,8 @@ def _views(lowered: Lowered) -> set[int]:
 
 
 def _own(x: Any) -> Any:
-    """``x``, a tensor or a number, not as a view: autograd refuses writes into views that were made where it records nothing. Where eager
-    gives a view, AOTAutograd makes it."""
+    """``x``, a tensor or a number, not as a view: autograd refuses writes into views that were made where it records
+    nothing. Where eager gives a view, AOTAutograd makes it."""
     return x.detach() if isinstance(x, torch.Tensor) and x._is_view() else x
 
 
