@@ -663,7 +663,7 @@ def test_pieces_of_an_unknown_extent():
         for given, expected in zip(fd.execute([x, n]), x.split([n, 5 - n])):
             close(given, -expected)
     for n, piece in ((6, 1), (-1, 0)):
-        with pytest.raises(InputError, match=f"split: the size of piece {piece} must be 0 or more"):
+        with pytest.raises(InputError, match=f"split: the size of slice {piece} must be 0 or more"):
             fd.execute([x, n])
 
 
