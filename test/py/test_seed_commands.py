@@ -18,6 +18,7 @@ from mlirfuse.core import config
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "nvfuser" / "seeds.md"
 SCRIPT = """
 import torch
+import mlirfuse.torch
 
 def forward(x):
     o = x + 1.0
