@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import mlirfuse.torch  # noqa: F401  (registers the back end)
-from mlirfuse.core import config, counters
+from mlirfuse.core import config
+from mlirfuse.runtime import counters
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
