@@ -23,20 +23,11 @@ CHIP = "sm_90"
 
 def code_of(workload, target: str, level: str) -> str:
     """The text at ``level`` of a row's function on arrays of zeros that take no memory."""
-    import ml_dtypes
-    import numpy as np
-    from torch._subclasses import FakeTensorMode
+    from workloads import inputs_without_memory
 
     import mlirfuse
 
-    def empty(x):
-        if not hasattr(x, "untyped_storage"):
-            return x
-        name = str(x.dtype).removeprefix("torch.")
-        return np.empty(tuple(x.shape), ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-    with FakeTensorMode():
-        inputs = [empty(x) for x in (*workload.make("cpu"), *workload.extra)]
+    inputs = inputs_without_memory(workload)
     return mlirfuse.jit(workload.fused, target=target).lower(*inputs).as_text(level)
 
 

@@ -24,21 +24,11 @@ LIMIT = 150.0  # milliseconds a kernel
 
 def compiled(workload, ptxas: str) -> dict:
     """Milliseconds to PTX and of the assembler, and what it says of each kernel."""
-    import ml_dtypes
-    import numpy as np
-    from torch._subclasses import FakeTensorMode
+    from workloads import inputs_without_memory
 
     import mlirfuse
 
-    def empty(x):
-        """An array of a fake tensor's shape and type, which takes no memory."""
-        if not hasattr(x, "untyped_storage"):
-            return x
-        name = str(x.dtype).removeprefix("torch.")
-        return np.empty(tuple(x.shape), ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-    with FakeTensorMode():
-        inputs = [empty(x) for x in (*workload.make("cpu"), *workload.extra)]
+    inputs = inputs_without_memory(workload)
     timing.empty_cache()
     start = time.perf_counter()
     text = mlirfuse.jit(workload.fused, target=f"cuda:{CHIP}").lower(*inputs).as_text("ptx")

@@ -100,6 +100,21 @@ def maker(*specs):
     return make
 
 
+def inputs_without_memory(workload: Workload) -> list:
+    """A row's inputs as arrays of the same shapes and types whose memory is never touched."""
+    import ml_dtypes
+    from torch._subclasses import FakeTensorMode
+
+    def empty(x):
+        if not hasattr(x, "untyped_storage"):
+            return x
+        name = str(x.dtype).removeprefix("torch.")
+        return np.empty(tuple(x.shape), ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+    with FakeTensorMode():
+        return [empty(x) for x in (*workload.make("cpu"), *workload.extra)]
+
+
 def dtype_name(dtype) -> str:
     return {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[dtype]
 
