@@ -13,8 +13,7 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.traced import Out, Traced
-from mlirfuse.passes import pipelines
-from mlirfuse.runtime import arrays, overlap, reference
+from mlirfuse.runtime import arrays, overlap, reference, storage_views
 from mlirfuse.runtime.signature import Static, key_of
 from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
 from mlirfuse.runtime.storage_views import StorageViews
@@ -74,7 +73,8 @@ class TracedSpecialization(Specialization):
 
 @dataclass(eq=False)
 class SplitTracedSpecialization(TracedSpecialization):
-    """A trace with complex numbers, which compiles to real and imaginary parts."""
+    """A trace with complex numbers, which compiles to real and imaginary parts, or with float8, which compiles to
+    bytes."""
 
     split: StorageViews = field(kw_only=True)
     shape_cacheable = False
@@ -152,7 +152,7 @@ def traced_specialization(entry: Entry, call: Call, most_ops: int | None) -> Tra
     if late:
         graph.aliases, own = {}, own | set(traced.mutated)
     make: Callable[..., TracedSpecialization] = TracedSpecialization
-    if pipelines.complex_kernels(graph):
+    if storage_views.needed(graph):
         graph = graph.copy()
         make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
     return make(
