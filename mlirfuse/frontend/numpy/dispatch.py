@@ -160,22 +160,24 @@ class Entry(Source):
         strategy = call.strategy or self.chosen.get(call.types)
         if not call.numpys and not (strategy is not None and strategy.in_python):
             return NotImplemented
-        return self._in_python(call.leaves, call.error)
+        return self.eagerly_of(call.leaves, call.error, True)
 
-    def eagerly_of(self, leaves: list, refused: Any) -> Any:
-        """Runs a call in Python because of ``refused``. Raises the reason where NumPy cannot run it."""
-        if refused is not None and not all_numpy(leaves):
-            raise _error(refused)
-        return self._in_python(leaves, refused)
-
-    def _in_python(self, leaves: Sequence, refused: Any) -> Any:
-        """Runs a call in Python, on the caller's own containers, which the function may mutate."""
-        owner = self.owner
-        given = self.tree.unflatten(leaves[: self.tree.leaves]) if self.only_leaves else owner.arguments.given
-        result = owner.eager.first(None if refused is None else _error(refused), *given)
-        if owner.eager.loops_failed and self.native_loops in self.chosen.values():  # trace them instead
+    def eagerly_of(self, leaves: Sequence, refused: Any, numpy_can: bool = False) -> Any:
+        """Runs a call in Python because of ``refused``, on the caller's own containers, which the function may mutate.
+        Raises the reason where NumPy cannot run it; ``numpy_can``: it surely can."""
+        error = None
+        if refused is not None:
+            error = refused if isinstance(refused, Exception) else TraceError(str(refused))
+            if not numpy_can and not all_numpy(leaves):
+                raise error
+        eager = self.owner.eager
+        if self.only_leaves:
+            result = eager.first(error, leaves[: self.tree.leaves], {})
+        else:
+            result = eager.first(error, *self.owner.arguments.given)
+        if eager.loops_failed and self.native_loops in self.chosen.values():  # trace them instead
             self.chosen = {k: found for k, found in self.chosen.items() if found is not self.native_loops}
-            owner._clear_plain()
+            self.owner._clear_plain()
         return result
 
     def without_kernels(self, call: Call) -> None:
@@ -280,8 +282,3 @@ class Entry(Source):
     @functools.cached_property
     def _argument_names(self) -> list[str]:
         return tracing.argument_names(self.owner.fn, self.tree)
-
-
-def _error(refused: Any) -> Exception:
-    """A reason as an exception to raise."""
-    return refused if isinstance(refused, Exception) else TraceError(str(refused))

@@ -81,8 +81,10 @@ class EagerFunction:
             if refused is not None and isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
+        if refused is None and self.outlined is None:
+            return result
         native = any(loop.ran for loop in self.loops)
-        if native or (refused is None and (self.outlined is None or self.outlined.preferred)):
+        if native or (refused is None and self.outlined is not None and self.outlined.preferred):
             self._log_loops()
         elif refused is None:
             self.loops_failed = True

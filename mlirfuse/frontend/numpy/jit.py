@@ -119,14 +119,10 @@ class Jitted(_native.Function):
                 len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
             )
             return self._dispatch(entry, leaves)
-        return self.with_arguments(args, kwargs, self._dispatch, entry, leaves)
-
-    def with_arguments(self, args: tuple, kwargs: dict[str, Any], call: Callable, *given: Any) -> Any:
-        """``call(*given)``, a call of this function with arguments that have containers."""
         arguments = self.arguments
         before, arguments.given = arguments.given, (args, kwargs)
         try:
-            return call(*given)
+            return self._dispatch(entry, leaves)
         finally:
             arguments.given = before
 
@@ -134,6 +130,8 @@ class Jitted(_native.Function):
 
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
         """Runs a call with the captured arrays appended to the leaves."""
+        if not entry.captured:
+            return entry.dispatch(*leaves)
         try:
             captured = entry.read_captured()
         except (LookupError, AttributeError, ValueError):  # a captured array was removed: trace again
@@ -297,4 +295,9 @@ class CompiledFunction:
                 f"{self._entry.name} was compiled for arguments of another structure: {self._entry.tree.paths()}"
             )
         leaves += self._entry.read_captured()
-        return self._entry.owner.with_arguments(args, kwargs, self._specializations.dispatch, *leaves)
+        arguments = self._entry.owner.arguments
+        before, arguments.given = arguments.given, (args, kwargs)
+        try:
+            return self._specializations.dispatch(*leaves)
+        finally:
+            arguments.given = before

@@ -61,8 +61,8 @@ class GraphBreakProgram(PythonProgram):
 
     def _reported(self, leaves: list, why: Any) -> Any:
         """Runs a call eagerly because an earlier call was rejected, or because NumPy will raise its error again."""
-        numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
-        return self.run_eagerly(leaves, None if numpys else why)
+        known = why is None or all(arrays.framework(x) in (None, "numpy") for x in leaves)
+        return self.run_eagerly(leaves, None if known else why)
 
     @staticmethod
     def _is_small(leaves: list) -> bool:
