@@ -12,9 +12,9 @@ from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import spec_of
 from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region, to_host
-from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten, unrolls
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten
 from mlirfuse.frontend.numpy.programs import PythonProgram
+from mlirfuse.frontend.numpy.syntax import NotOutlinable, parsed, unrolls
 from mlirfuse.runtime import arrays
 
 _PLAIN = (int, float, complex, bool, str, type(None), np.generic)
@@ -79,7 +79,7 @@ class DeviceLoopProgram(PythonProgram):
 
         try:
             self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
-            self.unrolls = unrolls(fn)
+            self.unrolls = unrolls(parsed(fn), known_counts=False)
         except NotOutlinable as error:
             raise NotSplit(str(error)) from None
 
