@@ -1243,6 +1243,24 @@ def test_float8_is_read_but_not_written(dtype):
     assert got.tobytes() == (large * 2).astype(dtype).tobytes()
 
 
+def test_a_recursive_function_in_python_gets_its_own_containers():
+    def counted(out, n):
+        print(end="")  # runs in Python
+        if n:
+            inner = {"log": out["log"]}
+            compiled(inner, n - 1)
+            assert inner["last"] == n - 1
+        out["log"].append(n)
+        out["last"] = n
+
+    compiled = mlirfuse.jit(counted)
+    for _ in range(3):
+        given = {"log": []}
+        with warnings.catch_warnings(action="ignore"):
+            compiled(given, 3)
+        assert given == {"log": [0, 1, 2, 3], "last": 3}
+
+
 def test_switched_off():
     with config.override(fuse_cpu=False), compiles(specializations=0):
         close(strict(lambda x: np.tanh(x).sum(0))(floats(3, 4)), np.tanh(floats(3, 4)).sum(0))

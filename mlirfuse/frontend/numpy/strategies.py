@@ -262,6 +262,12 @@ class GraphBreaks(Strategy):
         if call.numpys:
             self.entry.chosen[call.types] = self
             call.error = None  # nothing to warn of: other calls with such arguments do run so
+        else:
+            second, first = next(iter(call.aliases.items()))
+            call.error = UnsupportedError(
+                f"arguments {first} and {second} are the same memory, and {self.entry.name} needs graph breaks, as "
+                f"{call.error}\n  Pass a copy of one"
+            )
         return call.reject(self, "its arguments overlap")
 
     def program(self, run_eagerly: Callable[[list, Any], Any] | None = None) -> GraphBreakProgram:
