@@ -187,3 +187,14 @@ def test_results_that_run_backwards_are_copies_in_torch(framework):
         lambda x: x[::-1] @ x.T,
     ):
         agree(framework, mlirfuse.jit(fn)(x), fn(host))
+
+
+def test_one_tensor_given_twice_is_an_error_with_a_remedy():
+    torch = pytest.importorskip("torch")
+    selected = mlirfuse.jit(lambda a, b: a[a > 0] * b.sum())
+    x = torch.ones(5000)
+    for _ in range(2):
+        with pytest.raises(mlirfuse.UnsupportedError, match="arguments 0 and 1 are the same memory") as raised:
+            selected(x, x)
+        assert "Pass a copy" in str(raised.value)
+        assert selected(x, x.clone()).shape == x.shape

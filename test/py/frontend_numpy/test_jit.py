@@ -1226,6 +1226,41 @@ def test_more_kinds_than_are_allowed():
             compiled(x, k)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_float8_is_read_but_not_written(dtype):
+    """Kernels round a number that is too large for float8 to the largest; NumPy to NaN or infinity."""
+    x = np.arange(256, dtype=np.uint8).view(dtype)  # every value, NaNs and infinities included
+    compiled = strict(lambda x: (x.astype(np.float32) * 2, x[::2].copy(), x.astype(np.float64).reshape(16, 16).T))
+    for _ in range(3):
+        doubled, every_other, wide = compiled(x)
+        np.testing.assert_array_equal(doubled, x.astype(np.float32) * 2)
+        np.testing.assert_array_equal(every_other.view(np.uint8), x[::2].copy().view(np.uint8))
+        np.testing.assert_array_equal(wide, x.astype(np.float64).reshape(16, 16).T)
+    back = mlirfuse.jit(lambda x: (x * 2).astype(dtype))
+    large = np.tile(np.array([1.5, 1e6, -1e6], np.float32), 1000)
+    with pytest.warns(match=f"a cast to {np.dtype(dtype)} is not compiled"):
+        got = back(large)
+    assert got.tobytes() == (large * 2).astype(dtype).tobytes()
+
+
+def test_a_recursive_function_in_python_gets_its_own_containers():
+    def counted(out, n):
+        print(end="")  # runs in Python
+        if n:
+            inner = {"log": out["log"]}
+            compiled(inner, n - 1)
+            assert inner["last"] == n - 1
+        out["log"].append(n)
+        out["last"] = n
+
+    compiled = mlirfuse.jit(counted)
+    for _ in range(3):
+        given = {"log": []}
+        with warnings.catch_warnings(action="ignore"):
+            compiled(given, 3)
+        assert given == {"log": [0, 1, 2, 3], "last": 3}
+
+
 def test_switched_off():
     with config.override(fuse_cpu=False), compiles(specializations=0):
         close(strict(lambda x: np.tanh(x).sum(0))(floats(3, 4)), np.tanh(floats(3, 4)).sum(0))

@@ -14,7 +14,7 @@ import numpy_program_fuzzer
 import pytest
 
 import mlirfuse
-from mlirfuse.frontend.numpy import jit
+from mlirfuse.frontend.numpy import strategies
 from mlirfuse.frontend.numpy.loops.outline import Outlined
 from mlirfuse.frontend.numpy.loops.statements import Statements
 
@@ -964,7 +964,7 @@ def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch)
             x = np.sort(x)[::-1] * 0.5 + np.cos(x) - k
         return x
 
-    monkeypatch.setattr(jit, "_MOST_OPS_OF_LOOPS", 50)
+    monkeypatch.setattr(strategies, "_MOST_OPS_OF_LOOPS", 50)
     x, y, w = np.random.default_rng(0).random((9, 4)), np.arange(9.0) % 2, np.zeros(4)
     for fn, args, long, natively in ((descended, (x, y, w), 12, True), (turned, (x,), 12, False)):
         short, far = mlirfuse.jit(fn), mlirfuse.jit(fn)
@@ -972,10 +972,10 @@ def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch)
             np.testing.assert_allclose(short(*args, 3), fn(*args, 3), rtol=1e-12)
             for steps in (long, long + 5):
                 np.testing.assert_allclose(far(*args, steps), fn(*args, steps), rtol=1e-12)
-        assert not any(loop.ran for loop in short.eager._outlined.loops)
-        assert [loop.ran for loop in far.eager._outlined.loops] == [natively]
+        assert not any(loop.ran for loop in short.eager.outlined.loops)
+        assert [loop.ran for loop in far.eager.outlined.loops] == [natively]
         if natively:
-            assert len(far.eager._outlined.loops[0]._by_types) == 1
+            assert len(far.eager.outlined.loops[0]._by_types) == 1
 
 
 def test_small_arrays_that_a_loop_makes_stay_what_they_are():

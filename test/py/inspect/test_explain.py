@@ -375,11 +375,42 @@ def test_each_way_is_explained(fn, args, words, kernels, tmp_path):
     with warnings.catch_warnings(action="error"):  # asking is no call
         told = compiled.explain(*args)
     assert words in str(told) and words in told.summary()
+    assert all(name in str(told) and why in told.to_html() for name, why in told.rejected)
     told.save(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>") and "http" not in text.replace("http://www.w3.org", "")
     assert told._repr_html_().startswith("<iframe srcdoc=") and "<html" not in told._repr_html_()  # it is escaped
     assert compiled.kernels(*args) == told.launches and (told.launches >= kernels if kernels else told.launches == 0)
+
+
+def unrolled(a):
+    for k in range(3):
+        a = a * 2 + k
+    return a
+
+
+def test_why_the_strategies_before_are_not_taken():
+    def rejected(fn, *args):
+        return dict(mlirfuse.jit(fn).explain(*args).rejected)
+
+    assert rejected(layer_norm, *arguments()) == {}  # no other is considered
+    assert rejected(unrolled, X) == {"native loops": "a trace is tried first: its loops write into no array"}
+    assert rejected(triangular, np.eye(60)) == {}
+    assert "shape that depends on values" in rejected(above_mean, X)["traced"]
+    assert list(rejected(prints, X)) == ["traced", "graph breaks"]
+    explained = mlirfuse.jit(boundaries).explain(X)
+    assert "NumPy touches these alone" in explained.summary() and dict(explained.rejected).keys() >= {"traced"}
+
+
+def boundaries(u):
+    u[0] = u[1]
+    u[-1] = u[-2]
+
+
+def test_loops_over_tensors_on_the_host_are_explained_as_numpys():
+    torch = pytest.importorskip("torch")
+    told = mlirfuse.jit(triangular).explain(torch.eye(60, dtype=torch.float64))
+    assert "1 of 2 natively" in told.summary() and told.launches == 1
 
 
 def test_a_mistake_is_raised_by_explain_too():

@@ -235,3 +235,18 @@ def test_the_dialects_module_is_looked_for_once(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
     mlirfuse.jit(softmax).lower(np.ones((4, 8), np.float32)).as_text("segmented")
     assert sum(name.endswith(".fusion") for name in Finder.looked_for) <= 2  # each of two places once
+
+
+def test_a_long_loop_has_no_graph_to_lower():
+    """It is not unrolled, as a call does not: a trace of all of it would take minutes."""
+
+    def summed(a):
+        for i in range(1, a.shape[0]):
+            a[i] += a[i - 1]
+        return a
+
+    compiled = mlirfuse.jit(summed)
+    assert compiled.lower(np.ones(5)).as_text("fusion").count('"fusion.add"') == 4  # a short one has
+    with pytest.raises(mlirfuse.TraceError, match="no single graph.*as explain.. shows.*more than 500 ops") as raised:
+        compiled.lower(np.ones(100_000))
+    assert "a[i] += a[i - 1]" in str(raised.value)

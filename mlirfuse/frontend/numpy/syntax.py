@@ -1,4 +1,4 @@
-"""Parses the source of the user's functions to syntax trees."""
+"""The source of the user's functions: parsed to syntax trees, asked about, and compiled again once rewritten."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import inspect
 import linecache
 import textwrap
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.frontend.numpy.objects import attribute_of, namespace_of
+
+
+class NotOutlinable(Exception):
+    """The function, a loop, or a part of it, cannot be compiled; the message says why."""
 
 
 class NoSource(NotOutlinable):
@@ -190,3 +193,104 @@ def remade(
     created.__kwdefaults__ = fn.__kwdefaults__
     created.__qualname__, created.__module__, created.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
     return created
+
+
+# ---- what statements do
+
+
+def over_range(node: ast.For) -> bool:
+    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
+
+
+def loops_of(statements: list[ast.stmt]) -> Iterator[ast.For | ast.While]:
+    """The ``while`` loops and those over a range, without nested functions'."""
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and over_range(statement)):
+            yield statement
+        for field in ("body", "orelse", "finalbody"):
+            yield from loops_of(getattr(statement, field, []))
+
+
+def unrolls(definition: ast.FunctionDef, known_counts: bool = True) -> bool:
+    """Whether a trace would unroll a function's loops at a cost: it has a ``while``, or writes into arrays in a loop
+    over a range. ``known_counts``: also in one of constant trip count."""
+    for loop in loops_of(definition.body):
+        if isinstance(loop, ast.While):
+            return True
+        assert isinstance(loop.iter, ast.Call)
+        counted = all(isinstance(arg, ast.Constant) for arg in loop.iter.args)
+        written = any(isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) for n in ast.walk(loop))
+        if written and (known_counts or not counted):
+            return True
+    return False
+
+
+def natively(node: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a loop that are compiled: all but the statements that leave the function, which run as Python."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        yield found
+        if not isinstance(found, (ast.Return, ast.Raise)):
+            queue.extend(ast.iter_child_nodes(found))
+
+
+def names_of(nodes: list, context: type) -> list[str]:
+    """The names read (``ast.Load``) or assigned (``ast.Store``), in order without duplicates; excludes comprehensions'
+    own names."""
+    found: dict[str, None] = {}
+    for node in nodes:
+        _add_names(node, context, frozenset(), found)
+    return list(found)
+
+
+def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[str, None]) -> None:
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, context) and node.id not in own:
+            found[node.id] = None
+        return
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        targets = [n for part in node.generators for n in ast.walk(part.target)]
+        own = own | {n.id for n in targets if isinstance(n, ast.Name)}
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and context is ast.Load:
+        found[node.target.id] = None
+    for child in ast.iter_child_nodes(node):
+        _add_names(child, context, own, found)
+
+
+def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
+    """The names whose values from before the statements are used."""
+    found: dict[str, None] = {}
+    assigned: set[str] = set()
+    for statement in statements:
+        found |= dict.fromkeys(name for name in names_of([statement], ast.Load) if name not in assigned)
+        assigned |= set(names_of([statement], ast.Store))
+    return list(found)
+
+
+# ---- new nodes
+
+
+def at(where: ast.AST, node: Any) -> Any:
+    """``node`` with new nodes' source locations copied from ``where``."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        if isinstance(found, (ast.stmt, ast.expr)) and not hasattr(found, "lineno"):
+            ast.copy_location(found, where)
+            queue.extend(ast.iter_child_nodes(found))
+    return node
+
+
+def place(statements: Sequence[ast.stmt], where: ast.stmt, but: Collection[ast.stmt] = ()) -> None:
+    """Copies a statement's source location to others, except ``but``."""
+    queue: list[ast.AST] = list(statements)
+    while queue:
+        found = queue.pop()
+        if found in but:
+            continue
+        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
+            ast.copy_location(found, where)
+        queue.extend(ast.iter_child_nodes(found))
