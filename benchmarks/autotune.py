@@ -74,15 +74,15 @@ def main() -> int:
             continue
         compiled, inputs = mlirfuse.jit(fn), make()
         for tuned in autotune(compiled, *inputs, repeat=options.repeat, limit=options.limit, keep=False):
-            model, best = tuned.times[tuned.model], tuned.times[tuned.best]
+            model, best = tuned.times[tuned.heuristics], tuned.times[tuned.best]
             found.append({"case": name, "segment": tuned.segment, "candidates": len(tuned.times), "model_ms": model, "best_ms": best,
-                          "off": tuned.model_loss, "model": str(tuned.model), "best": str(tuned.best)})  # fmt: skip
+                          "off": tuned.model_loss, "model": str(tuned.heuristics), "best": str(tuned.best)})  # fmt: skip
             print(
                 f"{name:<52} {tuned.segment:<14} {len(tuned.times):3} candidates, model {model:.4f} ms, best {best:.4f} ms: {tuned.model_loss:.1%} off",
                 flush=True,
             )
             if tuned.model_loss > 0.05:
-                print(f"    model {tuned.model}\n    best  {tuned.best}")
+                print(f"    model {tuned.heuristics}\n    best  {tuned.best}")
         del compiled, inputs, tuned
         gc.collect()
         torch.cuda.empty_cache()

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import itertools
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,35 @@ class Tuned:
         return "\n".join(lines)
 
 
+class TunedCall:
+    """A call of ``fn``, a function compiled by :func:`mlirfuse.jit`, on ``args``, whose schedules vary. Raises
+    :class:`UnsupportedError` for a call that does not run as one program on a GPU."""
+
+    def __init__(self, fn, args):
+        fn(*args)
+        specialization, self.leaves, self.env = fn.specialization_of(*args)
+        executor = specialization.executor
+        if executor is None or executor.program is None or executor.target.name != "cuda":
+            raise UnsupportedError("autotune measures functions that run as one program on a GPU")
+        self.executor, self.program, self.target = executor, executor.program, executor.target
+        self.leaf_of_arg = specialization.leaf_of_arg
+        self.alignments = executor.alignments(self.leaves, self.leaf_of_arg)
+        self.key = self.program.call_key(self.env, self.alignments)
+
+    def with_schedules(self, schedules: tuple) -> Callable[[], Any] | None:
+        """The call with these schedules of all steps, which it has from now on; None if it needs more shared memory or
+        registers than the GPU has."""
+        self.program.tuned[self.key] = schedules
+        try:
+            record = self.executor.record(self.leaves, self.leaf_of_arg, self.env, list)
+            dispatch = _native.Dispatcher(functools.partial(_given, record))
+            dispatch(*self.leaves)
+            _native.synchronize(self.target.device)
+        except (CompileError, CudaError):
+            return None
+        return functools.partial(dispatch, *self.leaves)
+
+
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
     """Measure at most ``limit`` candidates of each segment of ``fn``, a function compiled by :func:`mlirfuse.jit`, on
     ``args``, which are on a GPU.
@@ -62,36 +92,25 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     Returns one :class:`Tuned` per segment. Raises :class:`UnsupportedError` for a call that does not run as one program
     on a GPU.
     """
-    fn(*args)
-    specialization, leaves, env = fn.specialization_of(*args)
-    executor = specialization.executor
-    if executor is None or executor.program is None or executor.target.name != "cuda":
-        raise UnsupportedError("autotune measures functions that run as one program on a GPU")
-    program, leaf_of_arg = executor.program, specialization.leaf_of_arg
-    timer = _Timer(executor.target.device)
-    alignments = executor.alignments(leaves, leaf_of_arg)
-    chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
+    tuned_call = TunedCall(fn, args)
+    program, target, env, alignments = tuned_call.program, tuned_call.target, tuned_call.env, tuned_call.alignments
+    timer = Timer(target.device)
+    chosen = list(program.parameters(env, alignments))
     out = []
     try:
         for at, step in enumerate(program.steps):
-            result = Tuned(step.segment.scheduler, chosen[at], {}, executor.target.schedulers)
-            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.properties)
+            result = Tuned(step.segment.scheduler, chosen[at], {}, target.schedulers)
+            others = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
-                program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
-                try:
-                    record = executor.record(leaves, leaf_of_arg, env, list)
-                    dispatch = _native.Dispatcher(functools.partial(_given, record))
-                    dispatch(*leaves)
-                    _native.synchronize(executor.target.device)
-                    calls[params] = lambda d=dispatch: d(*leaves)
-                except (CompileError, CudaError):
-                    continue  # more shared memory or registers than the GPU has
+                call = tuned_call.with_schedules((*chosen[:at], params, *chosen[at + 1 :]))
+                if call is not None:
+                    calls[params] = call
             result.times.update(timer.medians(calls, repeat))
             chosen[at] = result.best
             out.append(result)
     finally:
-        program.tuned[key] = tuple(chosen)
+        program.tuned[tuned_call.key] = tuple(chosen)
         timer.close()
     if keep:
         tuned.keep(program, env, tuple(chosen))
@@ -100,7 +119,9 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     return out
 
 
-class _Timer:
+class Timer:
+    """Times calls on a device, each after a write of more than the L2 cache holds."""
+
     def __init__(self, device: int):
         self.device = device
         self.buffer = _native.mem_alloc(FLUSH_BYTES, device)

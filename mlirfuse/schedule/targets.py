@@ -127,8 +127,11 @@ class GpuTarget(Scheduled):
     @functools.cached_property
     def schedulers(self) -> Schedulers[DeviceProperties]:
         """The schedulers of ``schedule/gpu/choice.py``."""
+        from mlirfuse.schedule.gpu import tuning
         from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
+        if self.device is not None:
+            tuning.log_if_derived(self.properties)
         return SCHEDULERS
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:

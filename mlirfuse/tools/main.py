@@ -13,6 +13,7 @@ from mlirfuse.tools.command import command
 
 COMMANDS = {  # the module, and its description
     "info": ("info", "what a bug report needs: versions, devices, settings, the cache"),
+    "calibrate": ("calibrate", "measure this computer's GPU, for the choice of its schedules"),
     "clear-cache": ("clear_cache", "remove the compiled code in the disk cache"),
 }
 

@@ -28,10 +28,10 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 

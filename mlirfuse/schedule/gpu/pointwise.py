@@ -27,10 +27,10 @@ from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 

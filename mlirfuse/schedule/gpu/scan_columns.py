@@ -28,10 +28,10 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32

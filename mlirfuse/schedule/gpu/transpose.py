@@ -22,9 +22,9 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 
