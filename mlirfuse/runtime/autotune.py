@@ -109,17 +109,17 @@ class TunedCall:
                 self.program.tuned[self.key] = before
         return functools.partial(dispatch, *self.leaves)
 
-    def measure(self, repeat: int = 15, limit: int = 40) -> tuple[list[Tuned], tuple]:
-        """Measure at most ``limit`` candidates of each segment, on a CPU by its clock. Returns one :class:`Tuned` per
-        segment, and the best parameters."""
+    def measure(self, repeat: int = 15, limit: int = 40, others: Sequence[tuple] = ()) -> tuple[list[Tuned], tuple]:
+        """Measure at most ``limit`` candidates of each segment, on a CPU by its clock, and those of ``others``, further
+        schedules of all steps. Returns one :class:`Tuned` per segment, and the best parameters."""
         program, target, env, alignments = self.program, self.target, self.env, self.alignments
         chosen, out, timer = list(program.parameters(env, alignments)), [], self.timer()
         try:
             for at, step in enumerate(program.steps):
                 result = Tuned(step.segment.scheduler, chosen[at], {}, target.schedulers)
-                others = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
+                found = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
                 calls = {}
-                for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
+                for params in dict.fromkeys([chosen[at], *itertools.islice(found, limit), *(o[at] for o in others)]):
                     call = self.with_schedules((*chosen[:at], params, *chosen[at + 1 :]))
                     if call is not None:
                         calls[params] = call
