@@ -3,13 +3,13 @@ arguments that are written, branches, loops and guards."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import re
 import weakref
 
 import numpy as np
 import pytest
+from heuristics_override import fit
 from test_linalg import run_linalg
 
 import mlirfuse
@@ -26,7 +26,6 @@ from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime import arrays, async_compile, load
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import heuristics
 from mlirfuse.tools.run import of_text
 
 
@@ -194,9 +193,7 @@ def test_kernels_that_check_positions_are_found_again(counted, monkeypatch):
 def test_another_model_chooses_anew(counted, monkeypatch):
     counted()
     assert counted()[1] == []
-    monkeypatch.setitem(
-        heuristics.HEURISTICS, 90, dataclasses.replace(heuristics.SM_90, scans=heuristics.ScanHeuristics(block=128))
-    )
+    fit(monkeypatch, "scans", block=128)
     assert counted()[1].count("write") == 2
 
 

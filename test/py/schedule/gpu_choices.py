@@ -1,6 +1,7 @@
 """What the models of GPU schedulers choose, in one file: ``golden/gpu_choices.txt``.
 
-A change of a model shows there as a difference to be read. After one that is meant:
+An aid to review, not a test: after a change of heuristics, write the file anew and read the difference. What has to
+hold of choices is asserted in ``test_gpu_choice.py`` and ``test_tuning.py``.
 
     PYTHONPATH=. python test/py/schedule/gpu_choices.py --update
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
@@ -61,18 +63,26 @@ SHAPES = [(16, 8192), (64, 1001), (256, 257), (256, 50_257), (1024, 131_072), (4
 DTYPES = [np.float32, ml_dtypes.bfloat16]
 
 
+def choices(target: targets.GpuTarget, shapes=SHAPES, dtypes=DTYPES) -> Iterator[tuple[str, Program, dict, tuple]]:
+    """The name of each function with type and shape, its program, sizes, and the parameters that a GPU chooses."""
+    for name, (fn, rows) in WORK.items():
+        for dtype in dtypes:
+            for shape in shapes:
+                args = [np.empty(shape, dtype)] + [np.empty(shape[1:], dtype)] * rows
+                lowered = mlirfuse.jit(fn, target=f"cuda:{target.properties.chip}").lower(*args)
+                program = Program(lowered.segmented(), target, lowered.env)
+                of = f"{name}, {'×'.join(map(str, shape))} {np.dtype(dtype).name}"
+                yield of, program, lowered.env, program.parameters(lowered.env, {})
+
+
 def chosen() -> str:
     """A line for each function, type and shape: the schedules of its segments on an H100."""
-    target, lines = targets.of("cuda:sm_90"), []
-    for name, (fn, rows) in WORK.items():
-        for dtype in DTYPES:
-            for shape in SHAPES:
-                args = [np.empty(shape, dtype)] + [np.empty(shape[1:], dtype)] * rows
-                lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
-                program = Program(lowered.segmented(), target, lowered.env)
-                created = target.schedules(program, program.parameters(lowered.env, {}))
-                of = f"{name}, {'×'.join(map(str, shape))} {np.dtype(dtype).name}"
-                lines += [f"{of}: {text(schedule)}" for schedule in created]
+    target = targets.of("cuda:sm_90")
+    lines = [
+        f"{of}: {text(schedule)}"
+        for of, program, _, params in choices(target)
+        for schedule in target.schedules(program, params)
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import replace
 
 import gpu_choices
 import ml_dtypes
 import numpy as np
 import pytest
+from heuristics_override import fit
 
 import mlirfuse
 import mlirfuse.numpy as mnp
+from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule import multi_stage, targets
+from mlirfuse.schedule import multi_stage, serialize, targets
 from mlirfuse.schedule.gpu import access as gpu_access
-from mlirfuse.schedule.gpu import column_choice, heuristics, row_choice
+from mlirfuse.schedule.gpu import column_choice, row_choice
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -28,9 +29,35 @@ from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse_runtime.sizes import inverse_of
 
 
-def test_choices_are_those_of_the_golden_file():
-    """A model's change is to be read there: see :mod:`gpu_choices`, which also writes it anew."""
-    assert gpu_choices.chosen().splitlines() == gpu_choices.FILE.read_text().splitlines()
+def test_choices_are_legal_and_read_back():
+    """What is chosen is printed, parsed and checked again; a block fits a multiprocessor, a vector 16 bytes."""
+    target = targets.of("cuda:sm_90")
+    for of, program, env, params in gpu_choices.choices(target):
+        printed = [serialize.parse(serialize.text(one)) for one in target.schedules(program, params)]
+        assert target.read(program, printed, env, {}) == params, of
+        for choice in params:
+            for stage in getattr(choice, "stages", (choice,)):
+                assert all(16 % align == 0 for align in stage.access.aligns) and 8 % stage.access.lanes == 0, of
+        for kernel in target.write(program, params, program.slots()).kernels:
+            shared = kernel.static_shared + kernel.dynamic_shared
+            assert kernel.threads in range(32, 1025, 32) and shared <= target.properties.shared_per_block, of
+
+
+@pytest.mark.parametrize("name", gpu_choices.WORK)
+@pytest.mark.parametrize("width", [257, 4096])
+def test_more_rows_have_no_fewer_threads(name, width):
+    """In the largest kernel, up to what fills the device: never less than half, where threads get twice the work."""
+    target, fill = targets.of("cuda:sm_90"), 132 * 2048
+    fn, rows = gpu_choices.WORK[name]
+    before = 0
+    for height in (16, 64, 256, 1024, 4096, 16_384, 65_536):
+        args = [np.empty((height, width), np.float32)] + [np.empty(width, np.float32)] * rows
+        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
+        program = Program(lowered.segmented(), target, lowered.env)
+        kernels = target.write(program, program.parameters(lowered.env, {}), program.slots()).kernels
+        total = min(fill, max(sz.substitute(k.grid, lowered.env) * k.threads for k in kernels))
+        assert 2 * total >= before, (height, total, before)
+        before = total
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -794,10 +821,7 @@ def test_another_gpu_is_fitted_by_filling_in_fields(monkeypatch):
         return params.tx
 
     before = threads("cuda:sm_90"), threads("cuda:sm_80")
-    rows = replace(
-        heuristics.SM_90.rows, registers=replace(heuristics.SM_90.rows.registers, usual=8)
-    )  # 8 of 512 threads
-    monkeypatch.setitem(heuristics.HEURISTICS, 80, replace(heuristics.SM_90, rows=rows))
+    fit(monkeypatch, "rows.registers", chip="sm_80", usual=8)  # 8 of 512 threads
     assert (threads("cuda:sm_90"), threads("cuda:sm_80")) == (before[0], 2 * before[1])
 
 

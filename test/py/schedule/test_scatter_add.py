@@ -4,13 +4,13 @@ references are NumPy's own, bit for bit."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 
 import ml_dtypes
 import numpy as np
 import pytest
+from heuristics_override import fit
 from test_gpu_emulated import check as check_on_gpu
 from test_gpu_emulated import run as run_on_gpu
 from test_ptxas import PTXAS, assembled
@@ -24,7 +24,7 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import heuristics, scatter_add_rows
+from mlirfuse.schedule.gpu import scatter_add_rows
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 SHAPES = [
@@ -311,11 +311,7 @@ def by_rows(params):
 @pytest.fixture
 def rows_of_any_size(monkeypatch):
     """Values are sorted however few they are, and rows of more than four split."""
-    any_size = dict(few=0, row_bytes=(1, 1), least_bytes=(0, 0), rows_a_value=1000, chunk=4)
-    model = dataclasses.replace(
-        heuristics.SM_90, scatter_add=dataclasses.replace(heuristics.SM_90.scatter_add, **any_size)
-    )
-    monkeypatch.setitem(heuristics.HEURISTICS, 90, model)
+    fit(monkeypatch, "scatter_add", few=0, row_bytes=(1, 1), least_bytes=(0, 0), rows_a_value=1000, chunk=4)
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.uint16, np.int32, np.int64])
