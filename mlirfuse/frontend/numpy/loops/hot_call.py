@@ -32,6 +32,7 @@ from mlirfuse.ir import dtypes as dt
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Compiled, Loop
+    from mlirfuse.frontend.numpy.loops.variables import Dependency
 
 _MOST_ARRAYS = 5  # limit for pairwise overlap checks
 _MOST_SIZES = 256  # limit of cached size tuples that the code holds for
@@ -85,6 +86,8 @@ class _Writer:
         self.space["sizes"] = sizes
         for name in self.loop.names:
             self._look_up(name)
+        for on in self.compiled.depends:
+            self._depend(on)
         self._places()
         self._run()
         text = "def call(v):\n" + "".join(f"    {line}\n" for line in self.lines)
@@ -153,6 +156,14 @@ class _Writer:
             self.miss_if(f"type({x}) is not {self.constant(kind)}")
         else:
             self.miss_if(f"{x} is not {self.constant(value)}")
+
+    def _depend(self, on: Dependency) -> None:
+        """Checks that a global of a called function is unchanged."""
+        self.lines.append(f"g = {self.constant(on.namespace)}.get({on.name!r})")
+        self.miss_if(f"g is not {self.constant(on.value)}")
+        if on.code is not None:
+            self.miss_if(f"g.__code__ is not {self.constant(on.code)}")
+            self.miss_if(f"g.__defaults__ is not {self.constant(on.defaults)}")
 
     def _places(self) -> None:
         """Checks that arrays do not overlap and have extents that the code is valid for."""

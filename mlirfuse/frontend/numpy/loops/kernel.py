@@ -31,7 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
+from mlirfuse.frontend.numpy.loops.variables import Dependency, Retyped, Slots
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import events, load
 
@@ -64,6 +64,7 @@ class Compiled:
     memory: type
     words: int  # without the arena for small arrays
     before: int  # words before the outputs, without the first
+    depends: list[Dependency]
     hot: HotCall | None = None
     called: bool = False
 
@@ -157,6 +158,9 @@ class Loop:
             pattern = self._pattern_of(*sizes)
         found = (*key, shared, pattern)
         compiled: Any = self._by_types.get(found, Unset)
+        if compiled is not None and compiled is not Unset and not all(on.holds() for on in compiled.depends):
+            self._drop(found)
+            compiled = Unset
         if compiled is Unset:
             compiled = self._compile(found, values, shared, pattern)
         if compiled is None:
@@ -247,6 +251,13 @@ class Loop:
             self.dead = created is None and not any(self._by_types.values())
             return created
 
+    def _drop(self, key: tuple) -> None:
+        """Forgets code for which a global of a called function had another value."""
+        with self._lock:
+            for known in (key, (*key[:-1], None)):
+                self._by_types.pop(known, None)
+            self._known_patterns.pop(key[:-1], None)
+
     def _written(self, values: dict[str, Any], shared: tuple, pattern: tuple | None) -> Compiled:
         arrays = [name for name, value in values.items() if type(value) is np.ndarray]
         ints = [name for name, value in values.items() if type(value) is int and name not in self._changed]
@@ -282,7 +293,8 @@ class Loop:
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
-        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before)
+        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before,
+                        list(writer.depends.values()))  # fmt: skip
 
     # ---- calling
 

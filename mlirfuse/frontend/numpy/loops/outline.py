@@ -20,7 +20,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops.iteration import POSITION, called_by_name, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
 from mlirfuse.frontend.numpy.loops.source import (
     NoSource,
@@ -33,7 +36,6 @@ from mlirfuse.frontend.numpy.loops.source import (
 )
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
-_POSITION = "mlirfuse_position"  # the index variable of a loop over an array
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
@@ -109,29 +111,8 @@ def _loops_of(statements: list[ast.stmt]):
 
 
 def _over_range(node: ast.For) -> bool:
-    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
-
-
-def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
-    """``for x in data`` with an inner loop, rewritten as a loop over the indices of ``data``: equivalent for an array.
-    Other statements stay."""
-    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or not isinstance(node.target, ast.Name):
-        return node
-    data = node.iter.id
-    inside = [n for statement in node.body for n in ast.walk(statement)]
-    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and _over_range(n)) for n in inside)
-    changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
-    if data not in local or data == node.target.id or changed or not loops:
-        return node
-    created = copy.copy(node)
-    text = f"for {_POSITION} in range(len({data})): {node.target.id} = {data}[{_POSITION}]"
-    (head,) = ast.parse(text).body
-    assert isinstance(head, ast.For)
-    created.target, created.iter, created.body = head.target, head.iter, [*head.body, *node.body]
-    for found in (created.target, created.iter, head.body[0]):
-        for part in ast.walk(found):
-            ast.copy_location(part, node)
-    return created
+    called = node.iter.args if called_by_name(node.iter, "reversed") else [node.iter]
+    return len(called) == 1 and called_by_name(called[0], "range")
 
 
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
@@ -155,8 +136,20 @@ def _candidate(node: ast.stmt, scope: Scope) -> bool:
     return True
 
 
+_IN_PLACE = {
+    "fill",
+    "sort",
+    "copyto",
+    "fill_diagonal",
+    "put",
+    "putmask",
+}  # functions and methods that write into arrays
+
+
 def _calls_users(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression calls a function of the user's by name."""
+    """Whether an expression calls a function of the user's by name, or one of NumPy's that writes into an array."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _IN_PLACE or isinstance(getattr(np, node.func.attr, None), np.ufunc)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     try:
@@ -181,7 +174,7 @@ class _Rewriter:
         if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # a handler may read variables after an error
             return [node]
         loop = isinstance(node, (ast.For, ast.While))
-        native = _over_positions(node, self.local)
+        native = over_ranges(node, self.local) if loop else node
         outlined = self._outlined(node, native) if loop and _candidate(native, self.scope) else None
         if loop and outlined is None:
             self.left.append(node)
@@ -206,7 +199,9 @@ class _Rewriter:
         """Replaces a loop by the call of its native version; ``native``: the statement to compile."""
         found = [n for n in natively(native) if isinstance(n, ast.Name)]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
-        if not set(assigned) - {_POSITION} <= self.local:  # it assigns globals or enclosing functions' variables
+        if (
+            not {name for name in assigned if not name.startswith(POSITION)} <= self.local
+        ):  # it assigns globals or enclosing functions' variables
             return None
         lists = _lists(native)
         if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list is used for more than appends

@@ -81,6 +81,16 @@ def appended(node: ast.Expr) -> ast.Name | None:
     return name if plain and isinstance(name, ast.Name) else None
 
 
+def assigned_names(statements: list[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    return {
+        n.id
+        for statement in statements
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del))
+    }
+
+
 def dotted(node: ast.expr) -> str | None:
     """``a.b.c`` as text; None for anything but attributes of a name."""
     names: list[str] = []
