@@ -38,17 +38,20 @@ class CountedLoops(Inlining):
                 )
         start, stop, step = _range_of(e, counts)
         known = e.known(step)
-        if known is None or known == 0:
-            raise NotOutlinable("a range with a step that is not constant")
+        if known == 0:
+            raise NotOutlinable("a range with step 0")
+        if known is None:
+            e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("range() arg 3 must not be zero"))
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
-        accesses = self._monotone(node) if inner else []
+        accesses = self._monotone(node) if inner and known is not None else []
         for name in assigned_names([node]):
             self.bounded.pop(self.prefix + name, None)
         first = e.slot("i64")
         e.store(start, first)
         if not accesses:
-            self._counted(node, first, stop, known)
+            self._counted(node, first, stop, step)
             return
+        assert known is not None
         there = e.cmp("lt" if known > 0 else "gt", start, stop)
         trips = e.div(e.count("subi", e.count("subi", stop, start), 1 if known > 0 else -1), step)
         last = e.count("addi", start, e.count("muli", trips, step))
@@ -61,12 +64,12 @@ class CountedLoops(Inlining):
             e.place(block)
             e.rare = rare or block == checked
             self.unchecked, self.definite = outer | safe, set(definite)
-            self._counted(node, first, stop, known)
+            self._counted(node, first, stop, step)
             e.go(after)
         self.unchecked, e.rare = outer, rare
         e.place(after)
 
-    def _counted(self, node: ast.For, counter: str, stop: Val, step: int) -> None:
+    def _counted(self, node: ast.For, counter: str, stop: Val, step: Val) -> None:
         e = self.code
         assert isinstance(node.target, ast.Name)
         name = self.prefix + node.target.id
@@ -75,7 +78,12 @@ class CountedLoops(Inlining):
         e.go(head)
         e.place(head)
         now = e.load(counter, dt.i64)
-        e.fork(e.cmp("lt" if step > 0 else "gt", now, stop), inside, after)
+        known = e.known(step)
+        if known is None:
+            more = e.select(e.cmp("gt", step, 0), e.cmp("lt", now, stop), e.cmp("gt", now, stop))
+        else:
+            more = e.cmp("lt" if known > 0 else "gt", now, stop)
+        e.fork(more, inside, after)
         e.place(inside)
         self.assign(node.target.id, Number(now, PY_INT, SIZE_BITS))
         if node.target.id not in assigned_names(node.body) and self.types[name] == PY_INT:

@@ -76,6 +76,8 @@ class Expressions(PythonNumbers):
     of_any_type: frozenset  # functions that accept numbers of alternative types
     methods: dict[str, Callable]
     names: dict[str, Any]
+    calls: dict[tuple, Any]
+    prefix: str
     variables: dict[str, Any]
     inline: list[types.FunctionType]
 
@@ -464,7 +466,10 @@ class Expressions(PythonNumbers):
         return Static(value)
 
     def _Call(self, node: ast.Call) -> Any:
-        return self.call(node)
+        key = id(node), self.prefix
+        if key not in self.calls:
+            self.calls[key] = self.call(node)
+        return self.calls[key]
 
     def call(self, node: ast.Call, returns: bool = True) -> Any:
         """The value of a call; None where its result is unused (``returns`` is False)."""

@@ -25,6 +25,15 @@ def over_ranges(loop: ast.stmt, local: set[str]) -> ast.stmt:
     return _Rewriter(local).visit(copy.deepcopy(loop))
 
 
+def iterables(loop: ast.stmt) -> list[str]:
+    """The variables that a loop, as written, runs over by index."""
+    found = loop.iter if isinstance(loop, ast.For) else None
+    by_name = [found] if isinstance(found, ast.Name) else found.args if isinstance(found, ast.Call) else []
+    if isinstance(found, ast.Call) and not (called_by_name(found, "enumerate") or called_by_name(found, "zip")):
+        return []
+    return [node.id for node in by_name if isinstance(node, ast.Name)]
+
+
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, local: set[str]):
         self.local = local

@@ -80,7 +80,8 @@ class LoopRan(events.Event):
 
 class Loop:
     """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
-    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to."""
+    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to; ``over``: the
+    variables that it iterates over, by index: arrays."""
 
     def __init__(
         self,
@@ -90,11 +91,12 @@ class Loop:
         scope: Any,
         leaves: Sequence[ast.stmt] = (),
         lists: Collection[str] = (),
+        over: Collection[str] = (),
     ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
         self._changed = frozenset(assigned)
         self._owners = only_for_attributes(node, names)
-        self.leaves, self.lists = list(leaves), lists
+        self.leaves, self.lists, self.over = list(leaves), lists, over
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
         self.dead = False  # do not try again: nothing of it could be compiled
@@ -121,6 +123,9 @@ class Loop:
         return found
 
     def _answer(self, variables: dict[str, Any]) -> tuple | None:
+        for name in self.over:
+            if type(variables.get(name)) is not np.ndarray:
+                return None
         values = {}
         places: dict[str, tuple] = {}
         ints: list[int] = []  # loop-invariant ints

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops.iteration import POSITION, called_by_name, over_ranges
+from mlirfuse.frontend.numpy.loops.iteration import POSITION, called_by_name, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
 from mlirfuse.frontend.numpy.loops.source import (
     NoSource,
@@ -136,14 +136,7 @@ def _candidate(node: ast.stmt, scope: Scope) -> bool:
     return True
 
 
-_IN_PLACE = {
-    "fill",
-    "sort",
-    "copyto",
-    "fill_diagonal",
-    "put",
-    "putmask",
-}  # functions and methods that write into arrays
+_IN_PLACE = {"fill", "sort", "copyto", "fill_diagonal", "put", "putmask"}  # they write into arrays
 
 
 def _calls_users(node: ast.expr, scope: Scope) -> bool:
@@ -209,7 +202,7 @@ class _Rewriter:
         number = len(self.loops)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
         names = {n.id for n in found} | attributes_read(native, set(assigned))
-        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names))
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node)))
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
             text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"

@@ -78,6 +78,7 @@ class Statements(CountedLoops):
         self.scopes: list[dict[str, Any]] = []
         self.depends: dict[tuple, Dependency] = {}  # the globals of inlined functions that the code holds for
         self.statics: dict[str, Static] = {}  # parameters of inlined functions that are objects, by full names
+        self.calls: dict[tuple, Any] = {}  # the values of the statement's calls, which must run once
         self.nesting = 0  # branches and loops of the function around the statement
 
     def read(self, name: str) -> Any:
@@ -108,14 +109,17 @@ class Statements(CountedLoops):
     # ---- statements
 
     def body(self, statements: list[ast.stmt]) -> None:
+        calls = self.calls
         for statement in statements:
+            self.calls = {}
             self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
             method = getattr(self, "_" + type(statement).__name__, None)
             if method is None:
                 raise NotOutlinable(f"line {statement.lineno}: an unsupported statement")
             method(statement)
             if self.definite is None:
-                return
+                break
+        self.calls = calls
 
     def _Pass(self, node: ast.Pass) -> None:
         pass
@@ -197,6 +201,8 @@ class Statements(CountedLoops):
             )
             at = [arrays.element(e, value, [e.const(k, dt.i64)]) for k in range(count)]
             value = Tuple([arrays.number(v) for v in at])
+        if isinstance(value, (Array, Lazy)) and len(value.shape) > 1 and len(target.elts) <= 8:
+            value = self._rows(self.array(value), len(target.elts))
         if not isinstance(value, Tuple) or len(value.items) != len(target.elts):
             raise NotOutlinable(f"line {target.lineno}: unpacking of something other than a tuple of that length")
         items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
@@ -205,11 +211,23 @@ class Statements(CountedLoops):
                 raise NotOutlinable("unpacking with *")
             self.store(part, item)
 
+    def _rows(self, array: Array, count: int) -> Tuple:
+        """The ``count`` entries along an array's first axis."""
+        e = self.code
+        e.fail_if(e.cmp("ne", array.shape[0], count), lambda *_: ValueError(
+            f"an array of another length is unpacked into {count} variables"
+        ))  # fmt: skip
+        at = lambda k: e.offset(array.pointer, e.count("muli", array.strides[0], k))  # noqa: E731
+        return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
+
+    def array_of(self, found: Tuple) -> Array:
+        return self.functions[np.array](self, [found], {})
+
     def write(self, array: Array, target: ast.Subscript, value: Any) -> None:
         """``array[…] = value``."""
         e = self.code
         if isinstance(value, Tuple):
-            value = self.functions[np.array](self, [value], {})
+            value = self.array_of(value)
         place = self.element_of(array, target)
         if place is not None:
             if not isinstance(value, Number):
@@ -227,6 +245,12 @@ class Statements(CountedLoops):
                     range_checks.cut_fits(e, value, array.dtype)
                 indices.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
                 return
+        selection = self.selected(array, target)
+        if selection is not None:
+            if isinstance(value, Number):
+                range_checks.cut_fits(e, value, array.dtype)
+            selection.write(arrays.lazy(e, value), self.fresh_site)
+            return
         view = self.viewed(array, target)
         if isinstance(value, Number):
             range_checks.stored(e, value, view.dtype)
@@ -279,14 +303,18 @@ class Statements(CountedLoops):
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
         chosen = self.chosen(target)
-        if chosen is None:
+        selection = self.selected(array, target) if chosen is None else None
+        if chosen is None and selection is None:
             self._in_place(self.viewed(array, target), node.op, self.value(node.value))
             return
-        taken = indices.read(e, array, chosen, self.fresh_site)
+        taken = selection.read() if selection is not None else indices.read(e, array, chosen, self.fresh_site)
         result = self.binary(node.op, taken, self.value(node.value))
         if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
             raise NotOutlinable("an in-place update with another kind of numbers")
-        indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
+        if selection is not None:
+            selection.write(arrays.lazy(e, result), self.fresh_site)
+        else:
+            indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
         self.write_back(view, self.binary(op, view, value))
