@@ -24,8 +24,8 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
 # Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
 # addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END = 16, 24, 32, 40, 48, 56, 64
+# for small arrays; the addresses of the functions that compute and store extern ops.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, STORE = 16, 24, 32, 40, 48, 56, 64, 72, 80
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -313,6 +313,13 @@ class Code(ComplexEmitter):
         function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
+
+    def call_back(self, function: int, place: str, number: int) -> Val:
+        """Calls the function whose address is at this offset of the argument block; whether it succeeded."""
+        address = self.op(f"llvm.ptrtoint {place} : !llvm.ptr to i64", dt.i64)
+        called = self.load_pointer(self.offset("%args", function))
+        given = f"{called}({address}, {self.const(number, dt.i64)})"
+        return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64) -> i64", dt.i64), 0)
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, range_checks
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.code import Code
+from mlirfuse.frontend.numpy.loops.code import COMPUTE, STORE, Code
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.source import dotted
 from mlirfuse.frontend.numpy.loops.values import (
@@ -21,6 +21,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     PY_FLOAT,
     PY_INT,
     Array,
+    ArrayType,
     Lazy,
     Method,
     NotOutlinable,
@@ -28,6 +29,8 @@ from mlirfuse.frontend.numpy.loops.values import (
     NumberType,
     Static,
     Tuple,
+    TupleType,
+    words_of,
 )
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
@@ -77,6 +80,7 @@ class Expressions(PythonNumbers):
     methods: dict[str, Callable]
     names: dict[str, Any]
     calls: dict[tuple, Any]
+    externs: list[externs.Extern]
     prefix: str
     variables: dict[str, Any]
     inline: list[types.FunctionType]
@@ -419,6 +423,8 @@ class Expressions(PythonNumbers):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
+            if isinstance(owner, (np.random.Generator, np.random.RandomState)) and not name.startswith("_"):
+                return Static(getattr(owner, name))
             if callable(getattr(type(owner), name, None)):
                 raise NotOutlinable(f"the method {full or name} of an object: write it as a function")
             raise NotOutlinable(f"the attribute {full or name} of an object: read it into a variable before the loop")
@@ -495,12 +501,61 @@ class Expressions(PythonNumbers):
             values = [*args, *keywords.values()]
             if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
                 raise NotOutlinable("a function of a number whose type is only known at run time")
-            return rule(self, args, keywords)
+            return self._or_extern(called, lambda: rule(self, args, dict(keywords)), args, keywords)
         if isinstance(called, np.ufunc):
-            return self._ufunc_into(called, args, keywords)
+            return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
+        if externs.supported(called):
+            return self.extern(called, args, keywords)
         if isinstance(called, types.FunctionType):
             return self.inlined(called, node, args, keywords, returns)
         raise NotOutlinable(f"the function {getattr(called, '__name__', called)}")
+
+    def _or_extern(self, called: Any, compute: Callable[[], Any], args: list, keywords: dict) -> Any:
+        """``compute()`` or, where that is not supported, a call of NumPy's function."""
+        e = self.code
+        lines, errors = len(e.lines), len(e.errors)
+        try:
+            return compute()
+        except NotOutlinable:
+            if not externs.supported(called):
+                raise
+            del e.lines[lines:], e.errors[errors:]
+            return self.extern(called, args, keywords)
+
+    def extern(self, called: Any, args: list, keywords: dict) -> Any:
+        """A call of NumPy's function as an extern op."""
+        e = self.code
+        made = externs.Extern(
+            called, [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
+        )
+        self.externs.append(made)
+        number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
+        for operand in made.operands:
+            at = self.note(operand, place, at)
+        e.fail_if(e.not_(e.call_back(COMPUTE, place, number_)), callbacks.raised)
+        results, some = [], False
+        for kind in made.leaves:
+            if isinstance(kind, ArrayType):
+                shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]
+                created, some = arrays.dense(e, self.fresh_site(), kind.dtype, shape), True
+                self.note(created, place, at)
+                results.append(created)
+            elif kind.dtype is dt.bool_:
+                results.append(Number(e.cmp("ne", e.load(e.offset(place, at), dt.i64), 0), kind))
+            else:
+                results.append(Number(e.load(e.offset(place, at), kind.dtype), kind))
+            at += 8 * words_of(kind)
+        if some:
+            e.fail_if(e.not_(e.call_back(STORE, place, number_)), callbacks.raised)
+        return _tree(made.results, iter(results))
+
+    def _operand(self, found: Any) -> Any:
+        if isinstance(found, Tuple):
+            return Tuple([self._operand(item) for item in found.items], found.is_list)
+        return self.array(found) if isinstance(found, Lazy) else found
+
+    def note(self, found: Any, place: str, at: int) -> int:
+        raise NotImplementedError
 
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""
@@ -525,3 +580,8 @@ class Expressions(PythonNumbers):
         shape = first.shape + [one] * len(second.shape)
         column = self.view(first, shape, first.strides + [zero] * len(second.shape), False)
         return self.ufunc(method.receiver.value, [column, second])
+
+
+def _tree(kind: Any, leaves: Iterator) -> Any:
+    """The results of an extern op, of this type, from its leaves."""
+    return Tuple([_tree(item, leaves) for item in kind.items]) if isinstance(kind, TupleType) else next(leaves)

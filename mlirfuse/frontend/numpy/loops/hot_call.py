@@ -207,13 +207,16 @@ class _Writer:
                 raise _NotHere
         header = self.space["header"]
         room = [f"start + {8 * compiled.words + 63} & -64", f"start + {ctypes.sizeof(compiled.memory)}"]
+        arena = self.space["arena"]
+        words = [*header[:arena], *room, *header[arena + 2 :], *given]
         self.space["put"] = struct.Struct("=" + "q" * len(header) + form).pack_into
         self.lines += [
             "memory = words()",
             "start = addressof(memory)",
-            f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
+            f"put(memory, 0, {', '.join(map(str, words))})",
             "buffers = thread.buffers = {}",
             "log = thread.log = []",
+            *(["thread.externs = code.externs"] if compiled.externs else []),
             "status = function(start)",
             "if status or log:",
             f"    return loop.finish(code, {self._dict(self.loop.names)}, {self._dict_of_places()}, memory, status, "

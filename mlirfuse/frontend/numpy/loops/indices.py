@@ -30,6 +30,7 @@ def read(e: Code, array: Array, chosen: Array, site) -> Array | Lazy:
 def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     """``array[chosen] = value``, whose elements fit the dtype of ``array``."""
     arrays.keeps(value, array)
+    arrays.writable(array)
     masked = chosen.dtype is dt.bool_
     if masked:
         check_mask(e, array.shape, chosen)

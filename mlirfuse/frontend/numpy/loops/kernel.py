@@ -17,6 +17,7 @@ from mlirfuse import _native
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
+from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.source import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.frontend.numpy.loops.statements import Statements
@@ -65,6 +66,7 @@ class Compiled:
     words: int  # without the arena for small arrays
     before: int  # words before the outputs, without the first
     depends: list[Dependency]
+    externs: list[Extern]
     hot: HotCall | None = None
     called: bool = False
 
@@ -80,8 +82,8 @@ class LoopRan(events.Event):
 
 class Loop:
     """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
-    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to; ``over``: the
-    variables that it iterates over, by index: arrays."""
+    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to;
+    ``over``: the variables that it iterates over, by index: arrays."""
 
     def __init__(
         self,
@@ -299,7 +301,7 @@ class Loop:
         before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
         return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before,
-                        list(writer.depends.values()))  # fmt: skip
+                        list(writer.depends.values()), writer.externs)  # fmt: skip
 
     # ---- calling
 
@@ -312,13 +314,13 @@ class Loop:
                 _pack(words, values[name], kind)
         memory = compiled.memory(*words)
         start = ctypes.addressof(memory)
-        memory[callbacks.HEADER - 2], memory[callbacks.HEADER - 1] = (
+        memory[callbacks.ARENA], memory[callbacks.ARENA + 1] = (
             start + 8 * compiled.words + 63 & -64,
             start + 8 * len(memory),
         )
         buffers = callbacks.running.buffers = {}
         log: list = []
-        callbacks.running.log = log
+        callbacks.running.log, callbacks.running.externs = log, compiled.externs
         status = compiled.function(start)
         return self.finish(compiled, values, places, memory, status, buffers, log)
 
@@ -577,6 +579,7 @@ def _writes(node: ast.stmt) -> bool:
 
 # The functions of this module that a hot call uses.
 _TOOLS = {
-    "header": callbacks.FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": callbacks.running, "shared": _shared,
+    "header": callbacks.FIRST_WORDS, "arena": callbacks.ARENA, "small": _SMALL, "unset": Unset, "shared": _shared,
+    "thread": callbacks.running,
     "number": _number, "unpack": _unpack, "as_type": _as_type, "attribute_data": attribute_data,
 }  # fmt: skip

@@ -84,6 +84,7 @@ class Selection:
         """``array[items] = value``; ``site()`` numbers an allocation site."""
         e, array = self.code, self.array
         arrays.keeps(value, array)
+        arrays.writable(array)
         check_extents(e, value, self.shape)
         if any(read.roots & array.roots for read in value.reads):  # at another index
             value = arrays.lazy(e, arrays.materialized(e, value, site()))

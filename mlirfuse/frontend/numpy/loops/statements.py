@@ -14,10 +14,12 @@ from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rul
     indices,
     products,  # noqa: F401
     range_checks,
+    rearranging,  # noqa: F401
     reductions,  # noqa: F401
 )
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
+from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
 from mlirfuse.frontend.numpy.loops.source import appended, assigned_names
 from mlirfuse.frontend.numpy.loops.values import (
@@ -78,6 +80,7 @@ class Statements(CountedLoops):
         self.scopes: list[dict[str, Any]] = []
         self.depends: dict[tuple, Dependency] = {}  # the globals of inlined functions that the code holds for
         self.statics: dict[str, Static] = {}  # parameters of inlined functions that are objects, by full names
+        self.externs: list[Extern] = []
         self.calls: dict[tuple, Any] = {}  # the values of the statement's calls, which must run once
         self.nesting = 0  # branches and loops of the function around the statement
 
@@ -149,23 +152,31 @@ class Statements(CountedLoops):
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
         e.store(e.const(len(self.appends) - 1, dt.i64), place)
-        self._note(found, place, 8)
+        self._hold(found)
+        self.note(found, place, 8)
 
-    def _note(self, found: Any, place: str, at: int) -> int:
+    def note(self, found: Any, place: str, at: int) -> int:
+        """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
         e = self.code
         if isinstance(found, Number):
             e.store(e.cast(found.val, dt.i64) if found.type.dtype is dt.bool_ else found.val, e.offset(place, at))
             return at + 8 * words_of(found.type)
         if isinstance(found, Tuple):
             for item in found.items:
-                at = self._note(item, place, at)
+                at = self.note(item, place, at)
             return at
-        for site in sorted(root for root in found.roots if isinstance(root, Site)):
-            e.hold(site.number, found.base)
         e.store_pointer(found.pointer, e.offset(place, at))
         for k, size in enumerate([*found.shape, *found.strides]):
             e.store(size, e.offset(place, at + 8 * (k + 1)))
         return at + 8 * words_of(found.type)
+
+    def _hold(self, found: Any) -> None:
+        """Keeps the memory of the arrays in a value unchanged until the loop's end."""
+        if isinstance(found, Array):
+            for site in sorted(root for root in found.roots if isinstance(root, Site)):
+                self.code.hold(site.number, found.base)
+        for item in found.items if isinstance(found, Tuple) else ():
+            self._hold(item)
 
     def _Assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)
@@ -228,6 +239,7 @@ class Statements(CountedLoops):
         e = self.code
         if isinstance(value, Tuple):
             value = self.array_of(value)
+        arrays.writable(array)
         place = self.element_of(array, target)
         if place is not None:
             if not isinstance(value, Number):
@@ -253,10 +265,14 @@ class Statements(CountedLoops):
             return
         view = self.viewed(array, target)
         if isinstance(value, Number):
-            range_checks.stored(e, value, view.dtype)
-            arrays.fill(e, view, e.cast(value.val, view.dtype))
+            self.store_all(view, value)
             return
         arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
+
+    def store_all(self, view: Array, value: Number) -> None:
+        """Writes a number into all elements."""
+        range_checks.stored(self.code, value, view.dtype)
+        arrays.fill(self.code, view, self.code.cast(value.val, view.dtype))
 
     def _masked(self, array: Array, mask: Any, value: Number) -> None:
         """Writes a number where a mask over all axes is true."""
@@ -293,6 +309,7 @@ class Statements(CountedLoops):
         array = self.value(target.value)
         if not isinstance(array, Array):
             raise NotOutlinable(f"line {node.lineno}: writing into something other than an array")
+        arrays.writable(array)
         place = self.element_of(array, target)
         if place is not None:
             old = arrays.number(e.load(place, array.dtype, memory=True))

@@ -58,6 +58,12 @@ class Site(NamedTuple):
     number: int
 
 
+class Copied(NamedTuple):
+    """Marks memory that may be a copy where NumPy has a view: it must not be written into."""
+
+    site: int
+
+
 @dataclass
 class Number:
     """A number. ``bits``: for a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: its type where
@@ -81,7 +87,7 @@ class Array:
     shape: list[Val]
     strides: list[Val]
     inner: bool
-    roots: frozenset[str | Site]
+    roots: frozenset[str | Site | Copied]
     base: Val
     serialized: str = ""
 
