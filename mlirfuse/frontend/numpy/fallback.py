@@ -7,7 +7,6 @@ once.
 
 from __future__ import annotations
 
-import dis
 import functools
 import types
 from collections.abc import Callable, Sequence
@@ -17,15 +16,12 @@ import numpy as np
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import has_line, located, warn
+from mlirfuse.frontend.numpy.loops import helpers
 from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
     from mlirfuse.frontend.numpy.loops.outline import Outlined
-
-# Every loop jumps backward, which the bytecode shows cheaply. Only functions with loops pay for importing the outliner
-# and for parsing their source.
-_JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 
 
 class WithContainers(BaseException):
@@ -50,13 +46,12 @@ class EagerFunction:
     @functools.cached_property
     def jumps_back(self) -> bool:
         """Whether the function may have loops."""
-        fn = self.original
-        return isinstance(fn, types.FunctionType) and not _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2])
+        return helpers.jumps_back(self.original)
 
     @functools.cached_property
     def _outlined(self) -> Outlined | None:
         fn = self.original
-        if not self.jumps_back:
+        if not (self.jumps_back or helpers.loops_in_helpers(fn)):  # others need not be parsed
             return None
         assert isinstance(fn, types.FunctionType)
         from mlirfuse.frontend.numpy.loops import outline
@@ -109,10 +104,11 @@ class EagerFunction:
         if refused is None:
             result = self.fn(*args, **kwargs)
             found = self._outlined
-            if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
+            if found is not None and not found.preferred and not any(loop.ran for loop in found.all_loops()):
                 self.loops_failed = True
             else:
                 self._log_loops()
+            self._drop_dead_loops()
             return result
         try:
             result = self.fn(*args, **kwargs)
@@ -120,22 +116,30 @@ class EagerFunction:
             if isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
-        if self._outlined is not None and any(loop.ran for loop in self._outlined.loops):
+        if self._outlined is not None and any(loop.ran for loop in self._outlined.all_loops()):
             self._log_loops()
         else:
             self.log(refused)
+        self._drop_dead_loops()
         return result
+
+    def _drop_dead_loops(self) -> None:
+        """Calls the user's own function from now on if none of its loops can run natively."""
+        if self._outlined is not None and all(loop.dead for loop in self._outlined.all_loops()):
+            self.fn = self.original
 
     def revive(self) -> None:
         """Retries loops that could not be compiled, for arguments of other types."""
-        for loop in self._outlined.loops if self._outlined else ():
-            loop.dead = False
+        if self._outlined:
+            self.fn = self._outlined.function
+            for loop in self._outlined.all_loops():
+                loop.dead = False
 
     def _log_loops(self) -> None:
         """Warns of a loop that runs as Python."""
-        for loop in self._outlined.loops if self._outlined else ():
+        for loop in self._outlined.all_loops() if self._outlined else ():
             if loop.refused is not None and not loop.ran:
-                where = (self.original.__code__.co_filename, loop.node.lineno)
+                where = (loop.scope.file, loop.node.lineno)
                 self.log(located(f"one of its loops runs as Python, because of {loop.refused}", where))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, called_by_name, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
 from mlirfuse.frontend.numpy.loops.source import (
@@ -37,6 +38,8 @@ from mlirfuse.frontend.numpy.loops.source import (
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
+_HELPERS = "mlirfuse_helpers"
+_FEW = 16  # iterations up to which a called function's loop is as well unrolled
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
     ast.Return, ast.Raise,
@@ -44,11 +47,12 @@ _FORMS = (
 
 
 class Outlined:
-    """A function with its loops outlined: the ``function`` to call, its ``loops``, and those ``left`` in Python.
-    ``preferred``: run it so rather than trace it, as it has a ``while``, or a loop that writes into arrays; ``tried``:
-    run it so if a loop turns out to run natively, as it appends to lists. Raises NotOutlinable."""
+    """A function with its loops, and those of the functions that it calls, outlined: the ``function`` to call, its own
+    ``loops``, and those ``left`` in Python. ``preferred``: run it so rather than trace it, as it has a ``while``, or a
+    loop that writes into arrays; ``tried``: run it so if a loop turns out to run natively, as it appends to lists.
+    Raises NotOutlinable."""
 
-    def __init__(self, fn: types.FunctionType):
+    def __init__(self, fn: types.FunctionType, helpers: Helpers | None = None):
         definition = parsed(fn)
         if looks_at_variables(definition):
             raise NotOutlinable("a function that reads locals() or its frame")
@@ -60,11 +64,21 @@ class Outlined:
         rewriter = _Rewriter(self.loops, locals_, scope)
         self.left = rewriter.left
         body = rewriter.block(definition.body)
-        if not self.loops:
+        self._helpers = helpers or Helpers()
+        calls = Calls(_HELPERS, self._helpers, locals_, scope)
+        body = calls.of(body)
+        if not self.loops and not calls.found:
             raise NotOutlinable("no loops")
-        self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
-        self.preferred = _better_run(definition)
-        self.tried = any(loop.lists for loop in self.loops)
+        added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers}
+        self.function = remade(fn, definition.name, definition.args, body, added)
+        self.longer = any(map(_is_long, _loops_of(definition.body))) or any(found.longer for found in calls.found)
+        self.preferred = _better_run(definition) or any(found.preferred and found.longer for found in calls.found)
+        self.tried = any(loop.lists for loop in self.all_loops())
+
+    def all_loops(self) -> list[Loop]:
+        """The function's loops and, behind them, those of functions that it calls."""
+        found = [self, *(other for other in self._helpers.all() if other is not self)]
+        return [loop for outlined in found for loop in outlined.loops]
 
 
 def outlined(fn: types.FunctionType) -> Outlined | None:
@@ -108,6 +122,16 @@ def _loops_of(statements: list[ast.stmt]):
             yield statement
         for field in ("body", "orelse", "finalbody"):
             yield from _loops_of(getattr(statement, field, []))
+
+
+def _is_long(loop: ast.stmt) -> bool:
+    """Whether a loop may have more than a few iterations."""
+    if not isinstance(loop, ast.For) or any(
+        isinstance(n, (ast.For, ast.While)) for n in ast.walk(loop) if n is not loop
+    ):
+        return True
+    bounds = [n.value if isinstance(n, ast.Constant) else None for n in getattr(loop.iter, "args", [])]
+    return not bounds or any(not isinstance(n, int) or n > _FEW for n in bounds)
 
 
 def _over_range(node: ast.For) -> bool:
