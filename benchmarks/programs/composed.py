@@ -421,7 +421,7 @@ def lstm(xs, wx, wh, b):
 
 
 def attention_heads(q, k, v):
-    heads, n, d = q.shape
+    heads, _, d = q.shape
     out = np.empty_like(q)
     for h in range(heads):
         scores = q[h] @ k[h].T / np.sqrt(d)
@@ -694,7 +694,7 @@ def scf_density(H, S, occupied, steps):
     energy = 0.0
     for it in range(steps):
         F = H + 0.1 * P * S
-        w, C = np.linalg.eigh(F)
+        _, C = np.linalg.eigh(F)
         occ = C[:, :occupied]
         new = 2 * occ @ occ.T
         energy = 0.5 * np.sum(new * (H + F))
@@ -1146,7 +1146,7 @@ def option_surface(spot, strikes, maturities, rate, sigma):
 
 
 def longstaff(paths, strike, rate, dt):
-    n, m = paths.shape
+    m = paths.shape[1]
     cash = np.maximum(strike - paths[:, -1], 0)
     for t in range(m - 2, 0, -1):
         cash *= np.exp(-rate * dt)
@@ -1303,7 +1303,6 @@ def _channel(n):
 
 def _network(n):
     size = 16
-    c = 4 * 4 * n  # the image after two windows of 5 and two pools
     arrays = [_signed(*s).astype(np.float32) for s in (
         (n, 28, 28, 1), (5, 5, 1, 6), (6,), (5, 5, 6, size), (size,), (16 * size, 32), (32,), (32, 10), (10,)
     )]  # fmt: skip

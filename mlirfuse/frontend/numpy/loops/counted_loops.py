@@ -8,8 +8,8 @@ from typing import Any
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.inlining import Inlining
-from mlirfuse.frontend.numpy.loops.source import assigned_names
 from mlirfuse.frontend.numpy.loops.values import PY_INT, ArrayType, NotOutlinable, Number, Static
+from mlirfuse.frontend.numpy.syntax import assigned_names
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 

@@ -14,7 +14,6 @@ from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, compl
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import COMPUTE, STORE, Code
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
-from mlirfuse.frontend.numpy.loops.source import dotted
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
     PY_COMPLEX,
@@ -32,6 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     TupleType,
     words_of,
 )
+from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.lowering.elementwise import EMIT

@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.outline import Outlined
-    from mlirfuse.frontend.numpy.loops.source import Scope
+    from mlirfuse.frontend.numpy.syntax import Scope
 
 _JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 _DEEPEST = 8  # calls in calls

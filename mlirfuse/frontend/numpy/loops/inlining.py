@@ -6,9 +6,9 @@ import ast
 import types
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops.source import assigned_names, parsed
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Static
 from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Variables
+from mlirfuse.frontend.numpy.syntax import assigned_names, parsed
 
 _DEEPEST = 16  # calls in calls
 _DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of supported defaults

@@ -13,11 +13,9 @@ from __future__ import annotations
 import ast
 import copy
 
+from mlirfuse.frontend.numpy.syntax import called_by_name
+
 POSITION = "mlirfuse_position"  # begins the names of index variables
-
-
-def called_by_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
 
 
 def over_ranges(loop: ast.stmt, local: set[str]) -> ast.stmt:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,22 +23,25 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
-from mlirfuse.frontend.numpy.loops.iteration import POSITION, called_by_name, iterables, over_ranges
+from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.source import (
+from mlirfuse.frontend.numpy.syntax import (
     NoSource,
+    NotOutlinable,
     Scope,
     appended,
     attributes_read,
     looks_at_variables,
+    natively,
+    over_range,
     parsed,
+    place,
     remade,
+    unrolls,
 )
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
 _HELPERS = "mlirfuse_helpers"
-_FEW = 16  # iterations up to which a called function's loop is as well unrolled
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
     ast.Return, ast.Raise,
@@ -49,8 +51,8 @@ _FORMS = (
 class Outlined:
     """A function with its loops, and those of the functions that it calls, outlined: the ``function`` to call, its own
     ``loops``, and those ``left`` in Python. ``preferred``: run it so rather than trace it, as it has a ``while``, or a
-    loop that writes into arrays; ``tried``: run it so if a loop turns out to run natively, as it appends to lists.
-    Raises NotOutlinable."""
+    loop that writes into arrays; ``longer``: so has it one of a trip count that is not constant; ``tried``: run it so
+    if a loop turns out to run natively, as it appends to lists. Raises NotOutlinable."""
 
     def __init__(self, fn: types.FunctionType, helpers: Helpers | None = None):
         definition = parsed(fn)
@@ -71,8 +73,8 @@ class Outlined:
             raise NotOutlinable("no loops")
         added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers}
         self.function = remade(fn, definition.name, definition.args, body, added)
-        self.longer = any(map(_is_long, _loops_of(definition.body))) or any(found.longer for found in calls.found)
-        self.preferred = _better_run(definition) or any(found.preferred and found.longer for found in calls.found)
+        self.longer = unrolls(definition, False) or any(found.longer for found in calls.found)
+        self.preferred = unrolls(definition) or any(found.longer for found in calls.found)
         self.tried = any(loop.lists for loop in self.all_loops())
 
     def all_loops(self) -> list[Loop]:
@@ -104,51 +106,16 @@ def _watches_errors(definition: ast.FunctionDef) -> bool:
     return False
 
 
-def _better_run(definition: ast.FunctionDef) -> bool:
-    for loop in _loops_of(definition.body):
-        if isinstance(loop, ast.While):
-            return True
-        for found in ast.walk(loop):
-            if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store):
-                return True
-    return False
-
-
-def _loops_of(statements: list[ast.stmt]):
-    for statement in statements:
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            continue
-        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and _over_range(statement)):
-            yield statement
-        for field in ("body", "orelse", "finalbody"):
-            yield from _loops_of(getattr(statement, field, []))
-
-
-def _is_long(loop: ast.stmt) -> bool:
-    """Whether a loop may have more than a few iterations."""
-    if not isinstance(loop, ast.For) or any(
-        isinstance(n, (ast.For, ast.While)) for n in ast.walk(loop) if n is not loop
-    ):
-        return True
-    bounds = [n.value if isinstance(n, ast.Constant) else None for n in getattr(loop.iter, "args", [])]
-    return not bounds or any(not isinstance(n, int) or n > _FEW for n in bounds)
-
-
-def _over_range(node: ast.For) -> bool:
-    called = node.iter.args if called_by_name(node.iter, "reversed") else [node.iter]
-    return len(called) == 1 and called_by_name(called[0], "range")
-
-
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
     """Whether a loop contains no statement that is never compiled."""
-    if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
+    if isinstance(node, ast.For) and (not over_range(node) or not isinstance(node.target, ast.Name)):
         return False
     if getattr(node, "orelse", None):
         return False
     for found in natively(node):
         if isinstance(found, ast.stmt) and not isinstance(found, _FORMS):
             return False
-        if isinstance(found, ast.For) and not _over_range(found):
+        if isinstance(found, ast.For) and not over_range(found):
             return False
         if isinstance(found, ast.Expr) and not (
             isinstance(found.value, ast.Constant) or appended(found) or _calls_users(found.value, scope)
@@ -238,20 +205,10 @@ class _Rewriter:
             created[1].body = [plain]  # type: ignore[attr-defined]
             for way, leave in zip(ways, leaves):
                 way.body = [leave]
-            _place(created, node, {plain, *leaves})
+            place(created, node, {plain, *leaves})
             return created
 
         return around
-
-
-def natively(node: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a loop that are compiled: all but the statements that leave the function, which run as Python."""
-    queue: list[ast.AST] = [node]
-    while queue:
-        found = queue.pop()
-        yield found
-        if not isinstance(found, (ast.Return, ast.Raise)):
-            queue.extend(ast.iter_child_nodes(found))
 
 
 @dataclass
@@ -265,15 +222,3 @@ class _Lists:
 def _lists(node: ast.stmt) -> _Lists:
     found = [name for n in natively(node) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
     return _Lists({name.id for name in found}, set(found))
-
-
-def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) -> None:
-    """Copies a statement's source location to others, except ``but``."""
-    queue: list[ast.AST] = list(statements)
-    while queue:
-        found = queue.pop()
-        if found in but:
-            continue
-        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
-            ast.copy_location(found, at)
-        queue.extend(ast.iter_child_nodes(found))

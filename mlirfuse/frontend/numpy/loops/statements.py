@@ -21,7 +21,6 @@ from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
 from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
-from mlirfuse.frontend.numpy.loops.source import appended, assigned_names
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     Lazy,
@@ -35,6 +34,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Slots
+from mlirfuse.frontend.numpy.syntax import appended, assigned_names
 from mlirfuse.ir import dtypes as dt
 
 
