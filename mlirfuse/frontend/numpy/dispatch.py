@@ -150,9 +150,9 @@ class Entry(Source):
         self.chosen[types] = strategy
         self.owner.eager.revive()
         if self.only_leaves:
-            self.owner._set_fast_path(self.tree.leaves, self._fast)
+            self.owner._set_fast_path(self.tree.leaves, self.fast)
 
-    def _fast(self, *leaves):
+    def fast(self, *leaves):
         """A call whose arguments are all leaves, some of types that run in Python."""
         strategy = self.chosen.get(types_of(leaves))
         if strategy is not None and strategy.in_python and config.fuse_cpu and self.may_fall_back():
