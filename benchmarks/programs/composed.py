@@ -162,18 +162,18 @@ def lattice_boltzmann(f, steps, tau):
 
 def stockham_fft(x, radix, stages):
     n = radix**stages
-    y = x.copy()
-    i, j = np.mgrid[0:radix, 0:radix]
-    dft = np.exp(-2.0j * np.pi * i * j / radix)
+    y = np.empty_like(x)
+    y[:] = x
+    rows, columns = np.mgrid[0:radix, 0:radix]
+    dft = np.exp(-2.0j * np.pi * rows * columns / radix)
     for s in range(stages):
         left, right = radix**s, radix ** (stages - s - 1)
-        view = np.reshape(y, (radix, left, right)) if s == 0 else y.reshape(radix, left, right)
+        blocks = np.transpose(np.reshape(y, (left, radix, right)), (1, 0, 2))
         a, b = np.mgrid[0:radix, 0:left]
-        twiddle = np.exp(-2.0j * np.pi * a * b / (radix * left))
-        turned = np.reshape(twiddle, (radix, left, 1)) * view
-        mixed = dft @ np.reshape(turned, (radix, left * right))
-        y = np.transpose(np.reshape(mixed, (radix, left, right)), (0, 1, 2)).copy()
-        y = np.reshape(np.reshape(y, (radix * left, right)), n)
+        twiddle = np.exp(-2.0j * np.pi * a * b / (left * radix))
+        twiddle = np.repeat(np.reshape(twiddle, (radix, left, 1)), right, axis=2)
+        turned = np.reshape(blocks, n) * np.reshape(twiddle, n)
+        y[:] = np.reshape(dft @ np.reshape(turned, (radix, radix ** (stages - 1))), n)
     return y
 
 

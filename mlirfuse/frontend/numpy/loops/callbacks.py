@@ -100,7 +100,7 @@ def _store(place: int, number: int) -> int:
     return 1
 
 
-def raised(*_: int) -> BaseException:
+def raised(*_: int) -> Exception:
     """What the last extern op raised."""
     return running.error
 

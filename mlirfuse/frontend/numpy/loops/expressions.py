@@ -533,7 +533,8 @@ class Expressions(PythonNumbers):
         for operand in made.operands:
             at = self.note(operand, place, at)
         e.fail_if(e.not_(e.call_back(COMPUTE, place, number_)), callbacks.raised)
-        results, some = [], False
+        results: list[Any] = []
+        some = False
         for kind in made.leaves:
             if isinstance(kind, ArrayType):
                 shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]

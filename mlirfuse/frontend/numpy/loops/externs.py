@@ -158,7 +158,7 @@ class Extern:
                 self._view(words[first:end], kind)[...] = value
 
     def _given(self, words: list[int], floats: Any) -> list:
-        given = []
+        given: list[Any] = []
         for first, end, kind in self._operands_at:
             if kind.__class__ is ArrayType:
                 given.append(self._view(words[first:end], kind))

@@ -6,9 +6,10 @@ import ast
 import types
 from typing import Any
 
+from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Static
 from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Variables
-from mlirfuse.frontend.numpy.syntax import assigned_names, parsed
+from mlirfuse.frontend.numpy.syntax import assigned_names
 
 _DEEPEST = 16  # calls in calls
 _DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of supported defaults
@@ -45,7 +46,7 @@ class Inlining(Variables):
         """Inlines a call; its value, or None where the result is unused (``returns`` is False)."""
         if function in self.inline or len(self.inline) > _DEEPEST:
             raise NotOutlinable("a function that calls itself")
-        definition = parsed(function)
+        definition = split_body(function)
         spec = definition.args
         if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
             raise NotOutlinable(f"the function {function.__name__}, which has unsupported kinds of parameters")

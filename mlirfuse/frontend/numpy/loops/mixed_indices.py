@@ -63,8 +63,8 @@ class Selection:
             if isinstance(item.index, Array):
                 index = e.select(e.cmp("lt", index, 0), e.count("addi", index, item.extent), index)
             offset = e.count("addi", offset, e.count("muli", index, item.stride))
-        for item, index in zip(self.kept, indices[: self.first] + indices[self.first + rank :]):
-            offset = e.count("addi", offset, e.count("addi", item.offset, e.count("muli", index, item.stride)))
+        for kept, index in zip(self.kept, indices[: self.first] + indices[self.first + rank :]):
+            offset = e.count("addi", offset, e.count("addi", kept.offset, e.count("muli", index, kept.stride)))
         return e.offset(self.array.pointer, offset)
 
     @property

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops import live_ranges
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
@@ -73,7 +74,7 @@ class Outlined:
             raise NotOutlinable("no loops")
         added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers}
         self.function = remade(fn, definition.name, definition.args, body, added)
-        self.longer = unrolls(definition, False) or any(found.longer for found in calls.found)
+        self.longer: bool = unrolls(definition, False) or any(found.longer for found in calls.found)
         self.preferred = unrolls(definition) or any(found.longer for found in calls.found)
         self.tried = any(loop.lists for loop in self.all_loops())
 
@@ -181,7 +182,8 @@ class _Rewriter:
 
     def _outlined(self, node: ast.stmt, native: ast.stmt):
         """Replaces a loop by the call of its native version; ``native``: the statement to compile."""
-        found = [n for n in natively(native) if isinstance(n, ast.Name)]
+        live_ranges.split(native)
+        found = [n for n in natively(native) if isinstance(n, ast.Name) and live_ranges.MARK not in n.id]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
         if (
             not {name for name in assigned if not name.startswith(POSITION)} <= self.local

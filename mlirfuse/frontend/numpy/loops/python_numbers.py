@@ -166,12 +166,12 @@ class PythonNumbers(Subscripts):
         ))  # fmt: skip
         if left.known == 2:
             return self._shifted(ast.LShift(), self.constant(1), right)
-        result, square, rest = (e.slot("i64") for _ in range(3))
-        for slot, start in ((result, e.const(1, dt.i64)), (square, left.val), (rest, right.val)):
+        result, squared, bits = (e.slot("i64") for _ in range(3))
+        for slot, start in ((result, e.const(1, dt.i64)), (squared, left.val), (bits, right.val)):
             e.store(start, slot)
         number = lambda slot: Number(e.load(slot, dt.i64), PY_INT)  # noqa: E731
-        times = lambda slot: e.store(self._of_ints(ast.Mult(), number(slot), number(square)).val, slot)  # noqa: E731
-        self.squarings(rest, lambda: times(result), lambda: times(square))
+        times = lambda slot: e.store(self._of_ints(ast.Mult(), number(slot), number(squared)).val, slot)  # noqa: E731
+        self.squarings(bits, lambda: times(result), lambda: times(squared))
         return number(result)
 
 

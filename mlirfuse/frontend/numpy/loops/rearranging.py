@@ -184,8 +184,8 @@ def _roll(c, args, keywords):
     if len(shifts) != len(axes):
         raise NotOutlinable("other shifts than axes")
     by: dict[int, Val] = {}
-    for one, at in zip(shifts, axes):
-        k, count = _axis(at, rank), c.integer(one)
+    for one, along in zip(shifts, axes):
+        k, count = _axis(along, rank), c.integer(one)
         by[k] = count if k not in by else e.count("addi", by[k], count)
     for k, count in by.items():  # 0 <= count <= extent - 1, or 0
         extent = e.larger(array.shape[k], e.const(1, dt.i64))

@@ -324,13 +324,17 @@ class Statements(CountedLoops):
         if chosen is None and selection is None:
             self._in_place(self.viewed(array, target), node.op, self.value(node.value))
             return
-        taken = selection.read() if selection is not None else indices.read(e, array, chosen, self.fresh_site)
+        if selection is not None:
+            taken: Array | Lazy = selection.read()
+        else:
+            assert chosen is not None
+            taken = indices.read(e, array, chosen, self.fresh_site)
         result = self.binary(node.op, taken, self.value(node.value))
         if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
             raise NotOutlinable("an in-place update with another kind of numbers")
         if selection is not None:
             selection.write(arrays.lazy(e, result), self.fresh_site)
-        else:
+        elif chosen is not None:
             indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
