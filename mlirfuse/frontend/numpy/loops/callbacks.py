@@ -12,8 +12,9 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
 # Words: two numbers of an error, the allocator, the log's position and end, the log's growth function, the product
-# function, the arena for small arrays and its end, the functions that compute and store extern ops.
-HEADER = 11
+# function, the arena for small arrays and its end, the functions that compute and store extern ops,
+# the table of addresses that the code uses.
+HEADER = 12
 _CHUNK = 2**13  # initial words of a log
 running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more;
 # .externs: the call's extern ops; .results: of the last one; .error: what it raised
@@ -111,6 +112,6 @@ _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
 _COMPUTE, _STORE = (ctypes.cast(function, ctypes.c_void_p).value for function in (_compute, _store))
 FIRST_WORDS: list[int] = [
-    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, _STORE or 0
+    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, _STORE or 0, 0
 ]  # fmt: skip
-ARENA = 7  # the number of the word with the arena's next free position; its end follows
+ARENA, TABLE = 7, 11  # the numbers of words: the arena's next free position, which its end follows; the table

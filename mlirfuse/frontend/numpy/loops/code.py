@@ -24,8 +24,19 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
 # Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
 # addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays; the addresses of the functions that compute and store extern ops.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, STORE = 16, 24, 32, 40, 48, 56, 64, 72, 80
+# for small arrays; the addresses of the functions that compute and store extern ops; the table of addresses.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, STORE, TABLE = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    72,
+    80,
+    88,
+)
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -146,6 +157,7 @@ class Code(ComplexEmitter):
         self.where: tuple[str, int] | None = None  # the user's statement that is being compiled
         self.sites = 0  # number of allocation sites
         self.arrays = 0  # number of variables that are arrays
+        self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
         self._holds = False
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
         self._slots = 0
@@ -313,6 +325,13 @@ class Code(ComplexEmitter):
         function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
+
+    def address(self, value: int | str) -> str:
+        """A pointer with this value; for a name, to the state of the generator that is this variable."""
+        if value not in self.addresses:
+            self.addresses.append(value)
+        table = self.load_pointer(self.offset("%args", TABLE))
+        return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
 
     def call_back(self, function: int, place: str, number: int) -> Val:
         """Calls the function whose address is at this offset of the argument block; whether it succeeded."""

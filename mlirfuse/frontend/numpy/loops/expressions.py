@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, externs, range_checks
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import COMPUTE, STORE, Code
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
@@ -504,6 +504,8 @@ class Expressions(PythonNumbers):
             return self._or_extern(called, lambda: rule(self, args, dict(keywords)), args, keywords)
         if isinstance(called, np.ufunc):
             return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
+        if draws.supported(called, args, keywords):
+            return draws.draw(self, called, args, keywords)
         if externs.supported(called):
             return self.extern(called, args, keywords)
         if isinstance(called, types.FunctionType):
@@ -525,9 +527,8 @@ class Expressions(PythonNumbers):
     def extern(self, called: Any, args: list, keywords: dict) -> Any:
         """A call of NumPy's function as an extern op."""
         e = self.code
-        made = externs.Extern(
-            called, [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
-        )
+        given = [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
+        made = externs.Extern(called, *given, self.name_of(getattr(called, "__self__", None)))
         self.externs.append(made)
         number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
         for operand in made.operands:
@@ -549,6 +550,10 @@ class Expressions(PythonNumbers):
         if some:
             e.fail_if(e.not_(e.call_back(STORE, place, number_)), callbacks.raised)
         return _tree(made.results, iter(results))
+
+    def name_of(self, value: Any) -> str:
+        """The variable that is this generator; "" for none."""
+        return next((name for name, found in self.names.items() if found is value is not None), "")
 
     def _operand(self, found: Any) -> Any:
         if isinstance(found, Tuple):

@@ -8,6 +8,7 @@ and allocates, and to store them.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
 import struct
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.loops.draws import GENERATORS
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
@@ -29,6 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
+from mlirfuse.frontend.numpy.loops.words import number
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
@@ -53,7 +56,6 @@ _PURE = {
     if callable(getattr(module, name, None))
 }
 _MOST_VIEWS = 256
-_GENERATORS = (np.random.Generator, np.random.RandomState)
 _OPERANDS = (np.ndarray, np.generic, int, float, complex, bool)
 
 
@@ -62,17 +64,18 @@ def supported(function: Any) -> bool:
     if isinstance(function, np.ufunc):
         return function.signature is None and function.nout == 1
     try:
-        return function in _PURE or isinstance(getattr(function, "__self__", None), _GENERATORS)
+        return function in _PURE or isinstance(getattr(function, "__self__", None), GENERATORS)
     except TypeError:
         return False
 
 
 class Extern:
     """One call in a loop's code. ``args`` and ``keywords``: trees of values; their arrays and unknown numbers are its
-    ``operands``, which take words of the call's block in this order, and its results follow."""
+    ``operands``, which take words of the call's block in this order, and its results follow. ``generator``: the
+    variable whose method it is, if it draws numbers."""
 
-    def __init__(self, function: Callable, args: Sequence, keywords: dict[str, Any]):
-        self.function = function
+    def __init__(self, function: Callable, args: Sequence, keywords: dict[str, Any], generator: str = ""):
+        self.function, self.generator = function, generator
         self.operands: list[Array | Number] = []
         self._args = [self._structure(arg) for arg in args]
         self._keywords = {name: self._structure(value) for name, value in keywords.items()}
@@ -112,7 +115,7 @@ class Extern:
     def _sampled(self) -> Any:
         """The results for sample arguments."""
         kept, owner = self.function, getattr(self.function, "__self__", None)
-        if isinstance(owner, _GENERATORS):  # whose state must not advance
+        if isinstance(owner, GENERATORS):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
             self.function = getattr(created, self.function.__name__)
         try:
@@ -125,6 +128,15 @@ class Extern:
             self.function = kept
 
     # ---- at run time
+
+    def of(self, variables: dict[str, Any]) -> Extern:
+        """This call with the generator that is a variable of the loop's call."""
+        if not self.generator:
+            return self
+        created = copy.copy(self)
+        created.function = getattr(variables[self.generator], self.function.__name__)
+        created._call = extern_ops.quiet(created._called)
+        return created
 
     def compute(self, place: int) -> list:
         """Computes the results for the operands in the words at ``place``, and writes their extents, or numbers, there.
@@ -167,7 +179,7 @@ class Extern:
             elif kind.python and kind.dtype is dt.i64:
                 given.append(words[first])
             else:
-                given.append(_number(words[first:end], kind))
+                given.append(number(words, first, kind))
         return given
 
     def _block_at(self, place: int) -> tuple:
@@ -246,14 +258,6 @@ def _other_type(found: Any, kind: Any) -> TypeError:
         f"a NumPy function in a compiled loop gave {np.asarray(found).dtype} of {np.ndim(found)} axes where it was "
         f"compiled for {kind.dtype} of {rank}: call it in a function that is not compiled"
     )
-
-
-def _number(words: Sequence[int], kind: NumberType) -> Any:
-    raw = struct.pack(f"{len(words)}q", *words)
-    value = np.frombuffer(raw, np.uint8 if kind.dtype is dt.bool_ else kind.dtype.numpy, 1)[0]
-    if kind.dtype is dt.bool_:
-        value = np.bool_(value)
-    return value.item() if kind.python else value
 
 
 def _array(words: Sequence[int], kind: ArrayType) -> np.ndarray:

@@ -205,7 +205,10 @@ class _Writer:
                 given += value
             else:
                 raise _NotHere
-        header = self.space["header"]
+        if compiled.draws:
+            raise _NotHere
+        header = [*self.space["header"]]
+        header[self.space["table"]] = ctypes.addressof(compiled.table)
         room = [f"start + {8 * compiled.words + 63} & -64", f"start + {ctypes.sizeof(compiled.memory)}"]
         arena = self.space["arena"]
         words = [*header[:arena], *room, *header[arena + 2 :], *given]
