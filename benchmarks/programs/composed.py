@@ -1399,7 +1399,7 @@ PROGRAMS = {
     "thomas": (thomas, lambda n: (*_arrays((n,)), 3 + _arrays((n,))[0], *_arrays((n,), (n,))), (50, 5000)),
     "csr-product": (csr_product, lambda n: (*_csr(n), *_arrays((n,))), (30, 3000)),
     "page-rank": (page_rank, lambda n: (*_csr(n)[:2], 1.0 + _rng().integers(0, 9, n), 10, 0.85), (30, 1000)),
-    "arnoldi": (arnoldi, lambda n: (_dominant(n), *_arrays((n,)), 6), (12, 200)),
+    "arnoldi": (arnoldi, lambda n: (*_arrays((n, n), (n,)), 6), (12, 200)),
     "self-energies": (self_energies, _self_energies, (3, 10)),
     "scf": (scf_density, lambda n: (_symmetric(n), _symmetric(n), n // 3, 15), (6, 40)),
     "contracted": (contracted, lambda n: (*_arrays((n, n, n, n)), _symmetric(n), 5), (4, 16)),

@@ -170,7 +170,7 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
         return compute(*given)
 
     reads = [array for part in parts for array in part.reads]
-    return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs)
+    return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs, True)
 
 
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:

@@ -53,14 +53,23 @@ def filled(chunk: np.ndarray, end: int) -> int:
     return (end - chunk.ctypes.data) // 8
 
 
+_Words = ctypes.c_int64 * 15
+_products: dict[tuple, tuple] = {}  # the operands of recent products: loops use the same memory again and again
+_MOST_PRODUCTS = 256
+
+
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 def _multiply(places: int, number: int) -> int:
     """Writes ``left @ right`` into a third matrix; ``places`` points to their 15 words (pointers, extents, strides),
     ``number`` is NumPy's type number. 0 on failure."""
-    words = (ctypes.c_int64 * 15).from_address(places)[:]
     try:
-        left, right, into = (_matrix(_INEXACT[number], *words[at : at + 5]) for at in (0, 5, 10))
-        _product((left, right, into))
+        key = (number, *_Words.from_address(places))
+        given = _products.get(key)
+        if given is None:
+            if len(_products) > _MOST_PRODUCTS:
+                _products.clear()
+            given = _products[key] = tuple(_matrix(_INEXACT[number], *key[at : at + 5]) for at in (1, 6, 11))
+        _product(given)
     except Exception:
         return 0
     return 1

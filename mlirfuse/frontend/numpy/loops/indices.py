@@ -42,7 +42,7 @@ def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     if chosen.roots & array.roots:
         chosen = arrays.materialized(e, chosen, site())
     if masked:
-        _into_true(e, array, chosen, value)
+        _into_true(e, array, chosen, value, site)
         return
     value = arrays.stretched(e, value, [*chosen.shape, *array.shape[1:]])
     rank = len(chosen.shape)
@@ -139,7 +139,7 @@ def _where_true(e: Code, array: Array, mask: Array, site: int) -> Array:
     return created
 
 
-def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:
+def _into_true(e: Code, array: Array, mask: Array, value: Lazy, site) -> None:
     count, rest = _count(e, mask), array.shape[len(mask.shape) :]
     if not rest and value.shape:
         have = value.shape[0]
@@ -153,6 +153,8 @@ def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:
             count,
         )
     check_extents(e, value, [count, *rest])
+    if value.shape and value.computed:  # in vectors, which the scattered stores below are not
+        value = arrays.lazy(e, arrays.materialized(e, value, site()))
     value = arrays.stretched(e, value, [count, *rest])
     at = e.slot("i64")
 

@@ -97,13 +97,14 @@ class Array:
 class Lazy:
     """An array expression that is evaluated at its use. ``at(indices, uniform)`` computes an element; ``uniform``: no
     operand's last axis is broadcast. ``reads``: the arrays it reads; ``last``: the extents of operands' last axes,
-    ``outer``: pairs of extents that must broadcast."""
+    ``outer``: pairs of extents that must broadcast; ``computed``: it is more than elements of an array."""
 
     dtype: DType
     shape: list[Val]
     at: Callable[[list[Val], bool], Val]
     reads: list[Array]
     pairs: list[tuple[Val, Val]] = field(default_factory=list)
+    computed: bool = False
 
 
 @dataclass
