@@ -7,14 +7,11 @@ import contextlib
 import copy
 import dis
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
-
-if TYPE_CHECKING:
-    from mlirfuse.frontend.numpy.loops.outline import Outlined
-    from mlirfuse.frontend.numpy.syntax import Scope
+from mlirfuse.frontend.numpy.syntax import NotOutlinable, Scope
 
 _JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 _DEEPEST = 8  # calls in calls
@@ -47,10 +44,12 @@ def loops_in_helpers(function: Any, depth: int = 0) -> bool:
 
 
 class Helpers:
-    """The outlined versions of functions, made at their first use: called with a function it gives that to call."""
+    """The outlined versions of functions, made at their first use: called with a function it gives that to call.
+    ``make``: outlines a function, given this object; it raises NotOutlinable."""
 
-    def __init__(self) -> None:
-        self._known: dict[Any, Outlined | None] = {}
+    def __init__(self, make: Callable[[types.FunctionType, Helpers], Any]):
+        self._make = make
+        self._known: dict[Any, Any] = {}
 
     def __call__(self, function: Any) -> Any:
         try:
@@ -59,20 +58,18 @@ class Helpers:
             found = self.outlined(function)
         return function if found is None else found.function
 
-    def outlined(self, function: Any) -> Outlined | None:
+    def outlined(self, function: Any) -> Any:
         """The outlined version of a function; None where it has none."""
-        from mlirfuse.frontend.numpy.loops import outline  # imports this module
-
         own = plain(function)
         if not (jumps_back(own) or loops_in_helpers(own)):
             return None
         if function not in self._known:
             self._known[function] = None  # while it is made: a function that calls itself
             with contextlib.suppress(NotOutlinable):
-                self._known[function] = outline.Outlined(own, self)
+                self._known[function] = self._make(own, self)
         return self._known[function]
 
-    def all(self) -> list[Outlined]:
+    def all(self) -> list:
         """All outlined versions so far."""
         return [found for found in list(self._known.values()) if found is not None]
 
@@ -83,7 +80,7 @@ class Calls(ast.NodeTransformer):
 
     def __init__(self, name: str, helpers: Helpers, local: set[str], scope: Scope):
         self.name, self.helpers, self.local, self.scope = name, helpers, local, scope
-        self.found: list[Outlined] = []
+        self.found: list = []
 
     def of(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """The statements, rewritten in a copy."""

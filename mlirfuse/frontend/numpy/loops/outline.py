@@ -67,7 +67,7 @@ class Outlined:
         rewriter = _Rewriter(self.loops, locals_, scope)
         self.left = rewriter.left
         body = rewriter.block(definition.body)
-        self._helpers = helpers or Helpers()
+        self._helpers = helpers or Helpers(Outlined)
         calls = Calls(_HELPERS, self._helpers, locals_, scope)
         body = calls.of(body)
         if not self.loops and not calls.found:
