@@ -221,6 +221,8 @@ class Traced(Strategy):
         """The limit on a trace's ops: lower where the function's loops can run as loops, else ``otherwise``."""
         if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.may_outline:
             return otherwise
+        if not self.entry.may_fall_back():
+            return otherwise
         loops = self.owner.has_loops(call.leaves) or (
             not call.numpys and self.owner.eager.has_loops and self.entry.device_loops.program(call) is not None
         )
