@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import linecache
 import time
 from dataclasses import dataclass
 
@@ -44,7 +43,7 @@ def explanation(name: str, program: DeviceLoopProgram, leaves: list) -> CallExpl
         return None
     file = program.fn.__code__.co_filename
     regions = [
-        RegionRan(r.line, linecache.getline(file, r.line).strip(), r.runs - runs, r.created, len(r.statements))
+        RegionRan(r.line, listing.source((file, r.line)), r.runs - runs, r.created, len(r.statements))
         for r, runs in zip(program.regions, before)
     ]
     regions.sort(key=lambda region: region.line)
