@@ -137,7 +137,8 @@ class HostFunction:
         given = self._listed(step.reads)
         if calls.needs_like(op, self._given):
             given = self._like_argument() + (", " if given else "") + given
-        makes = f"{self._listed(step.makes)}, = " if step.makes else ""
+        unpacked = "" if calls.returns_single(op, self._given) else ","
+        makes = f"{self._listed(step.makes)}{unpacked} = " if step.makes else ""
         return [f"{makes}{call}({given})"]
 
     _start = _wait = _call
