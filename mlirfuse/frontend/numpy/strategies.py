@@ -128,15 +128,15 @@ class NativeLoops(Strategy):
         self.entry.run_in_python(call, self)
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation  # lazy: few programs need it
+        from mlirfuse.frontend.numpy.loops.explanation import explanation  # lazy: few programs need it
 
         eager = self.owner.eager
         assert eager.outlined is not None
         file = eager.original.__code__.co_filename
-        explanation = LoopsExplanation.of(eager.name, eager.outlined, file, args, kwargs)
-        if not self._preferred and not explanation.launches:
+        found = explanation(eager.name, eager.outlined, file, args, kwargs)
+        if not self._preferred and not found.launches:
             raise NotThisWay("none of its loops ran natively")
-        return explanation
+        return found
 
 
 class DeviceLoops(Strategy):
