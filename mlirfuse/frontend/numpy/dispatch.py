@@ -83,6 +83,7 @@ class Entry(Source):
         if not self.may_fall_back():
             return (self.traced,)
         eager = self.owner.eager
+        loops: list[Strategy]
         if call.numpys:
             loops = [self.native_loops] if eager.may_outline else []
         else:
