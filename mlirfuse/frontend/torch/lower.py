@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, input_mutations, layouts, refusals, sizes
+from mlirfuse.frontend.torch import collectives, inductor_calls, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
 from mlirfuse.frontend.torch.nodes import WHY
@@ -92,6 +92,7 @@ class _Created:
 class _Lowering:
     def __init__(self, module: GraphModule, name: str, visible: int | None, rounds: bool):
         self.module, self.rounds = module, rounds
+        self.templates = inductor_calls.Templates(module)
         self.visible = visible
         self.block = Block()
         self.node: Node | None = None
@@ -245,6 +246,7 @@ class _Lowering:
             outside = self.view(node)
         else:
             outside = self.call(node)
+            reason = self.templates.reasons.get(node, reason)
             why = (node.meta.get("custom") or {}).get(WHY, reason)
             self.result.outside.append((name, why, user_line(node)))
         self.created[node] = _Created(outside, outside)
@@ -383,7 +385,10 @@ class _Lowering:
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
         target = torch.ops._c10d_functional.all_reduce_.default if collectives.in_place(node) else node.target
-        function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
+        if (template := self.templates.of(node)) is not None:
+            function = serializer.function(*template, {}, True)
+        else:
+            function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(serializer.sizes), "effects": _has_effects(node)}
         if node in self.in_place:
@@ -521,4 +526,4 @@ def _has_effects(node: Node) -> bool:
     """Whether a call has side effects."""
     if isinstance(node.target, OpOverload):
         return node.target._schema.is_mutable or node.is_impure()
-    return isinstance(node.target, HigherOrderOperator)
+    return isinstance(node.target, HigherOrderOperator) and node.target not in inductor_calls.GRAPHS
