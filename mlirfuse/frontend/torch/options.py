@@ -33,7 +33,7 @@ class Options:
     channels_last: bool | None = None
     cuda_graphs: bool | None = None
     chunked_loss: str = "auto"
-    matmul_epilogues: str = "auto"
+    matmul_epilogues: str = "never"
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:
