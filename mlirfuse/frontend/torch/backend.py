@@ -185,7 +185,7 @@ def lower_to_host(
     failed: Failed | None = None,
     rounds: bool = False,
     donated: Sequence[int] = (),
-    matmul_epilogues: str = "auto",
+    matmul_epilogues: str = "never",
 ) -> tuple[Lowered, HostProgram]:
     """The graph after all passes, and its host program; ``failed`` collects kernels that do not compile. ``rounds``,
     ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`; ``matmul_epilogues`` as in :class:`Options`."""
