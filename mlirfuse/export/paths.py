@@ -313,6 +313,10 @@ class Failed(Exception):
     """There is no choice at a point."""
 
 
+class TooManyProgramsError(ValueError):
+    """More programs are needed for the open sizes than are allowed."""
+
+
 @dataclass
 class Explored:
     """The tree, and what is chosen at its leaves."""
@@ -342,7 +346,7 @@ def explore(
 ) -> Explored:
     """The tree of what ``choose`` chooses, hashable, at any point. ``names``: those of the sizes; ``draw``: a random
     point; ``allowed``: whether a point is worth a look. The search is the same each time. Raises ValueError for more
-    than ``most`` leaves, the choice's own error where it fails everywhere."""
+    than ``most`` leaves (:class:`TooManyProgramsError`), the choice's own error where it fails everywhere."""
     found = Explored()
     numbers: dict[Any, int] = {}
     rng = random.Random(0)
@@ -370,7 +374,7 @@ def explore(
             found.leaves.append(leaf)
         paths += 1
         if len(found.leaves) > most:
-            raise ValueError(f"more than {most} programs for these sizes: give some of them as numbers")
+            raise TooManyProgramsError(f"more than {most} programs for these sizes: give some of them as numbers")
         if paths > _MOST_PATHS:
             raise ValueError("the choice of a program depends on these sizes in too many ways: give some as numbers")
         _insert(found.root, path.taken, number)
