@@ -16,16 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 WORKER = """
 import json, os, sys, time
-name, dtype, folder, root = sys.argv[1:]
+name, dtype, folder, root, *processors = sys.argv[1:]
+os.sched_setaffinity(0, map(int, processors))
 import torch_models  # puts its own folders for caches into the environment
 for cache in torch_models.CACHES:
     os.environ[cache] = os.path.join(folder, cache)
@@ -47,30 +49,45 @@ print(json.dumps([time.perf_counter() - began[0], time.process_time() - began[1]
 CLOCKS = ("clock", "processor")
 
 
-def first_step(root: Path, model: str, dtype: str, folder: str) -> list[float]:
+def first_step(args, root: Path, model: str, folder: str, processors: list[int]) -> list[float]:
     """Seconds by the clock, seconds of the processor, and the loss of a step in a new process."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", WORKER, model, dtype, folder, str(root)]
+    command = [sys.executable, "-c", WORKER, model, args.dtype, folder, str(root), *map(str, processors)]
     done = subprocess.run(command, cwd=root / "benchmarks", env=env, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def measured(args, model: str) -> dict[str, list[list[list[float]]]]:
-    """For cold and warm, the steps of each round: one a checkout."""
-    found: dict[str, list[list[list[float]]]] = {"cold": [], "warm": []}
-    for number in range(args.rounds):
-        if time.perf_counter() - args.began > args.limit and number:
-            break
-        row: dict[str, list] = {"cold": [None, None], "warm": [None, None]}
-        for side in (0, 1) if number % 2 == 0 else (1, 0):
-            with tempfile.TemporaryDirectory() as folder:
-                for how in ("cold", "warm"):
-                    row[how][side] = first_step(args.roots[side], model, args.dtype, folder)
-        for how, both in row.items():
-            found[how].append(both)
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def one_round(args, model: str, number: int, processors: list[int]) -> dict[str, list[list[float]]]:
+    """For cold and warm, the steps of both checkouts."""
+    row: dict[str, list] = {"cold": [None, None], "warm": [None, None]}
+    for side in (0, 1) if number % 2 == 0 else (1, 0):
+        with tempfile.TemporaryDirectory() as folder:
+            for how in ("cold", "warm"):
+                row[how][side] = first_step(args, args.roots[side], model, folder, processors)
+    return row
+
+
+def measured(args, model: str) -> dict[str, list]:
+    """For cold and warm, the steps of each round: one a checkout."""
+    available = sorted(os.sched_getaffinity(0))
+    each = len(available) // args.lanes
+    lanes: queue.SimpleQueue = queue.SimpleQueue()
+    for lane in range(args.lanes):
+        lanes.put(available[lane * each : (lane + 1) * each])
+
+    def in_lane(number: int) -> dict[str, list]:
+        processors = lanes.get()
+        try:
+            return one_round(args, model, number, processors)
+        finally:
+            lanes.put(processors)
+
+    with ThreadPoolExecutor(args.lanes) as pool:
+        rounds = list(pool.map(in_lane, range(args.rounds)))
+    return {how: [row[how] for row in rounds] for how in ("cold", "warm")}
 
 
 def main() -> None:
@@ -80,10 +97,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["bert", "gpt2", "resnet50"])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no round begins")
+    parser.add_argument("--lanes", type=int, default=1, help="rounds at a time, each on processors of its own")
     parser.add_argument("--json")
     args = parser.parse_args()
-    args.roots, args.began = [args.before.resolve(), args.after.resolve()], time.perf_counter()
+    args.roots = [args.before.resolve(), args.after.resolve()]
     every = {}
     print("| model | step | rounds | before s | after s | ratio | least and largest | by |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
