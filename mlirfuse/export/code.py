@@ -11,9 +11,11 @@ from typing import Any
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.export import image
+from mlirfuse.export.constants import Constant
 from mlirfuse.export.gpu_choice import RANGES, GpuChoice
 from mlirfuse.export.paths import Explored, Path, Point, TooManyProgramsError, explore
-from mlirfuse.export.sources import Definition, ExportSpecialization, Function, specialization_at
+from mlirfuse.export.sources import Definition, Function, specialization_at
+from mlirfuse.export.specialization import ExportSpecialization
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -37,11 +39,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A compiled program. ``pointers``: the leaves of the call that are passed by pointer, in order, before the
-    results; ``ints``: what the host function gets for each integer, see :mod:`mlirfuse_runtime`; ``temporaries``: the
-    parts of the workspace, (bytes, slot of the offset, first step, last step); ``extents``: sizes that are not to be 0;
-    ``code``: the image of machine code, ``launch`` and ``functions``: offsets in it; ``gpu``: kernels by name with
-    whether they need large clusters."""
+    """A compiled program. ``pointers``: the leaves of the call, and behind these the function's constants, that are
+    passed by pointer, in order, before the results; ``ints``: what the host function gets for each integer, see
+    :mod:`mlirfuse_runtime`; ``temporaries``: the parts of the workspace, (bytes, slot of the offset, first step, last
+    step); ``extents``: sizes that are not to be 0; ``code``: the image of machine code, ``launch`` and ``functions``:
+    offsets in it; ``gpu``: kernels by name with whether they need large clusters."""
 
     pointers: tuple[int, ...]
     results: tuple[Result, ...]
@@ -67,6 +69,7 @@ class TargetCode:
     target: str
     explored: Explored
     leaves: list[Leaf]
+    constants: list[Constant]
 
     @property
     def on_gpu(self) -> bool:
@@ -116,7 +119,7 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
     leaves = [_leaf(source, every[number], params) for number, params in found.leaves]
     if len({(leaf.outs, tuple((r.dtype, len(r.shape)) for r in leaf.results)) for leaf in leaves}) > 1:
         raise UnsupportedError(f"{source.name} cannot be exported: what it returns depends on sizes")
-    return TargetCode(target_name, found, leaves)
+    return TargetCode(target_name, found, leaves, source.constants.found)
 
 
 def _explored(
@@ -138,7 +141,7 @@ def _explored(
             known.append(kind)
             every.append(kind)
             assert all(path.holds(*c) for c in kind.conditions)
-        return every.index(kind), path.plain(_chosen(kind, path, on_gpu))
+        return every.index(kind), path.plain(_chosen(source, kind, path, on_gpu))
 
     if not isinstance(source.target, GpuTarget):
         return search(choose)
@@ -155,11 +158,15 @@ def _explored(
     raise error
 
 
-def _chosen(kind: ExportSpecialization, path: Path, on_gpu: GpuChoice | None) -> tuple:
-    program = kind.program
-    alignments = {
-        program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
-    }
+def _chosen(source: Function | Definition, kind: ExportSpecialization, path: Path, on_gpu: GpuChoice | None) -> tuple:
+    program, count = kind.program, len(source.leaves)
+
+    def alignment(leaf: int) -> Any:
+        if leaf >= count:
+            return source.constants.found[leaf - count].alignment
+        return path.number(sz.symbol(alignment_of(leaf)))
+
+    alignments = {program.graph.args[k]: alignment(kind.leaf_of_arg[k]) for k in program.pointer_args}
     created = [v for v in program.outputs if v not in _in_place(kind) and v not in program.views]
     alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
     if on_gpu is not None:
@@ -193,7 +200,7 @@ class Space:
         """A random point."""
         largest = 12 if rng.random() < 0.7 else 31
         point = {name: round(2 ** rng.uniform(0, largest)) for name in self.extents}
-        point |= {name: round(2 ** rng.uniform(1, 20)) for name in self.strides}
+        point |= {name: 1 if rng.random() < 0.2 else round(2 ** rng.uniform(1, 20)) for name in self.strides}
         return point | {
             name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()
         }
@@ -216,6 +223,8 @@ def _leaf(source: Function | Definition, kind: ExportSpecialization, params: tup
         assert slot == len(ints)
         if what in ("size", "inverse"):
             ints.append((what, in_user(of)))
+        elif what == "scalar" and leaf_of[of] >= len(source.leaves):
+            ints.append(("number", source.constants.found[leaf_of[of] - len(source.leaves)].bits))
         elif what == "scalar":
             ints.append((what, leaf_of[of], "f" if of.dtype.is_float else "i"))
         else:

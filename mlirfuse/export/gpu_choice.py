@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.export.paths import Path
-from mlirfuse.export.sources import ExportSpecialization
+from mlirfuse.export.specialization import ExportSpecialization
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.schedule.targets import GpuTarget

@@ -374,8 +374,9 @@ def test_indices_are_checked(tmp_path):
         (lambda x: x @ x, [ShapeDtype(("n", "n"))], UnsupportedError, r"matmul cannot be exported.*\n.*test_export"),
         (lambda x: np.linalg.inv(x), [ShapeDtype(("n", "n"))], UnsupportedError, r"np.linalg.inv.*\n.*test_export"),
         (lambda x: x if x.sum() > 0 else -x, [ROWS], TraceError, r"truth of a traced array.*\n.*test_export"),
-        (lambda x: (x + 1).T, [ROWS], UnsupportedError, "returns a view"),
-        (lambda x: x + GLOBAL, [ShapeDtype(("n", 3), "float64")], UnsupportedError, "reads arrays from around it"),
+        (lambda x: (x + 1, x.shape[0]), [ROWS], UnsupportedError, "returns a size, and results are arrays"),
+        (lambda x: x[:0] + 1, [ShapeDtype((4,))], UnsupportedError, "without elements"),
+        (lambda x: x + LARGE, [ShapeDtype((1,))], UnsupportedError, "LARGE and others.*more than 256 MiB"),
         (lambda x: x, [ShapeDtype(("n",), "float32")], UnsupportedError, "computes nothing"),
         (lambda x, y: x + y, [ShapeDtype((3,)), ShapeDtype((4,))], ValueError, "shapes"),
     ],
@@ -385,7 +386,7 @@ def test_what_cannot_be_exported(f, specs, error, text):
         mlirfuse.export(f, *specs, targets=TARGET)
 
 
-GLOBAL = np.ones(3)
+LARGE = np.broadcast_to(np.float32(1), (1 << 20,))
 
 
 def test_bad_requests(tmp_path):

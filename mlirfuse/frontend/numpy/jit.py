@@ -261,16 +261,19 @@ class Entry(Source):
             return self.owner.eager.fn(*leaves)
         return self.owner._dispatch(self, leaves)
 
-    def trace(self, call: Call, most_ops: int | None = None) -> TracedSpecialization:
-        """A new specialization for ``call``. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong`
-        for a trace of more than ``most_ops``."""
+    def trace(self, call: Call, most_ops: int | None = None, returns_copies: bool = False) -> TracedSpecialization:
+        """A new specialization for ``call``. ``returns_copies``: see :func:`tracing.trace`. Raises
+        :class:`TraceError` for what cannot be traced, and :class:`TooLong` for a trace of more than ``most_ops``."""
         count = self.tree.leaves
         specs = call.specs[:count]
         on_cpu = self.target(call.leaves).name == "cpu"
         checks = on_cpu or config.check_indices
 
         def trace(aliases: dict[int, int]) -> Traced:
-            return tracing.trace(self.owner.fn, specs, self.tree, None, aliases, most_ops, checks, call.leaves[:count])
+            objects = call.leaves[:count]
+            return tracing.trace(
+                self.owner.fn, specs, self.tree, None, aliases, most_ops, checks, objects, returns_copies
+            )
 
         traced = trace(call.aliases)
         if call.aliases and not traced.mutated:  # aliases do not matter: share the trace
