@@ -333,6 +333,7 @@ class Explored:
 
 
 _TRIES = 3  # at points of which the choice fails, before the side of a condition is given up
+_FIRST_TRIES = 64  # before anything is found: few sizes may be such that a reshape fits
 _MOST_PATHS = 10_000  # to leaves
 _PATIENCE = 1500  # points that find nothing new, after which the search ends
 
@@ -360,7 +361,7 @@ def explore(
         if not allowed(point):
             return False
         node = found.at(point)
-        if node.leaf is not None or failures.get(id(node), 0) >= _TRIES:
+        if node.leaf is not None or failures.get(id(node), 0) >= (_TRIES if found.leaves else _FIRST_TRIES):
             return False
         path = Path(point, found.root)
         try:
