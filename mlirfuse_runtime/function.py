@@ -185,7 +185,8 @@ class Constants:
     """The arrays in a file that its programs read, mapped when the first of them is loaded."""
 
     def __init__(self, file: File):
-        self._file, self._found = file, None
+        self._file = file
+        self._found: tuple[list[int], list[Any]] | None = None
         self._given: list[list[int]] = file.description["constants"]
 
     def addresses(self) -> tuple[list[int], list[Any]]:

@@ -55,7 +55,7 @@ def export(
         raise ValueError("export needs a target such as 'cpu:x86-64-v3'")
     if isinstance(f, FusionDefinition):
         specs = tuple(flatten_inputs(specs[0] if len(specs) == 1 and isinstance(specs[0], (list, tuple)) else specs))
-    found = []
+    found: list[tuple[Function | Definition, TargetCode]] = []
     for name in dict.fromkeys(names):
         if name in ("cpu", "cuda"):
             raise ValueError(f"export names a machine: targets=('cpu:x86-64-v3', 'cuda:sm_90'), and not '{name}'")

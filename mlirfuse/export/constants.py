@@ -55,25 +55,24 @@ class Constants:
                 "a seed as an argument"
             )
         if id(array) not in self._by_object:
-            constant = _constant(arrays.to_numpy(array), _name_of(captured))
+            constant = self._constant(arrays.to_numpy(array), _name_of(captured))
             if constant not in self.found:
                 self.found.append(constant)
             self._by_object[id(array)] = array, self.found.index(constant)
-            if sum(len(c.content) for c in self.found) > MOST_BYTES:
-                raise UnsupportedError(
-                    f"{self.name} reads arrays from around it ({_name_of(captured)} and others) of more than "
-                    f"{MOST_BYTES >> 20} MiB, which would all be in what is exported: make them arguments"
-                )
         return self._by_object[id(array)][1]
 
-
-def _constant(array: np.ndarray, name: str) -> Constant:
-    if not array.size:
-        return Constant(of_example(array, name), bytes(ALIGNED), 0)
-    reach = [(n - 1) * s for n, s in zip(array.shape, array.strides)]
-    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + array.itemsize
-    first = array.__array_interface__["data"][0]
-    return Constant(of_example(array, name), ctypes.string_at(first + low, high - low), -low)
+    def _constant(self, array: np.ndarray, name: str) -> Constant:
+        if not array.size:
+            return Constant(of_example(array, name), bytes(ALIGNED), 0)
+        reach = [(n - 1) * s for n, s in zip(array.shape, array.strides)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + array.itemsize
+        if sum(len(constant.content) for constant in self.found) + high - low > MOST_BYTES:
+            raise UnsupportedError(
+                f"{self.name} reads arrays from around it ({name} and others) of more than {MOST_BYTES >> 20} MiB, "
+                "which would all be in what is exported: make them arguments"
+            )
+        first = array.__array_interface__["data"][0]
+        return Constant(of_example(array, name), ctypes.string_at(first + low, high - low), -low)
 
 
 def _name_of(captured: Captured) -> str:

@@ -13,8 +13,9 @@ from mlirfuse.export.paths import Condition, Point
 from mlirfuse.export.specialization import ExportSpecialization, program_of, stand_ins
 from mlirfuse.export.specs import ShapeDtype, of_example
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.jit import Entry, Jitted
-from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization
+from mlirfuse.frontend.numpy.dispatch import Entry
+from mlirfuse.frontend.numpy.jit import Jitted
+from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization, traced_specialization
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.specializations import Specialization
 from mlirfuse.schedule.targets import GpuTarget, Target
@@ -46,9 +47,9 @@ class Function:
         entry = Entry(self.jitted, self.tree)
         call = entry.describe(stand_ins(self.leaves, point))
         assert call is not None
-        if call.refused is not None:
-            raise call.refused
-        found = entry.trace(call, returns_copies=True)
+        if call.error is not None:
+            raise call.error
+        found = traced_specialization(entry, call, None, returns_copies=True)
         env = found.env(call)
         traced, count = found.traced, len(self.leaves)
         number = dict(zip(found.captured_at, map(self.constants.number, traced.captured)))
@@ -56,7 +57,7 @@ class Function:
         if traced.captured and isinstance(self.target, GpuTarget):
             raise UnsupportedError(f"{self.name} reads arrays from around it: for GPUs, make them arguments")
         refused = {
-            "computes with complex numbers": type(found) is not TracedSpecialization,
+            "computes with complex numbers or float8": type(found) is not TracedSpecialization,
             "indexes by the value of a number: make it an array, or a constant": bool(
                 found.assumes.index_ranges or found.assumes.scalar_ranges
             ),
