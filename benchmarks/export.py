@@ -214,6 +214,22 @@ int main(void) {
 """
 
 
+BESIDE = """
+import mlirfuse, mlirfuse_runtime
+functions = [mlirfuse_runtime.load(folder + "/norm.mlirfuse"), mlirfuse.jit(norm, fallback=False)]
+for rows in (1, len(x)):
+    best = [1.0, 1.0]
+    for _ in range(100):
+        for at, function in enumerate(functions):
+            function(x[:rows], w, 1e-5)
+            given, start = x[:rows], time.perf_counter()
+            for _ in range(300):
+                function(given, w, 1e-5)
+            best[at] = min(best[at], (time.perf_counter() - start) / 300)
+    print(f"{rows} rows, in turns in one process: {best[0] * 1e6:.2f} µs loaded, {best[1] * 1e6:.2f} µs by jit")
+"""
+
+
 def run(python: str, folder: str, *parts: str) -> str:
     """What a program prints, in a process of its own."""
     program = "".join([COMMON.replace("{rows}", str(SHAPE[0])), *parts])
@@ -285,6 +301,7 @@ def main() -> None:
                 print(f"| {name} | {textwrap.shorten(str(error), 80)} | |", flush=True)
                 continue
             row(name, other, folder, load)
+        print(run(sys.executable, folder, NORM, BESIDE), end="")
         sizes(folder)
 
 
