@@ -7,6 +7,8 @@ import collections
 import copy
 import dataclasses
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -1111,6 +1113,19 @@ def test_explain_tells_how_each_loop_runs():
     assert 0 < sum(loop.seconds for loop in explained.parts) < explained.seconds
     assert "2 of 4 natively" in explained.summary() and "for word in words:" in str(explained)
     np.testing.assert_array_equal(a, np.ones(6))  # it ran on copies
+
+
+def test_a_loop_without_draws_does_not_load_numpys_generators(tmp_path):
+    (tmp_path / "running.py").write_text(
+        "import sys, mlirfuse, numpy as np\n"
+        "def running(a):\n"
+        "    for i in range(1, a.shape[0]):\n"
+        "        a[i] += np.sqrt(a[i - 1])\n"
+        "jitted = mlirfuse.jit(running)\n"
+        "jitted(np.ones(50))\n"
+        "assert jitted.eager.loops[0].ran and 'numpy.random' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, str(tmp_path / "running.py")], check=True)
 
 
 def test_explain_tells_why_a_loop_runs_as_python():

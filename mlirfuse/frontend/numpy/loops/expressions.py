@@ -423,7 +423,7 @@ class Expressions(PythonNumbers):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
-            if isinstance(owner, (np.random.Generator, np.random.RandomState)) and not name.startswith("_"):
+            if draws.is_generator(owner) and not name.startswith("_"):
                 return Static(getattr(owner, name))
             if callable(getattr(type(owner), name, None)):
                 raise NotOutlinable(f"the method {full or name} of an object: write it as a function")

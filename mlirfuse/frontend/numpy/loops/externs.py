@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.draws import GENERATORS
+from mlirfuse.frontend.numpy.loops.draws import is_generator
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
@@ -64,7 +64,7 @@ def supported(function: Any) -> bool:
     if isinstance(function, np.ufunc):
         return function.signature is None and function.nout == 1
     try:
-        return function in _PURE or isinstance(getattr(function, "__self__", None), GENERATORS)
+        return function in _PURE or is_generator(getattr(function, "__self__", None))
     except TypeError:
         return False
 
@@ -115,7 +115,7 @@ class Extern:
     def _sampled(self) -> Any:
         """The results for sample arguments."""
         kept, owner = self.function, getattr(self.function, "__self__", None)
-        if isinstance(owner, GENERATORS):  # whose state must not advance
+        if is_generator(owner):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
             self.function = getattr(created, self.function.__name__)
         try:

@@ -16,7 +16,7 @@ from mlirfuse import _native
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
-from mlirfuse.frontend.numpy.loops.draws import GENERATORS, state_of
+from mlirfuse.frontend.numpy.loops.draws import is_generator, state_of
 from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
@@ -159,7 +159,7 @@ class Loop:
                 key += (name, kind)
             elif kind is types.FunctionType:
                 key += (name, value.__code__, id(value.__globals__), *map(_default, value.__defaults__ or ()))
-            elif isinstance(value, GENERATORS):  # each call may have a new one
+            elif is_generator(value):  # each call may have a new one
                 key += (name, kind, drawn.setdefault(id(value), len(drawn)))
             elif self.is_owner(name, value):
                 key += (name, kind)
