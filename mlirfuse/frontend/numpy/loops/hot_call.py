@@ -116,6 +116,9 @@ class _Writer:
         here = name in self.variables
         if here:
             self.lines.append(f"{x} = v.get({name!r}, unset)")
+        elif self._changed(name):
+            self.miss_if(f"{name!r} in v")
+            self.lines.append(f"{x} = unset")
         elif name in scope.cells:
             raise _NotHere
         else:

@@ -209,6 +209,8 @@ class Loop:
                 continue
             value = variables.get(name, Unset)
             if value is Unset:
+                if name in self._changed:  # a local variable without a value yet
+                    continue
                 try:
                     value = self.scope(name)
                 except LookupError:
