@@ -10,7 +10,7 @@ import linecache
 import textwrap
 import types
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -213,7 +213,7 @@ def over_range(node: ast.For) -> bool:
     return len(called) == 1 and called_by_name(called[0], "range")
 
 
-def called_by_name(node: ast.expr, name: str) -> bool:
+def called_by_name(node: ast.expr, name: str) -> TypeGuard[ast.Call]:
     """Whether an expression is a call of this name without keywords."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
 
