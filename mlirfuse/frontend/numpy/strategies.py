@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_EFFECTS = 2  # traces with effects: the first call may have some that later ones lack, such as to fill a cache
 _MOST_OPS = 2000  # limit of a trace where the function can run another way
-_MOST_OPS_OF_LOOPS = 200  # limit of an unrolled loop; longer ones stay loops where possible
+_MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
 
 
 @dataclass(eq=False)
