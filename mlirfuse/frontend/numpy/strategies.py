@@ -123,8 +123,8 @@ class NativeLoops(Strategy):
         return call.error is not None or call.reject(self, "a trace is tried first: its loops write into no array")
 
     def specialize(self, call: FunctionCall) -> None:
-        if isinstance(call.error, TooLong):
-            call.error = None  # nothing to warn of: the loops run natively
+        if isinstance(call.error, (TooLong, SideEffect)):
+            call.error = None  # nothing to warn of: the loops run natively, and Python does the rest at each call
         self.entry.run_in_python(call, self)
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:

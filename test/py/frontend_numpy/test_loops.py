@@ -1534,3 +1534,19 @@ def test_reshapes_are_views_or_must_not_be_written():
 
     check(written, np.arange(12.0).reshape(3, 4).T, 2, native=False)
     check(written, np.arange(12.0).reshape(3, 4), 2, native=False)
+
+
+def test_a_loop_that_draws_numbers_is_no_fallback():
+    def inside(n, rng):
+        hits = 0
+        for _ in range(n):
+            x, y = rng.random(), rng.random()
+            hits += x * x + y * y < 1
+        return 4 * hits / n
+
+    fn = mlirfuse.jit(inside)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mlirfuse.FallbackWarning)
+        for seed in (0, 1, 1):
+            assert fn(700, np.random.default_rng(seed)) == inside(700, np.random.default_rng(seed))
+    assert fn.eager.loops[0].ran
