@@ -567,7 +567,7 @@ def test_any_number_of_parts(split, fold, monkeypatch):
         lambda x: (np.tanh(x), np.tanh(x).sum(0), x.max(0)),
         x,
         only=wanted,
-        changed=lambda p: p._replace(split=split, ty=8, unroll=2),
+        changed=lambda p: p._replace(split=split, ty=8, rows_per_thread=2),
         candidates=1,
     )
 
@@ -622,7 +622,7 @@ def test_columns_above_each_other_whose_rows_begin_differently():
 @pytest.mark.parametrize("split", [1, 4])
 def test_rows_left_over_of_a_turn(rows, split):
     """Fewer than a thread has under way, none, and of parts."""
-    changed = lambda p: p._replace(tx=8, ty=2, unroll=8, split=split, cluster=1)  # noqa: E731
+    changed = lambda p: p._replace(tx=8, ty=2, rows_per_thread=8, split=split, cluster=1)  # noqa: E731
     check(
         lambda x: (x.sum(0), x.max(0)),
         normal(rows, 40),
@@ -930,7 +930,7 @@ def test_columns_written_while_their_parts_are_summed(monkeypatch):
         dx = g.astype(np.float32) * np.tanh(x.astype(np.float32))
         return dx.astype(g.dtype), dx.sum(0)
 
-    at_once = lambda p: p.split > 1 and p.access.lanes == 8 and p.unroll == 2  # noqa: E731
+    at_once = lambda p: p.split > 1 and p.access.lanes == 8 and p.rows_per_thread == 2  # noqa: E731
     check(fn, normal(533, 264, dtype=np.float16), normal(533, 264, dtype=np.float16), only=at_once, candidates=1)
 
 
@@ -1428,10 +1428,10 @@ def in_blocks(params):
     """With the smallest blocks, where threads have turns at all."""
     if hasattr(params, "stages") and hasattr(params, "form"):
         return params._replace(stages=tuple(map(in_blocks, params.stages)))
-    if not hasattr(params, "blocks"):
+    if not hasattr(params, "compensation_interval"):
         return params
     kept = params.vectors_per_thread and not isinstance(params, gpu_inner_outer.Params)
-    return params if kept or getattr(params, "in_registers", False) else params._replace(blocks=2)
+    return params if kept or getattr(params, "in_registers", False) else params._replace(compensation_interval=2)
 
 
 def has_turns(params):
