@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-FEW = 4  # cases of a test that `make test` runs
+FEW = 3  # cases of a test that `make test` runs
 
 
 @pytest.hookimpl(tryfirst=True)

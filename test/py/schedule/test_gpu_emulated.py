@@ -652,6 +652,7 @@ def test_columns_in_shared_memory(fn, inputs, several):
     )
 
 
+@pytest.mark.thorough
 def test_a_row_after_the_other_with_a_result_each():
     """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for
     it."""
@@ -1009,6 +1010,7 @@ def shapes_of(params):
     return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.vectors_per_thread == 0, p.stages, p.min_blocks_per_sm > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [norm_backward, layer_norm_backward, sums_of_standardized_rows])
 @pytest.mark.parametrize(
     "chip, rows, columns",
@@ -1457,6 +1459,7 @@ def test_sums_in_blocks(fn, inputs):
     check(fn, *inputs, only=has_turns, changed=in_blocks, candidates=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn, rows, columns", [(norm_backward, 60, 40), (layer_norm_backward, 33, 65)])
 def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
     inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]
