@@ -86,7 +86,9 @@ class TunedCall:
         if executor is None or executor.program is None or executor.target.name != "cuda":
             raise UnsupportedError("autotune measures functions that run as one program on a GPU")
         alignments = executor.alignments(leaves, leaf_of_arg)
-        return cls(executor.program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves)
+        finisher_leaves = specialization.finisher_leaves
+        record = lambda: executor.record(leaves, leaf_of_arg, env, list, finisher_leaves)  # noqa: E731
+        return cls(executor.program, env, alignments, record, leaves)
 
     def timer(self) -> _CpuTimer | GpuTimer:
         """A timer of its target's calls."""

@@ -81,7 +81,12 @@ class Entry(Source):
             return (self.eager,)
         if not self.may_fall_back():
             return (self.traced,)
-        loops = [self.native_loops if call.numpys else self.device_loops] if self.owner.eager.has_loops else []
+        eager = self.owner.eager
+        loops: list[Strategy]
+        if call.numpys:
+            loops = [self.native_loops] if eager.may_outline else []
+        else:
+            loops = [self.device_loops] if eager.has_loops else []
         return (*loops, self.traced, *loops, self.graph_breaks, self.eager)
 
     def make(self, call: Call) -> Specialization | None:
@@ -146,9 +151,9 @@ class Entry(Source):
         self.chosen[types] = strategy
         self.owner.eager.revive()
         if self.only_leaves:
-            self.owner._set_fast_path(self.tree.leaves, self._fast)
+            self.owner._set_fast_path(self.tree.leaves, self.fast)
 
-    def _fast(self, *leaves):
+    def fast(self, *leaves):
         """A call whose arguments are all leaves, some of types that run in Python."""
         strategy = self.chosen.get(types_of(leaves))
         if strategy is not None and strategy.in_python and config.fuse_cpu and self.may_fall_back():

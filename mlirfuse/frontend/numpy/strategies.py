@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_EFFECTS = 2  # traces with effects: the first call may have some that later ones lack, such as to fill a cache
 _MOST_OPS = 2000  # limit of a trace where the function can run another way
-_MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
+_MOST_OPS_OF_LOOPS = 150  # limit of an unrolled loop; longer ones stay loops where possible
 
 
 @dataclass(eq=False)
@@ -219,10 +219,12 @@ class Traced(Strategy):
 
     def most_ops(self, call: FunctionCall, otherwise: int | None = _MOST_OPS) -> int | None:
         """The limit on a trace's ops: lower where the function's loops can run as loops, else ``otherwise``."""
-        if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.has_loops:
+        if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.may_outline:
+            return otherwise
+        if not self.entry.may_fall_back():
             return otherwise
         loops = self.owner.has_loops(call.leaves) or (
-            not call.numpys and self.entry.device_loops.program(call) is not None
+            not call.numpys and self.owner.eager.has_loops and self.entry.device_loops.program(call) is not None
         )
         return _MOST_OPS_OF_LOOPS if loops else otherwise
 

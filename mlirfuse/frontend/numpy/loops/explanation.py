@@ -20,6 +20,7 @@ class LoopRuns:
     """How a loop ran in one call. ``seconds``: the total of its native runs. ``as_python``: how often it tried and ran
     as Python; None for a loop that never tries, as it contains something that is not compiled."""
 
+    file: str
     line: int
     source: str
     natively: int
@@ -32,8 +33,8 @@ class LoopsExplanation(Tables):
     """One call of a function with its loops outlined (:mod:`mlirfuse.frontend.numpy.loops`): ``loops`` in source order,
     and ``seconds`` of the whole call."""
 
-    def __init__(self, name: str, file: str, loops: list[LoopRuns], seconds: float):
-        self.name, self.file, self.loops, self.seconds = name, file, loops, seconds
+    def __init__(self, name: str, loops: list[LoopRuns], seconds: float):
+        self.name, self.loops, self.seconds = name, loops, seconds
 
     @staticmethod
     def of(name: str, outlined: Outlined, file: str, args: Sequence, kwargs: dict) -> LoopsExplanation:
@@ -48,13 +49,17 @@ class LoopsExplanation(Tables):
             seconds = time.perf_counter() - start
         finally:
             stop()
-        source = lambda line: linecache.getline(file, line).strip()  # noqa: E731
-        loops = [_runs(loop, source(loop.node.lineno), ran) for loop in outlined.loops]
+        source = lambda file, line: linecache.getline(file, line).strip()  # noqa: E731
+        loops = [_runs(loop, source(loop.scope.file, loop.node.lineno), ran) for loop in outlined.all_loops()]
         loops += [
-            LoopRuns(node.lineno, source(node.lineno), 0, 0.0, None, "contains a statement that is not compiled")
+            LoopRuns(
+                file, node.lineno, source(file, node.lineno), 0, 0.0, None, "contains a statement that is not compiled"
+            )
             for node in outlined.left
         ]
-        return LoopsExplanation(name, file, sorted(loops, key=lambda loop: loop.line), seconds)
+        return LoopsExplanation(
+            name, sorted(loops, key=lambda loop: (loop.file != file, loop.file, loop.line)), seconds
+        )
 
     def summary(self) -> str:
         """One line: the number of native loops, and the call's time."""
@@ -73,7 +78,7 @@ class LoopsExplanation(Tables):
     def tables(self) -> list[Table]:
         rows = [
             (
-                listing.place((self.file, loop.line)),
+                listing.place((loop.file, loop.line)),
                 loop.source,
                 loop.natively,
                 _time(loop.seconds),
@@ -94,7 +99,7 @@ def _runs(loop: Loop, source: str, ran: Sequence[LoopRan]) -> LoopRuns:
         why = "not reached, or inside a native loop"
     elif len(native) < len(mine) and loop.refused:
         why = loop.refused.splitlines()[0]
-    return LoopRuns(loop.node.lineno, source, len(native), sum(native), len(mine) - len(native), why)
+    return LoopRuns(loop.scope.file, loop.node.lineno, source, len(native), sum(native), len(mine) - len(native), why)
 
 
 def _time(seconds: float) -> str:
