@@ -91,23 +91,8 @@ class GpuColumns(GpuScheduler[Params]):
             require(n >= 1, f"{name} = {n}: must be at least 1")
         require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
-            coalesced_rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
-            require(needs.one_pass and coalesced_rows > 1, "coalesced_rows: these rows cannot be coalesced")
-            require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
-            same = (
-                p.coalesced_rows == coalesced_rows
-                and p.access.lanes == access.lanes
-                and p.access.aligns == access.aligns
-            )
-            require(
-                same,
-                f"coalesced_rows = {p.coalesced_rows}: must be {coalesced_rows}, with vectors of {access.lanes}",
-            )
-            require(
-                not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
-                "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
-            )
-            rows //= coalesced_rows
+            _check_coalesced(analysis, p, env, alignments)
+            rows //= p.coalesced_rows
         else:
             self.check_access(analysis, p, True, env, alignments, properties)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
@@ -158,6 +143,19 @@ class GpuColumns(GpuScheduler[Params]):
             p.rows_per_thread <= most,
             f"rows_per_thread = {p.rows_per_thread}: a thread has at most {MOST_REGISTER_ELEMENTS} elements at a time",
         )
+
+
+def _check_coalesced(analysis: Analysis, p: Params, env: Sizes, alignments: Alignments) -> None:
+    """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
+    rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
+    require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
+    require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
+    same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
+    require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
+    require(
+        not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
+        "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
+    )
 
 
 def _rows_per_iteration(p: Params) -> int:
