@@ -21,9 +21,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, inductor_calls, input_mutations, layouts, refusals, sizes
+from mlirfuse.frontend.torch import collectives, cpu_matmul, inductor_calls, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
+from mlirfuse.frontend.torch.matmul_epilogues import FUSES
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import WHY_RECOMPUTED
@@ -98,7 +99,7 @@ class _Lowering:
         self.node: Node | None = None
         self.builder = Builder(self.block, lambda: user_line(self.node))
         self.created: dict[Node, _Created] = {}
-        self.device = _main_device(module)
+        self.device = main_device(module)
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
         self.writes = input_mutations.at_end(module)
@@ -287,7 +288,8 @@ class _Lowering:
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
-        found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds, fakes), *args, **kwargs)
+        context = Context(self.builder, fakes[0], flat, self.rounds, fakes, bool(node.meta.get(FUSES)))
+        found = RULES[name](context, *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
         for k, fake in enumerate(fakes):
             value, shape = results[k], sizes.shape(fake.shape)
@@ -388,7 +390,8 @@ class _Lowering:
         if (template := self.templates.of(node)) is not None:
             function = serializer.function(*template, {}, True)
         else:
-            function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
+            called = self.in_place.get(node) or cpu_matmul.faster(node) or target
+            function = serializer.function(called, node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(serializer.sizes), "effects": _has_effects(node)}
         if node in self.in_place:
@@ -505,7 +508,7 @@ def _is_returned(node: Node) -> bool:
     return any(user.op == "output" for user in users)
 
 
-def _main_device(module: GraphModule) -> torch.device:
+def main_device(module: GraphModule) -> torch.device:
     """The device of the graph's kernels: the first GPU among its tensors' devices, else the CPU."""
     found = None
     for node in module.graph.nodes:
