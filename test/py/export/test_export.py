@@ -412,6 +412,9 @@ def test_bad_requests(tmp_path):
         mlirfuse.export(3, ROWS)
     with pytest.raises(ValueError, match="not negative"):
         ShapeDtype((-1,))
+    for name in ("in", "max", "align_0"):
+        with pytest.raises(ValueError, match=f"cannot be called '{name}'"):
+            ShapeDtype((name,))
     with pytest.raises(UnsupportedError, match="complex64"):
         ShapeDtype(("n",), "complex64")
     artifact = mlirfuse.export(softmax, ShapeDtype(("n", 8)), targets=TARGET)
