@@ -18,8 +18,8 @@ errors. ``explain`` asks in the same order, and says why the strategies before d
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.strategies import View
     from mlirfuse.inspect.shown import Shown
 
+Result = TypeVar("Result")
 _UNSUPPORTED_DTYPE = object()  # marks keys of calls with unsupported dtypes: strings, dates, objects, records
 
 
@@ -96,19 +97,25 @@ class Entry(Source):
         if chosen is not None and chosen.in_python and self.may_fall_back():
             call.strategy = chosen
             return None
-        for strategy in self.strategies(call):
+        call.strategy, found = self._first(call, self.strategies(call), lambda strategy: strategy.specialize(call))
+        if found is not None:
+            call.error = None
+        return found
+
+    @staticmethod
+    def _first(
+        call: FunctionCall, strategies: Sequence[Strategy], run: Callable[[Strategy], Result]
+    ) -> tuple[Strategy, Result]:
+        """The first strategy that accepts the call and that ``run`` does not fail for, and what ``run`` returns. Raises
+        what the strategies do where none runs it."""
+        for strategy in strategies:
             if not strategy.accepts(call):
                 continue
             try:
-                found = strategy.specialize(call)
+                return strategy, run(strategy)
             except (Exception, TooLong) as error:
                 call.reject(strategy, error)
                 strategy.failed(call, error)
-            else:
-                call.strategy = strategy
-                if found is not None:
-                    call.error = None
-                return found
         raise AssertionError("the last strategy accepts the call or raises")
 
     def explain(self, leaves: Sequence, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
@@ -119,18 +126,9 @@ class Entry(Source):
         strategies = self.strategies(call)
         if call.numpys and call.error is None and len(strategies) > 1 and not config.enabled_for(call.device):
             strategies, call.error = (self.eager,), UnsupportedError("config.fuse_cpu is off")
-        for strategy in strategies:
-            if not strategy.accepts(call):
-                continue
-            try:
-                found = strategy.explain(call, args, kwargs, view)
-            except (Exception, TooLong) as error:
-                call.reject(strategy, error)
-                strategy.failed(call, error)
-            else:
-                found.rejected = [*(why for why in call.rejected if why[0] != strategy.name), *found.rejected]
-                return found
-        raise AssertionError("the last strategy accepts the call or raises")
+        strategy, found = self._first(call, strategies, lambda strategy: strategy.explain(call, args, kwargs, view))
+        found.rejected = [*(why for why in call.rejected if why[0] != strategy.name), *found.rejected]
+        return found
 
     # ---- calls that run in Python
 
