@@ -33,8 +33,8 @@ test-torch:
 	@$(TORCH_PIP) '$(TORCH)' || { echo 'make test-torch: skipped, $(TORCH) cannot be installed here'; exit 0; }; \
 	$(TORCH_PIP) -e '.[test]' && \
 	$(TORCH_BIN)/python -c 'import torch; print("torch", torch.__version__)' && \
-	$(TORCH_BIN)/python -m pytest -q test/py/test_torch_smoke.py test/py/test_torch_training.py \
-	    test/py/test_torch_warm.py test/py/test_torch_releases.py test/py/test_torch_partition.py
+	$(TORCH_BIN)/python -m pytest -q test/py/frontend_torch/test_torch_smoke.py test/py/frontend_torch/test_torch_training.py \
+	    test/py/frontend_torch/test_torch_warm.py test/py/frontend_torch/test_torch_releases.py test/py/frontend_torch/test_torch_partition.py
 
 # Tests that take minutes; not in CI.
 test-slow: $(VENV)/.installed-test

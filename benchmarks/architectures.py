@@ -128,7 +128,150 @@ def videonet(small, dropout):
     return model, {"images": video, "labels": torch.randint(0, 400, (len(video),))}
 
 
+def bart(small, dropout):
+    layers = 2 if small else 6
+    sizes = {"d_model": 768, "encoder_layers": layers, "decoder_layers": layers, "vocab_size": 32000,
+             "encoder_attention_heads": 12, "decoder_attention_heads": 12, "encoder_ffn_dim": 3072,
+             "decoder_ffn_dim": 3072, "use_cache": False}  # fmt: skip
+    model = _transformers("BartForConditionalGeneration", "BartConfig", dropout, **sizes)
+    return _words(model, *((1, 64) if small else (16, 512)))
+
+
+def electra(small, dropout):
+    sizes = {"embedding_size": 768, "hidden_size": 768, "num_hidden_layers": 2 if small else 8,
+             "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 32000}  # fmt: skip
+    return _words(
+        _transformers("ElectraForMaskedLM", "ElectraConfig", dropout, **sizes), *((1, 64) if small else (32, 512))
+    )
+
+
+def gemma2(small, dropout):
+    """Softcapped logits and attention scores, alternating windows, norms before and after each block."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2 if small else 8,
+             "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32000,
+             "sliding_window": 512, "use_cache": False}  # fmt: skip
+    model = _transformers("Gemma2ForCausalLM", "Gemma2Config", dropout, **sizes)
+    return _words(model, *((1, 64) if small else (4, 1024)))
+
+
+def phi3(small, dropout):
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2 if small else 8,
+             "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000, "pad_token_id": 0, "eos_token_id": 2,
+             "use_cache": False}  # fmt: skip
+    return _words(_transformers("Phi3ForCausalLM", "Phi3Config", dropout, **sizes), *((1, 64) if small else (8, 1024)))
+
+
+def mamba(small, dropout):
+    """A state-space model whose recurrence is written in plain torch, step by step over a short text."""
+    sizes = {"hidden_size": 512, "num_hidden_layers": 1 if small else 2, "vocab_size": 32000, "use_cache": False}
+    return _words(_transformers("MambaForCausalLM", "MambaConfig", dropout, **sizes), *((1, 8) if small else (32, 64)))
+
+
+def wav2vec2(small, dropout):
+    sizes = {"num_hidden_layers": 2 if small else 8, "num_labels": 32, "layerdrop": 0.0, "apply_spec_augment": False}
+    model = _transformers("Wav2Vec2ForSequenceClassification", "Wav2Vec2Config", dropout, **sizes)
+    batch, samples = (1, 4000) if small else (16, 80000)
+    return model, {"input_values": torch.randn(batch, samples), "labels": torch.randint(0, 32, (batch,))}
+
+
+def dinov2(small, dropout):
+    sizes = {"hidden_size": 384, "num_hidden_layers": 2 if small else 12, "num_attention_heads": 6, "num_labels": 1000}
+    model = _transformers("Dinov2ForImageClassification", "Dinov2Config", dropout, **sizes, image_size=224)
+    return _classified(model, 2 if small else 96, 224)
+
+
+def regnet(small, dropout):
+    import torchvision
+
+    return _classified(torchvision.models.regnet_y_1_6gf(weights=None), 4 if small else 128, 224)
+
+
+def shufflenet(small, dropout):
+    import torchvision
+
+    return _classified(torchvision.models.shufflenet_v2_x1_0(weights=None), 4 if small else 256, 224)
+
+
+def dit(small, dropout):
+    """A diffusion transformer: layer norms scaled and shifted by what a step of noise says."""
+
+    class Block(torch.nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
+            self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+            self.mlp = torch.nn.Sequential(
+                torch.nn.Linear(width, 4 * width), torch.nn.GELU("tanh"), torch.nn.Linear(4 * width, width)
+            )
+            self.modulation = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(width, 6 * width))
+
+        def forward(self, x, condition):
+            b, n, c = x.shape
+            shift, scale, gate, shift2, scale2, gate2 = self.modulation(condition)[:, None].chunk(6, -1)
+            q, k, v = self.qkv(self.norms[0](x) * (1 + scale) + shift).view(b, n, 3, self.heads, -1).unbind(2)
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            a = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, c)
+            x = x + gate * self.out(a)
+            return x + gate2 * self.mlp(self.norms[1](x) * (1 + scale2) + shift2)
+
+    class DiT(torch.nn.Module):
+        def __init__(self, width=384, depth=2 if small else 12, heads=6, classes=1000):
+            super().__init__()
+            self.patches = torch.nn.Conv2d(3, width, 8, 8)
+            self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(depth))
+            self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, classes)
+
+        def forward(self, x):
+            x = self.patches(x).flatten(2).transpose(1, 2)
+            time = torch.arange(x.shape[-1] // 2, device=x.device) * x.mean((1, 2))[:, None].float()
+            condition = torch.cat([time.sin(), time.cos()], -1)
+            for block in self.blocks:
+                x = block(x, condition)
+            return self.head(self.norm(x).mean(1))
+
+    return _classified(DiT(), 2 if small else 64, 224)
+
+
+def graphnet(small, dropout):
+    """Messages along the edges of a random graph: gathers, sums by index, a softmax over the edges of a node."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.source, self.target = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+            self.score, self.norm = torch.nn.Linear(width, 1), torch.nn.LayerNorm(width)
+
+        def forward(self, x, edges):
+            source, target = edges
+            message = torch.nn.functional.silu(self.source(x)[source] + self.target(x)[target])
+            weight = self.score(message).exp()
+            total = torch.zeros_like(x).index_add(0, target, (weight * message).to(x.dtype))
+            whole = x.new_zeros(len(x), 1).index_add(0, target, weight.to(x.dtype))
+            return self.norm(x + total / (whole + 1e-6))
+
+    class Net(torch.nn.Module):
+        def __init__(self, nodes, width=256):
+            super().__init__()
+            torch.manual_seed(1)
+            self.register_buffer("edges", torch.randint(0, nodes, (2, 8 * nodes)))
+            self.inputs, self.head = torch.nn.Linear(64, width), torch.nn.Linear(width, 40)
+            self.layers = torch.nn.ModuleList(Layer(width) for _ in range(4))
+
+        def forward(self, x):
+            x = self.inputs(x)
+            for layer in self.layers:
+                x = layer(x, self.edges)
+            return self.head(x)
+
+    nodes = 256 if small else 32768
+    return Net(nodes), {"images": torch.randn(nodes, 64), "labels": torch.randint(0, 40, (nodes,))}
+
+
 ARCHITECTURES = {
     make.__name__: make
-    for make in (qwen3, deberta, mixtral, whisper, segformer, swin, densenet, mobilenet, unet, videonet)
-}
+    for make in (
+        qwen3, deberta, mixtral, whisper, segformer, swin, densenet, mobilenet, unet, videonet, bart, electra, gemma2,
+        phi3, mamba, wav2vec2, dinov2, regnet, shufflenet, dit, graphnet,
+    )
+}  # fmt: skip

@@ -10,13 +10,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Properties of a GPU. ``chip``: LLVM's name of it; shared memory in bytes."""
+    """Properties of a GPU. ``chip``: LLVM's name of it; shared memory in bytes; ``memory_bandwidth``: bytes per second
+    at the memory's clock."""
 
     chip: str
     sm_count: int
     threads_per_sm: int
     shared_per_block: int
     l2_bytes: int
+    memory_bandwidth: int
+
+    @functools.cached_property
+    def key(self) -> str:
+        """All properties as text, to look up what depends on them."""
+        return serialized(self)
 
     @functools.cached_property
     def architecture(self) -> int:
@@ -49,17 +56,19 @@ class DeviceProperties:
     @staticmethod
     def of_architecture(chip: str) -> DeviceProperties:
         """Typical properties for an architecture, to compile without a GPU."""
-        typical = {
-            "sm_70": (80, 2048, 96 << 10, 6 << 20),
-            "sm_75": (72, 1024, 64 << 10, 6 << 20),
-            "sm_80": (108, 2048, 163 << 10, 40 << 20),
-            "sm_86": (84, 1536, 99 << 10, 6 << 20),
-            "sm_89": (142, 1536, 99 << 10, 96 << 20),
-            "sm_90": (132, 2048, 227 << 10, 50 << 20),
-            "sm_120": (170, 1536, 99 << 10, 96 << 20),
-            "sm_121": (48, 1536, 99 << 10, 24 << 20),
+        typical = {  # a V100, TITAN RTX, A100, RTX A6000, L40S, H100 (SXM), RTX 5090 and GB10
+            "sm_70": (80, 2048, 96 << 10, 6 << 20, 898),
+            "sm_75": (72, 1024, 64 << 10, 6 << 20, 672),
+            "sm_80": (108, 2048, 163 << 10, 40 << 20, 1555),
+            "sm_86": (84, 1536, 99 << 10, 6 << 20, 768),
+            "sm_89": (142, 1536, 99 << 10, 96 << 20, 864),
+            "sm_90": (132, 2048, 227 << 10, 50 << 20, 3352),
+            "sm_120": (170, 1536, 99 << 10, 96 << 20, 1792),
+            "sm_121": (48, 1536, 99 << 10, 24 << 20, 273),
         }
-        return DeviceProperties(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
+        b200 = 148, 2048, 227 << 10, 126 << 20, 8000
+        sm_count, threads, shared, l2_bytes, bandwidth = typical.get(chip, b200)
+        return DeviceProperties(chip, sm_count, threads, shared, l2_bytes, bandwidth * 10**9)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
 from mlirfuse.export.paths import Condition, Failed, Point
 from mlirfuse.export.specs import ShapeDtype, of_example
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.jit import Entry, Jitted
+from mlirfuse.frontend.numpy.dispatch import Entry
+from mlirfuse.frontend.numpy.jit import Jitted
 from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization
 from mlirfuse.frontend.nvfuser.definition import FusionDefinition
 from mlirfuse.frontend.nvfuser.engine import BoundCall, DefinitionSource
@@ -66,15 +67,15 @@ class Function:
         entry = Entry(self.jitted, self.tree)
         call = entry.describe(_stand_ins(self.leaves, point))
         assert call is not None
-        if call.refused is not None:
-            raise call.refused
-        found = entry.trace(call)
+        if call.error is not None:
+            raise call.error
+        found = entry.traced.trace(call)
         traced = found.traced
         if traced.captured:
             names = ", ".join(sorted({_path_of(c) for c in traced.captured}))
             raise UnsupportedError(f"{self.name} reads arrays from around it ({names}): make them arguments")
         refused = {
-            "computes with complex numbers": type(found) is not TracedSpecialization,
+            "computes with complex numbers or float8": type(found) is not TracedSpecialization,
             "indexes by the value of a number: make it an array, or a constant": bool(
                 found.assumes.index_ranges or found.assumes.scalar_ranges
             ),

@@ -100,6 +100,7 @@ def page(explanation) -> str:
         sections.append(
             "<h2>Not merged</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in explanation.notes) + "</ul>"
         )
+    sections += [table.to_html() for table in explanation.rejections()]
     return _template().substitute(
         name=escape(explanation.name),
         summary=escape(explanation.summary()),

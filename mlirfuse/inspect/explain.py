@@ -191,7 +191,7 @@ class Explanation(Shown):
             )
         if self.notes:
             out.append("not merged:\n" + "".join(f"  {note}\n" for note in self.notes))
-        return "\n".join(out)
+        return "\n".join([*out, *map(str, self.rejections())])
 
     def to_html(self) -> str:
         """Return one self-contained page that draws the graph, its segments as boxes."""

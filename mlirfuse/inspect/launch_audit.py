@@ -186,7 +186,7 @@ def tuned(program: Program, env: dict[str, int], limit: int = 40) -> Gains:
     def record() -> Any:
         return template.record(program.compiled_program(env, alignments), leaves, env, list)
 
-    found, _ = autotune.measure(program, env, alignments, record, leaves, limit=limit)
+    found, _ = autotune.TunedCall(program, env, alignments, record, leaves).measure(limit=limit)
     return {
         s.name: t.times[t.heuristics] - t.times[t.best] for s, t in zip(program.steps, found) if t.heuristics in t.times
     }

@@ -38,7 +38,14 @@ document.querySelectorAll("th").forEach(head => head.addEventListener("click", (
 
 
 class Shown(abc.ABC):
-    """An explanation: ``str()`` returns text, :meth:`save` writes a page, and a notebook shows that page."""
+    """An explanation: ``str()`` returns text, :meth:`save` writes a page, and a notebook shows that page. ``rejected``:
+    the ways to run that were considered before the one explained, and why each was not taken."""
+
+    rejected: Sequence[tuple[str, str]] = ()
+
+    def rejections(self) -> list[Table]:
+        """Return the table of what was ``rejected``, if there is any."""
+        return [Table(("not run by", "because"), self.rejected)] if self.rejected else []
 
     @abc.abstractmethod
     def to_html(self) -> str:
@@ -106,8 +113,9 @@ class Tables(Shown):
         """Return the tables."""
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.summary()}\n" if self.tables() else self.summary(), *map(str, self.tables())])
+        tables = [*self.tables(), *self.rejections()]
+        return "\n".join([f"{self.summary()}\n" if tables else self.summary(), *map(str, tables)])
 
     def to_html(self) -> str:
         head = f"<h1>{escape(self.summary())}</h1>"
-        return page(self.summary(), [head, *(table.to_html() for table in self.tables())])
+        return page(self.summary(), [head, *(table.to_html() for table in [*self.tables(), *self.rejections()])])

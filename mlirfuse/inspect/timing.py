@@ -14,6 +14,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core import config
+from mlirfuse.lowering import devices
 from mlirfuse.runtime import events, load
 from mlirfuse.runtime.program import CompiledProgram, Program
 
@@ -99,8 +100,7 @@ def peak_bandwidth(target: Any) -> float:
     """Return the memory bandwidth in GB/s of a present GPU that reports it; else 0."""
     if target.device is None:
         return 0.0
-    facts = _native.cuda_device_attributes(target.device)
-    return 2e3 * facts.get("memory_clock_khz", 0) * facts.get("bus_width", 0) / 8e9
+    return devices.memory_bandwidth(_native.cuda_device_attributes(target.device)) / 1e9
 
 
 @contextlib.contextmanager

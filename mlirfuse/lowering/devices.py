@@ -32,14 +32,21 @@ def device(index: int) -> DeviceProperties:
     if not _native.cuda_available():
         raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
     found = _native.cuda_device_attributes(index)
-    major, minor = found["cc"]
-    return DeviceProperties(
-        f"sm_{major}{minor}",
-        found["sm_count"],
-        found["max_threads_per_sm"],
-        found["shared_per_block_optin"],
-        found["l2_bytes"],
-    )
+    chip = "sm_{}{}".format(*found["cc"])
+    counts = found["sm_count"], found["max_threads_per_sm"], found["shared_per_block_optin"], found["l2_bytes"]
+    return DeviceProperties(chip, *counts, memory_bandwidth(found) or _typical_bandwidth(chip, found["sm_count"]))
+
+
+def memory_bandwidth(found: dict[str, int]) -> int:
+    """Bytes per second of a device with these attributes, whose bus transfers twice per clock; 0 if the driver reports
+    no clock."""
+    return 2000 * found.get("memory_clock_khz", 0) * found.get("bus_width", 0) // 8
+
+
+def _typical_bandwidth(chip: str, sm_count: int) -> int:
+    """As much for each multiprocessor as the architecture's typical card has."""
+    typical = DeviceProperties.of_architecture(chip)
+    return typical.memory_bandwidth * sm_count // typical.sm_count
 
 
 def named(name: str) -> HostProperties | DeviceProperties:

@@ -59,6 +59,78 @@ class Tuned:
         return "\n".join(lines)
 
 
+class TunedCall:
+    """A call of ``program`` with ``leaves`` whose schedules vary. ``record`` makes the Record for the present
+    :attr:`Program.tuned`."""
+
+    def __init__(
+        self,
+        program: Program,
+        env: dict[str, int],
+        alignments: dict[Value, int],
+        record: Callable[[], Any],
+        leaves: Sequence[Any],
+    ):
+        self.program, self.env, self.alignments, self.record, self.leaves = program, env, alignments, record, leaves
+        self.target: Any = program.target  # whose schedulers take its own properties
+        self.key = program.call_key(env, alignments)
+
+    @classmethod
+    def of(cls, fn, args) -> TunedCall:
+        """The call of ``fn``, a function compiled by :func:`mlirfuse.jit`, on ``args``. Raises
+        :class:`UnsupportedError` for a call that does not run as one program on a GPU."""
+        fn(*args)
+        specialization, leaves, env = fn.specialization_of(*args)
+        executor, leaf_of_arg = specialization.executor, specialization.leaf_of_arg
+        if executor is None or executor.program is None or executor.target.name != "cuda":
+            raise UnsupportedError("autotune measures functions that run as one program on a GPU")
+        alignments = executor.alignments(leaves, leaf_of_arg)
+        return cls(executor.program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves)
+
+    def timer(self) -> _CpuTimer | _GpuTimer:
+        """A timer of its target's calls."""
+        return _CpuTimer() if self.target.device is None else _GpuTimer(self.target.device)
+
+    def with_schedules(self, schedules: tuple) -> Callable[[], Any] | None:
+        """The call with these schedules of all steps; None if it needs more shared memory or registers than the device
+        has."""
+        before = self.program.tuned.get(self.key)
+        self.program.tuned[self.key] = schedules
+        try:
+            dispatch = _native.Dispatcher(functools.partial(_return_record, self.record()))
+            dispatch(*self.leaves)
+            if self.target.device is not None:
+                _native.synchronize(self.target.device)
+        except (CompileError, CudaError):
+            return None
+        finally:
+            self.program.tuned.pop(self.key)
+            if before is not None:
+                self.program.tuned[self.key] = before
+        return functools.partial(dispatch, *self.leaves)
+
+    def measure(self, repeat: int = 15, limit: int = 40, others: Sequence[tuple] = ()) -> tuple[list[Tuned], tuple]:
+        """Measure at most ``limit`` candidates of each segment, on a CPU by its clock, and those of ``others``, further
+        schedules of all steps. Returns one :class:`Tuned` per segment, and the best parameters."""
+        program, target, env, alignments = self.program, self.target, self.env, self.alignments
+        chosen, out, timer = list(program.parameters(env, alignments)), [], self.timer()
+        try:
+            for at, step in enumerate(program.steps):
+                result = Tuned(step.segment.scheduler, chosen[at], {}, target.schedulers)
+                found = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
+                calls = {}
+                for params in dict.fromkeys([chosen[at], *itertools.islice(found, limit), *(o[at] for o in others)]):
+                    call = self.with_schedules((*chosen[:at], params, *chosen[at + 1 :]))
+                    if call is not None:
+                        calls[params] = call
+                result.times.update(timer.medians(calls, repeat))
+                chosen[at] = result.best
+                out.append(result)
+        finally:
+            timer.close()
+        return out, tuple(chosen)
+
+
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
     """Measure at most ``limit`` candidates of each segment of ``fn``, a function compiled by :func:`mlirfuse.jit`, on
     ``args``, which are on a GPU.
@@ -66,69 +138,18 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     Returns one :class:`Tuned` per segment. Raises :class:`UnsupportedError` for a call that does not run as one program
     on a GPU.
     """
-    fn(*args)
-    specialization, leaves, env = fn.specialization_of(*args)
-    executor = specialization.executor
-    if executor is None or executor.program is None or executor.target.name != "cuda":
-        raise UnsupportedError("autotune measures functions that run as one program on a GPU")
-    program, leaf_of_arg = executor.program, specialization.leaf_of_arg
-    alignments = executor.alignments(leaves, leaf_of_arg)
-    out, chosen = measure(
-        program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves, repeat, limit
-    )
-    program.tuned[program.call_key(env, alignments)] = chosen
+    call = TunedCall.of(fn, args)
+    out, chosen = call.measure(repeat, limit)
+    call.program.tuned[call.key] = chosen
     if keep:
-        tuned_schedules.store(program, env, chosen)
+        tuned_schedules.store(call.program, call.env, chosen)
     for entry in fn._entries.values():
         entry.dispatch.clear()
     return out
 
 
-def measure(
-    program: Program,
-    env: dict[str, int],
-    alignments: dict[Value, int],
-    record: Callable[[], Any],
-    leaves: Sequence[Any],
-    repeat: int = 15,
-    limit: int = 40,
-) -> tuple[list[Tuned], tuple]:
-    """Measure at most ``limit`` candidates of each segment of ``program``, on a CPU by its clock: calls with ``leaves``
-    of the Record that ``record`` makes for the current :attr:`Program.tuned`, which is restored afterwards. Returns one
-    :class:`Tuned` per segment, and the best parameters."""
-    target: Any = program.target  # whose schedulers take its own properties
-    timer = _CpuTimer() if target.device is None else _Timer(target.device)
-    chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
-    before, out = dict(program.tuned), []
-    try:
-        for at, step in enumerate(program.steps):
-            result = Tuned(step.segment.scheduler, chosen[at], {}, program.target.schedulers)
-            others = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
-            calls = {}
-            for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
-                program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
-                try:
-                    dispatch = _native.Dispatcher(functools.partial(_return_record, record()))
-                    dispatch(*leaves)
-                    timer.wait()
-                    calls[params] = lambda d=dispatch: d(*leaves)
-                except (CompileError, CudaError):
-                    continue  # more shared memory or registers than the device has
-            result.times.update(timer.medians(calls, repeat))
-            chosen[at] = result.best
-            out.append(result)
-    finally:
-        program.tuned.clear()
-        program.tuned.update(before)
-        timer.close()
-    return out, tuple(chosen)
-
-
 class _CpuTimer:
-    """Like :class:`_Timer`, by the clock, with warm caches."""
-
-    def wait(self) -> None:
-        pass
+    """Times calls by the clock, with warm caches."""
 
     def medians(self, calls: dict, repeat: int) -> dict:
         times: dict[Any, list[float]] = {name: [] for name in calls}
@@ -143,7 +164,9 @@ class _CpuTimer:
         pass
 
 
-class _Timer:
+class _GpuTimer:
+    """Times calls on a device, each after a write of more than the L2 cache holds."""
+
     def __init__(self, device: int):
         self.device = device
         self.buffer = _native.mem_alloc(FLUSH_BYTES, device)
@@ -169,6 +192,3 @@ class _Timer:
         for event in self.events:
             _native.event_destroy(event)
         _native.mem_free(self.buffer)
-
-    def wait(self) -> None:
-        _native.synchronize(self.device)

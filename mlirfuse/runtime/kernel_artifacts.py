@@ -17,7 +17,7 @@ from mlirfuse.lowering.host_steps import FusedRegion
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.runtime import cache
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.targets import Target
 
 

@@ -18,7 +18,13 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.runtime import events, kernel_artifacts, load, tuned_schedules
+from mlirfuse.runtime import (
+    calibration,  # noqa: F401  schedules are chosen by it
+    events,
+    kernel_artifacts,
+    load,
+    tuned_schedules,
+)
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse_runtime.sizes import inverse_of, place
 

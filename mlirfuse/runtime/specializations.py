@@ -50,14 +50,13 @@ class Call:
 
     ``key``: equal for all calls that one specialization may serve; specializations with one key differ in their
     assumptions. ``device``: "cpu", or the type of device that an array is on. ``aliases``: leaves that are the same
-    memory as an earlier one. ``refused``: why no specialization could be created."""
+    memory as an earlier one."""
 
     leaves: list[Any]
     specs: list[ArgSpec | Static]
     key: tuple
     device: str
     aliases: dict[int, int] = field(default_factory=dict)
-    refused: Exception | None = None
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import UnsupportedError, located
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -37,6 +37,15 @@ COMPONENTS = {
 def is_split(graph: Graph) -> bool:
     """Whether a graph has such tensors."""
     return is_complex(graph) or is_narrow(graph)
+
+
+def needed(graph: Graph) -> bool:
+    """Whether kernels compute with such tensors in a graph of a NumPy function. Raises UnsupportedError for a cast to
+    float8: kernels round a number that is too large to the largest, NumPy to NaN or infinity."""
+    for op in graph.ops:
+        if op.name == "cast" and op.attrs["to"].kind == "n":
+            raise UnsupportedError(located(f"a cast to {op.attrs['to'].numpy} is not compiled", op.loc))
+    return bool(pipelines.complex_kernels(graph)) or is_narrow(graph)
 
 
 class StorageViews:

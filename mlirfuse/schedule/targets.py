@@ -130,8 +130,11 @@ class GpuTarget(Scheduled):
     @functools.cached_property
     def schedulers(self) -> Schedulers[DeviceProperties]:
         """The schedulers of ``schedule/gpu/scheduler_list.py``."""
+        from mlirfuse.schedule.gpu import tuning
         from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 
+        if self.device is not None:
+            tuning.log_if_derived(self.properties)
         return SCHEDULERS
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:

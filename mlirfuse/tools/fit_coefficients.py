@@ -296,9 +296,9 @@ rounded coefficients.
 '''
 
 
-def main() -> None:
+def constants() -> None:
+    """Print logarithms and multiples of pi."""
     ln2 = mp.log(2)
-    print(HEADER)
     print(f"LOG2E = {float(1 / ln2)!r}")
     print(f"LOG10E = {float(mp.log10(mp.e))!r}")
     print(f"LOG2E_F32 = {pair(1 / ln2, 32, 2)}")
@@ -315,6 +315,10 @@ def main() -> None:
     for width, zeros, count in ((32, 26, 8), (64, 66, 20)):
         print(f"# {zeros} zeros, then the bits of 2/pi")
         print(f"TWO_OVER_PI_{width} = (\n{words_of_two_over_pi(zeros, width, count)}\n)")
+
+
+def tables() -> None:
+    """Print the polynomials of :data:`TABLES`."""
     for name, comment, (f, weight), (a, b), degrees in TABLES:
         print(f"# {comment}")
         print(f"{name} = {{")
@@ -323,6 +327,9 @@ def main() -> None:
             print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
         print("}")
 
+
+def error_functions() -> None:
+    """Print erf and erfc."""
     c, error = fit("ERF_HIGH", lambda x: mp.log(mp.erfc(x), 2) / x, lambda x: x * mp.erfc(x) * mp.log(2), 6, 0.9, 4, 32)
     print(
         f"# log2(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)"
@@ -337,6 +344,9 @@ def main() -> None:
         print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
     print("}")
 
+
+def inverse_error_functions() -> None:
+    """Print erfinv and erfcinv."""
     print(
         "# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = "
         "the number"
@@ -369,6 +379,9 @@ def main() -> None:
         print(f"    # 2^{error:.1f}\n    {bits}: ({start}, {center}, (\n{rows(c, bits, 8)}\n    )),")
     print("}")
 
+
+def log_gamma() -> None:
+    """Print lgamma."""
     near = relative(lambda t: mp.loggamma(t + 2) / ((t + 1) * t))
     middle = relative(lambda t: mp.loggamma(t + mpf("5.5")))
     far = (remembered(stirling_rest), lambda q: mp.sqrt(q) / 8)
@@ -390,6 +403,15 @@ def main() -> None:
             print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, 64, 8)}\n    ),")
         print("}")
     print(f"LGAMMA_CONSTANT = {float(mp.log(2 * mp.pi) / 2 - mpf('0.5'))!r}  # log(2 pi) / 2 - 1/2")
+
+
+def main() -> None:
+    print(HEADER)
+    constants()
+    tables()
+    error_functions()
+    inverse_error_functions()
+    log_gamma()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ COMMANDS = {  # the module, and its description
     "info": ("info", "what a bug report needs: versions, devices, settings, the cache"),
     "audit": ("audit", "run a script and compare each kernel with the device's limits"),
     "export": ("export", "compile a function ahead of time, as a C library or a file for Python"),
+    "calibrate": ("calibrate", "measure this computer's GPU, for the choice of its schedules"),
     "clear-cache": ("clear_cache", "remove the compiled code in the disk cache"),
 }
 

@@ -19,7 +19,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+for folder in ("helpers", "frontend_numpy", "frontend_definition", "frontend_torch", "passes"):
+    sys.path.insert(0, str(pathlib.Path(__file__).parent / folder))
 
 Problem = Callable[[int], "str | None"]  # what is wrong with the program of a seed
 AT_A_TIME = 20

@@ -1,8 +1,7 @@
-"""Eager fallback: calls that are not compiled run the user's function on the real arrays.
+"""A function as Python runs it, on the real arrays: with its loops outlined to native code where it has any.
 
 What a trace cannot follow (a branch on an array's value, a list that grows, an unknown function) is no error where
-NumPy can run it. A warning names the line and the cause once; later calls with arguments of the same types come here at
-once.
+NumPy can run it. A warning names the line and the cause once.
 """
 
 from __future__ import annotations
@@ -13,28 +12,16 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mlirfuse.core import config
 from mlirfuse.core.errors import has_line, located, warn
-from mlirfuse.runtime import arrays
 
 if TYPE_CHECKING:
-    from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
+    from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.frontend.numpy.loops.outline import Outlined
 
 # Every loop jumps backward, which the bytecode shows cheaply. Only functions with loops pay for importing the outliner
 # and for parsing their source.
 _JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
-
-
-class WithContainers(BaseException):
-    """Makes a call run eagerly with the original arguments of :meth:`Jitted._call`: the caller's own lists and dicts,
-    which the function may mutate. ``refused``: why the call is not compiled."""
-
-    def __init__(self, refused: Exception | None):
-        super().__init__()
-        self.refused = refused
 
 
 class EagerFunction:
@@ -43,62 +30,44 @@ class EagerFunction:
 
     def __init__(self, fn: Callable, name: str):
         self.original, self.name = fn, name
-        self._reported = False
-        self._without_source = False  # it has loops, which cannot run natively because its source cannot be read
         self.loops_failed = False  # no loop ran natively: trace the function instead
+        self._reported = False
+        self._remedy = ""  # for loops that are not outlined
 
     @functools.cached_property
-    def jumps_back(self) -> bool:
+    def has_loops(self) -> bool:
         """Whether the function may have loops."""
         fn = self.original
         return isinstance(fn, types.FunctionType) and not _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2])
 
     @functools.cached_property
-    def _outlined(self) -> Outlined | None:
-        fn = self.original
-        if not self.jumps_back:
+    def outlined(self) -> Outlined | None:
+        """The function with its loops outlined; None where none may run natively."""
+        if not self.has_loops:
             return None
-        assert isinstance(fn, types.FunctionType)
         from mlirfuse.frontend.numpy.loops import outline
 
         try:
-            return outline.outlined(fn)
+            return outline.outlined(self.original)  # type: ignore[arg-type]  # has_loops: a function
         except outline.NoSource:
-            self._without_source = True
+            self._remedy = "\nIts loops run as Python because its source cannot be read: define it in a file"
             return None
-
-    @property
-    def outlined(self) -> bool:
-        """Whether there are loops that may run natively."""
-        return self._outlined is not None
 
     @functools.cached_property
     def fn(self) -> Callable:
         """The function to call: with its loops outlined, or the user's own."""
-        return self.original if self._outlined is None else self._outlined.function
+        return self.original if self.outlined is None else self.outlined.function
 
-    @functools.cached_property
-    def preferred(self) -> bool:
-        """Whether to outline the function's loops rather than trace it: a trace would unroll them."""
-        found = self._outlined
-        return found is not None and (found.preferred or (found.tried and not self.loops_failed))
-
-    def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
-        """How the loops of a call run; runs the call on copies of the arguments."""
-        from mlirfuse.frontend.numpy.loops.explanation import (
-            LoopsExplanation,  # lazy: few programs need it
-        )
-
-        assert self._outlined is not None
-        file = self.original.__code__.co_filename
-        return LoopsExplanation.of(self.name, self._outlined, file, args, kwargs)
+    @property
+    def loops(self) -> Sequence[Loop]:
+        """The outlined loops."""
+        return self.outlined.loops if self.outlined else ()
 
     def log(self, cause: object) -> None:
         """Warns once per function, at the caller's line."""
         if not self._reported:
             self._reported = True
-            remedy = "\nIts loops run as Python because its source cannot be read: define it in a file"
-            warn(f"mlirfuse runs {self.name} op by op: {cause}{remedy if self._without_source else ''}")
+            warn(f"mlirfuse runs {self.name} op by op: {cause}{self._remedy}")
 
     def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
         """The first call that runs eagerly, because of ``refused``. If NumPy raises an error of the same type, raises
@@ -106,49 +75,31 @@ class EagerFunction:
         runs, loops included, so that breakpoints and tracers see each line."""
         if not config.fuse_cpu:
             return self.original(*args, **kwargs)
-        if refused is None:
-            result = self.fn(*args, **kwargs)
-            found = self._outlined
-            if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
-                self.loops_failed = True
-            else:
-                self._log_loops()
-            return result
         try:
             result = self.fn(*args, **kwargs)
         except Exception as error:
-            if isinstance(refused, type(error)) and has_line(refused):
+            if refused is not None and isinstance(refused, type(error)) and has_line(refused):
                 raise refused from error
             raise
-        if self._outlined is not None and any(loop.ran for loop in self._outlined.loops):
+        if refused is None and self.outlined is None:
+            return result
+        native = any(loop.ran for loop in self.loops)
+        if native or (refused is None and self.outlined is not None and self.outlined.preferred):
             self._log_loops()
+        elif refused is None:
+            self.loops_failed = True
         else:
             self.log(refused)
         return result
 
     def revive(self) -> None:
         """Retries loops that could not be compiled, for arguments of other types."""
-        for loop in self._outlined.loops if self._outlined else ():
+        for loop in self.loops:
             loop.dead = False
 
     def _log_loops(self) -> None:
         """Warns of a loop that runs as Python."""
-        for loop in self._outlined.loops if self._outlined else ():
+        for loop in self.loops:
             if loop.refused is not None and not loop.ran:
                 where = (self.original.__code__.co_filename, loop.node.lineno)
                 self.log(located(f"one of its loops runs as Python, because of {loop.refused}", where))
-
-
-def types_of(leaves: Sequence) -> tuple:
-    """The types, dtypes and ranks of arguments, which decide whether a call is compiled."""
-    return tuple([(x.dtype, x.ndim) if type(x) is np.ndarray else type(x) for x in leaves])
-
-
-def all_known(leaves: Sequence) -> bool:
-    """Whether all arrays belong to known libraries (NumPy, torch, CuPy)."""
-    return all(arrays.framework(leaf) in ("numpy", "torch", "cupy", None) for leaf in leaves)
-
-
-def all_numpy(leaves: Sequence) -> bool:
-    """Whether all arrays are NumPy's."""
-    return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)

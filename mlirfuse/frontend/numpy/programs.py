@@ -12,16 +12,22 @@ from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.specializations import Call, Specialization
-from mlirfuse.schedule.targets import Target
 
 
 class PythonProgram(Protocol):
-    """A program that runs calls. ``refused``: the reason why it stopped doing so, or None."""
+    """A program that runs calls, and the executor of its specialization: each part that it compiles has its own.
+    ``refused``: the reason why it stopped running calls, or None."""
 
-    refused: Any
+    refused: Any = None
+    fuses, graph = True, Graph("program", Block())
+    target: Any = None
 
     def run(self, leaves: list) -> Any:
         """The result of a call."""
+
+    def check(self, env: dict[str, int]) -> None:
+        """Check nothing: the program's parts check their own sizes."""
+        return
 
 
 @dataclass(eq=False)
@@ -32,24 +38,13 @@ class ProgramSpecialization(Specialization):
     shape_cacheable = False
 
     def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
-        return _Runs(target)
+        self.program.target = target
+        return self.program
 
     def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         device, proto = result_placement(leaves, None)
         outputs = [("arg", k) for k in range(len(leaves))]
         return _native.Record(0, [], [], [], outputs, 0, device, self.program.run, self.program, proto)
-
-
-class _Runs:
-    """A minimal executor: each part that the program compiles has its own."""
-
-    fuses, graph = True, Graph("program", Block())
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-
-    def check(self, env: dict[str, int]) -> None:
-        """Nothing to check: the program's parts check their own sizes."""
 
 
 def specialization_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:

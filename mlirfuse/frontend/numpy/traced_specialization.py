@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlirfuse.core import config
 from mlirfuse.core.errors import warn
+from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.traced import Out, Traced
-from mlirfuse.runtime import op_by_op
-from mlirfuse.runtime.signature import key_of
-from mlirfuse.runtime.specializations import Call, Specialization
+from mlirfuse.runtime import arrays, op_by_op, overlap, storage_views
+from mlirfuse.runtime.signature import Static, key_of
+from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
 from mlirfuse.runtime.storage_views import StorageViews
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.dispatch import Entry
 
 
 @dataclass(eq=False)
@@ -68,7 +73,8 @@ class TracedSpecialization(Specialization):
 
 @dataclass(eq=False)
 class SplitTracedSpecialization(TracedSpecialization):
-    """A trace with complex numbers, which compiles to real and imaginary parts."""
+    """A trace with complex numbers, which compiles to real and imaginary parts, or with float8, which compiles to
+    bytes."""
 
     split: StorageViews = field(kw_only=True)
     shape_cacheable = False
@@ -116,3 +122,58 @@ def _number(value: Any, scalar: type | None) -> Any:
     if scalar is None or not isinstance(value, np.ndarray):
         return value
     return value[()] if scalar is np.generic else scalar(value[()])
+
+
+def traced_specialization(entry: Entry, call: Call, most_ops: int | None) -> TracedSpecialization:
+    """A trace of ``call``, with its guards. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong`
+    for more than ``most_ops``. Arrays that the trace captures are added to the call's leaves and specs."""
+    owner = entry.owner
+    count = entry.tree.leaves
+    specs = call.specs[:count]
+    on_cpu = entry.target(call.leaves).name == "cpu"
+    checks = on_cpu or config.check_indices
+
+    def trace(aliases: dict[int, int]) -> Traced:
+        return tracing.trace(owner.fn, specs, entry.tree, None, aliases, most_ops, checks, call.leaves[:count])
+
+    traced = trace(call.aliases)
+    if call.aliases and not traced.mutated:  # aliases do not matter: share the trace
+        traced = trace({})
+    captured_at = [count + entry.captured_index(c) for c in traced.captured]
+    owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *entry.captured)})
+    brought = entry.captured[len(call.leaves) - count :]
+    call.leaves += [c.array for c in brought]
+    call.specs += [arrays.describe(c.array) for c in brought]
+    for k, captured in zip(captured_at, traced.captured):
+        call.specs[k] = arrays.describe(captured.array)
+    statics = [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
+    graph, own = traced.graph, set().union(*(o.leaves for o in traced.outs))
+    late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
+    if late:
+        graph.aliases, own = {}, own | set(traced.mutated)
+    make: Callable[..., TracedSpecialization] = TracedSpecialization
+    if storage_views.needed(graph):
+        graph = graph.copy()
+        make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
+    return make(
+        graph,
+        [*traced.arg_leaves, *captured_at],
+        Assumptions(
+            traced.symbols,
+            traced.size_guards,
+            traced.equalities,
+            [*traced.static_leaves.items(), *statics],
+            traced.scalar_ranges,
+            traced.index_ranges,
+        ),
+        frozenset(traced.mutated),
+        tuple(sorted(own)),
+        call.aliases,
+        schedules=owner.schedule,
+        max_args=owner.max_args,
+        traced=traced,
+        captured_at=captured_at,
+        writes_late=late,
+        captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
+        identical=(count, overlap.identical(call.leaves, count)) if traced.compares else None,
+    )

@@ -127,13 +127,25 @@ class Accesses(Indices):
         self._memo.pop()
 
     @contextmanager
-    def masked(self, mask: Val | None):
-        """Loads and stores in this context access only the lanes of ``mask``; other lanes load 0."""
+    def masked(self, mask: Val | None, kept: bool = False):
+        """Loads and stores in this context access only the lanes of ``mask``; other lanes load 0. ``kept``: values
+        computed in it are used after it, where the same mask holds or nothing needs one."""
         saved, self.mask = self.mask, mask
-        self._memo.append({})
+        if not kept:
+            self._memo.append({})
         yield
-        self._memo.pop()
+        if not kept:
+            self._memo.pop()
         self.mask = saved
+
+    @contextmanager
+    def coalesced(self, flat: Flat | None, runs: int | None = None):
+        """Loads and stores in this context are of vectors that cross rows as ``flat`` says; ``runs``: elements per load
+        that several vectors share, if none of them crosses a row boundary (None: as outside)."""
+        saved = self.flat, self.runs
+        self.flat, self.runs = flat, self.runs if runs is None else runs
+        yield
+        self.flat, self.runs = saved
 
     def dims(self, value: Value) -> list[tuple[Axis, ...]]:
         found = self._dims.get(value)

@@ -76,83 +76,107 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
     ``on_device``: elements are only read and written in bodies of generics.
 
     Raises :class:`UnsupportedError` for ops without a linalg form."""
-    fixed = with_constant_sizes(graph, env)
-    fixed.name = "compute"
-    written = [
-        k
-        for k, value in enumerate(graph.returns)
-        if value in slots.pointers and value not in graph.args and graph.returns.index(value) == k
-    ]
-    fixed.body.returns = [fixed.returns[k] for k in written]
-    fixed.body.ops = live(fixed.ops, fixed.returns)
-    fixed.aliases = {}
+    return _EntryWriter(graph, env, slots, on_device).entry()
 
-    parameters: list[Parameter] = []
 
-    def buffer(name: str, original: Value, value: Value, strides: tuple[Size, ...], start: int = 0) -> Parameter:
+class _EntryWriter:
+    """Writes the entry of a graph: parameters, the call of ``@compute``, and copies of its results."""
+
+    def __init__(self, graph: Graph, env: dict[str, int], slots: Slots, on_device: bool):
+        self.graph, self.slots, self.on_device = graph, slots, on_device
+        self.fixed = fixed = with_constant_sizes(graph, env)
+        fixed.name = "compute"
+        self.written = [
+            k
+            for k, value in enumerate(graph.returns)
+            if value in slots.pointers and value not in graph.args and graph.returns.index(value) == k
+        ]
+        fixed.body.returns = [fixed.returns[k] for k in self.written]
+        fixed.body.ops = live(fixed.ops, fixed.returns)
+        fixed.aliases = {}
+        self.parameters: list[Parameter] = []
+        self.arguments: dict[int, Parameter] = {}
+        self.results: dict[int, Parameter] = {}  # by the number of a result that has memory of its own
+        self.windows: dict[int, Parameter] = {}  # by that of a result written into a window of an argument
+        self.e = Emitter("gpu" if on_device else "linalg")
+
+    def entry(self) -> Entry:
+        """The finished module."""
+        fixed, e = self.fixed, self.e
+        self.declare()
+        for k, value in enumerate(fixed.args):
+            _as_tensor(e, k, self.arguments[k], value)
+        given = ", ".join(f"%t{k}" for k in range(len(fixed.args)))
+        types = [type_of(v.shape, v.dtype) for v in fixed.returns]
+        signature = f"({', '.join(type_of(v.shape, v.dtype) for v in fixed.args)}) -> ({', '.join(types)})"
+        e.line(f"{f'%o:{len(types)} = ' if types else ''}call @compute({given}) : {signature}")
+        late = []
+        for at, (k, value) in enumerate(zip(self.written, fixed.returns)):
+            late += self.store(at, k, value)
+        for line in [*late, "return"]:
+            e.line(line)
+        head = f"func.func @{ENTRY}({', '.join(f'{p.name}: {p.type}' for p in self.parameters)}) {{"
+        computing = functions(fixed, self.on_device).replace("func.func @compute(", "func.func private @compute(")
+        text = "\n".join(["module {", computing, head, e.text(), "}", "}"]) + "\n"
+        return Entry(text, tuple(self.parameters), bool(self.written))
+
+    def declare(self) -> None:
+        """Declare the parameters: arguments, results, windows, scalars, the workspace."""
+        graph, fixed = self.graph, self.fixed
+        for k, value in enumerate(fixed.args):
+            if k not in graph.scalars:
+                self.arguments[k] = self.buffer(f"%p{k}", graph.args[k], value, self.strides_of(k))
+        for k, value in zip(self.written, fixed.returns):
+            if k not in graph.aliases:
+                strides = sz.contiguous_strides(value.shape)
+                self.results[k] = self.buffer(f"%r{k}", graph.returns[k], value, strides)
+        for k, value in zip(self.written, fixed.returns):
+            if k in graph.windows:
+                self.windows[k] = self.window(k, value)
+        for k, value in enumerate(fixed.args):
+            if k in graph.scalars:
+                self.arguments[k] = Parameter(f"%s{k}", "scalar", self.slots.scalar(graph.args[k]), value.dtype)
+                self.parameters.append(self.arguments[k])
+        self.parameters.append(Parameter("%workspace", "workspace", self.slots.temporary(WORKSPACE, 0), dt.u8))
+
+    def buffer(self, name: str, original: Value, value: Value, strides: tuple[Size, ...], start: int = 0) -> Parameter:
+        """Declare the memory of ``original``."""
         shape, steps = _ints(value.shape), _ints(strides)
         flipped = tuple(d for d, step in enumerate(steps) if step < 0)
         offset = start + sum((shape[d] - 1) * steps[d] for d in flipped)
-        lengths = tuple(map(abs, steps))
-        created = Parameter(name, "pointer", slots.pointers[original], value.dtype, shape, lengths, offset, flipped)
-        parameters.append(created)
+        lengths, slot = tuple(map(abs, steps)), self.slots.pointers[original]
+        created = Parameter(name, "pointer", slot, value.dtype, shape, lengths, offset, flipped)
+        self.parameters.append(created)
         return created
 
-    def part(k: int, value: Value) -> Parameter:
+    def window(self, k: int, value: Value) -> Parameter:
         """The window of an argument that result ``k`` is written into."""
-        window, strides = fixed.windows[k], strides_of(graph.aliases[k])
+        window, strides = self.fixed.windows[k], self.strides_of(self.graph.aliases[k])
         start = sum(_ints(sz.mul(n, s) for n, s in zip(window.start, strides)))
-        return buffer(f"%w{k}", graph.returns[k], value, tuple(map(sz.mul, strides, window.step)), start)
+        return self.buffer(f"%w{k}", self.graph.returns[k], value, tuple(map(sz.mul, strides, window.step)), start)
 
-    def strides_of(k: int) -> tuple[Size, ...]:
-        layout = fixed.layouts[k] if k < len(fixed.layouts) else None
-        return tuple(layout.strides) if layout else sz.contiguous_strides(fixed.args[k].shape)
+    def strides_of(self, k: int) -> tuple[Size, ...]:
+        """The strides of argument ``k``."""
+        layout = self.fixed.layouts[k] if k < len(self.fixed.layouts) else None
+        return tuple(layout.strides) if layout else sz.contiguous_strides(self.fixed.args[k].shape)
 
-    arguments: dict[int, Parameter] = {}
-    for k, value in enumerate(fixed.args):
-        if k not in graph.scalars:
-            arguments[k] = buffer(f"%p{k}", graph.args[k], value, strides_of(k))
-    results = {
-        k: buffer(f"%r{k}", graph.returns[k], value, sz.contiguous_strides(value.shape))
-        for k, value in zip(written, fixed.returns)
-        if k not in graph.aliases
-    }
-    parts = {k: part(k, value) for k, value in zip(written, fixed.returns) if k in graph.windows}
-    for k, value in enumerate(fixed.args):
-        if k in graph.scalars:
-            arguments[k] = Parameter(f"%s{k}", "scalar", slots.scalar(graph.args[k]), value.dtype)
-            parameters.append(arguments[k])
-    parameters.append(Parameter("%workspace", "workspace", slots.temporary(WORKSPACE, 0), dt.u8))
-
-    e = Emitter("gpu" if on_device else "linalg")
-    for k, value in enumerate(fixed.args):
-        _as_tensor(e, k, arguments[k], value)
-    given = ", ".join(f"%t{k}" for k in range(len(fixed.args)))
-    types = [type_of(v.shape, v.dtype) for v in fixed.returns]
-    signature = f"({', '.join(type_of(v.shape, v.dtype) for v in fixed.args)}) -> ({', '.join(types)})"
-    e.line(f"{f'%o:{len(types)} = ' if types else ''}call @compute({given}) : {signature}")
-    late = []
-    for at, (k, value) in enumerate(zip(written, fixed.returns)):
-        created = f"%o#{at}"
-        if k in results:
-            place, to = results[k].name, results[k].type
-        else:  # written last, because others read the argument
-            over = parts[k] if k in parts else arguments[graph.aliases[k]]
-            place, to = f"%late{k}", type_of(value.shape, value.dtype)
-            to = to.replace("tensor", "memref", 1)
+    def store(self, at: int, k: int, value: Value) -> list[str]:
+        """Store output ``at`` of the call, result ``k``. Returns lines for the end: what is written over an argument
+        is written last, because others read the argument."""
+        e, type_, created, late = self.e, type_of(value.shape, value.dtype), f"%o#{at}", []
+        if k in self.results:
+            place, to = self.results[k].name, self.results[k].type
+        else:
+            over = self.windows[k] if k in self.windows else self.arguments[self.graph.aliases[k]]
+            place, to = f"%late{k}", type_.replace("tensor", "memref", 1)
             e.line(f"{place} = memref.alloc() : {to}")
             if over.flipped:
-                _reversed(e, created, f"o{k}", over, types[at])
+                _reversed(e, created, f"o{k}", over, type_)
                 created = f"%o{k}"
             late.append(f"memref.copy {place}, {over.name} : {to} to {over.type}")
-        stored = f"{created} in restrict writable {place} : ({types[at]}, {to}) -> ()"
+        stored = f"{created} in restrict writable {place} : ({type_}, {to}) -> ()"
         e.line(f"bufferization.materialize_in_destination {stored}")
-    for line in [*late, "return"]:
-        e.line(line)
-    head = f"func.func @{ENTRY}({', '.join(f'{p.name}: {p.type}' for p in parameters)}) {{"
-    computing = functions(fixed, on_device).replace("func.func @compute(", "func.func private @compute(")
-    text = "\n".join(["module {", computing, head, e.text(), "}", "}"]) + "\n"
-    return Entry(text, tuple(parameters), bool(written))
+        return late
 
 
 def _as_tensor(e: Emitter, k: int, parameter: Parameter, value: Value) -> None:

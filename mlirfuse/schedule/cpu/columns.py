@@ -21,7 +21,7 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensates, rounds
@@ -158,8 +158,8 @@ def _at_once(analysis: Analysis, host: HostProperties) -> int:
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
     if params.split == 0:
-        return [_in_registers(name, analysis, slots, params, host)]
-    first = _reduce(name, analysis, slots, params, host)
+        return [_InRegisters(name, analysis, slots, params, host).emit()]
+    first = _Reduction(name, analysis, slots, params, host).emit()
     return [
         first,
         partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params, host)),
@@ -175,150 +175,209 @@ def _together(analysis: Analysis, params: Params, host: HostProperties) -> sz.Si
     return sz.maximum(1, sz.minimum(sz.floordiv(heuristics.coalesced, columns), sz.floordiv(rows, heuristics.rows)))
 
 
-def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """The kernel that accumulates the parts."""
-    body = CpuBody(name, analysis, slots, host)
-    e, k, split = body.e, body.k, params.split
-    (phase,) = analysis.phases
-    *outer, inner = analysis.loops(analysis.kept)
-    loops = analysis.loops(analysis.reduced)
-    kept = sz.product(a.size for a in analysis.kept)
-    columns, together = size_of(inner), _together(analysis, params, host)
-    memories = partial.buffers(body, phase, kept, sz.mul(split, together))
-    lanes = lanes_of(analysis, host)
-    heuristics = heuristics_of(host)
-    at_once = _at_once(analysis, host)
-    stretch = sz.mul(columns, together) if params.coalesced else sz.minimum(columns, heuristics.columns.stretch)
-    stretches = 1 if params.coalesced else sz.ceildiv(columns, heuristics.columns.stretch)
-    packed = None
-    if params.coalesced:
-        count, vectors = heuristics.columns.coalesced * at_once, -(-heuristics.tasks.short // lanes)
-        packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
-    group = e.mul(body.size(together), at_once)
-    totals = params.compensated and compensated_sums.round_off(phase)
-    sums = StoredBlocks(body, phase, memories, stretch, lanes) if totals else None
-    rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
-    block = e.mul(group, GROUPS)  # rows per block of the accumulators
+class _Reduction:
+    """The kernel that accumulates the parts. A task adds a part of the rows of a strip of columns to its accumulators,
+    which are in memory."""
 
-    def task(index):
-        at, part = k.divmod(Index(index), split)
-        at, which = k.divmod(at, stretches)
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+        self.analysis, self.params = analysis, params
+        self.body = body = CpuBody(name, analysis, slots, host)
+        self.e, self.k, self.split = body.e, body.k, params.split
+        (self.phase,) = analysis.phases
+        *self.outer, self.inner = analysis.loops(analysis.kept)
+        self.loops = analysis.loops(analysis.reduced)
+        self.kept = sz.product(a.size for a in analysis.kept)
+        self.columns, self.together = size_of(self.inner), _together(analysis, params, host)
+        self.memories = partial.buffers(body, self.phase, self.kept, sz.mul(self.split, self.together))
+        self.lanes, self.at_once = lanes_of(analysis, host), _at_once(analysis, host)
+        heuristics, self.packed = heuristics_of(host), None
+        self.stretches: sz.Size = 1
+        if params.coalesced:
+            self.stretch = sz.mul(self.columns, self.together)
+            count, vectors = heuristics.columns.coalesced * self.at_once, -(-heuristics.tasks.short // self.lanes)
+            self.packed = Packed(body, (self.loops[-1], self.inner), count, self.lanes, vectors)
+        else:
+            self.stretch = sz.minimum(self.columns, heuristics.columns.stretch)
+            self.stretches = sz.ceildiv(self.columns, heuristics.columns.stretch)
+        self.group = self.e.mul(body.size(self.together), self.at_once)
+        totals = params.compensated and compensated_sums.round_off(self.phase)
+        self.sums = StoredBlocks(body, self.phase, self.memories, self.stretch, self.lanes) if totals else None
+        self.part_rows = sz.mul(sz.ceildiv(size_of(self.loops[0]), self.split), *map(size_of, self.loops[1:]))
+        self.block = self.e.mul(self.group, GROUPS)  # rows per block of the accumulators
+
+    def emit(self) -> CpuKernel:
+        """The finished kernel."""
+        self.body.tasks(self.task)
+        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), self.stretches, self.split)
+        return self.body.finish(tasks, 1)
+
+    def task(self, index: Val) -> None:
+        """Clear the accumulators of a strip of columns, and add a part of the rows to them."""
+        body, e, k = self.body, self.e, self.k
+        at, part = k.divmod(Index(index), self.split)
+        at, which = k.divmod(at, self.stretches)
         env: Env = {}
         row = k.scalar(at.base)
-        body.unlinear(env, outer, row)
-        left = e.mul(k.scalar(which.base), body.size(stretch))
-        right = e.min(e.add(left, body.size(stretch)), body.size(sz.mul(columns, together)))
-        place = e.add(
-            e.mul(k.scalar(part.base), body.size(sz.mul(kept, together))),
-            e.mul(row, body.size(sz.mul(columns, together))),
-        )
+        body.unlinear(env, self.outer, row)
+        left = e.mul(k.scalar(which.base), body.size(self.stretch))
+        right = e.min(e.add(left, body.size(self.stretch)), body.size(sz.mul(self.columns, self.together)))
+        of_part = e.mul(k.scalar(part.base), body.size(sz.mul(self.kept, self.together)))
+        place = e.add(of_part, e.mul(row, body.size(sz.mul(self.columns, self.together))))
+        strip = _Strip(left, right, place, k.scalar(part.base) if self.split > 1 else None)
 
         def clear(indices, mask, state):
             for i in indices:
-                partial.save(body, memories, e.add(place, k.scalar(i.base)), body.identities(phase, lanes))
+                offset = e.add(place, k.scalar(i.base))
+                partial.save(body, self.memories, offset, body.identities(self.phase, self.lanes))
             return []
 
-        body.vectors(left, right, lanes, [], clear, 1)
-        if sums:
-            sums.begin(e.cmp("gt", body.size(rows), block), left, right, place)
+        body.vectors(left, right, self.lanes, [], clear, 1)
+        if self.sums:
+            self.sums.begin(e.cmp("gt", body.size(self.part_rows), self.block), left, right, place)
+        self.nest(strip, 0, env, [body.constant(0)] if self.sums else [])
+        if self.sums:
+            self.sums.end()
 
-        def add(here: Env, low, high, count: int):
-            """Add ``count`` rows from ``low`` on (coalesced: as many of them as are below ``high``) to the
-            accumulators."""
-            if packed:
-                packed.pack([here], low, e.min(e.add(low, e.mul(body.size(together), count)), high))
+    def nest(self, strip: _Strip, depth: int, here: Env, added: list[Val]) -> list[Val]:
+        """Add the rows of the loops from ``depth`` on. ``added``: the number of rows in the accumulators, if they are
+        sums."""
+        body, e, loops = self.body, self.e, self.loops
+        low, high = body.constant(0), body.size(size_of(loops[depth]))
+        if depth == 0 and strip.part is not None:
+            length = body.size(sz.ceildiv(size_of(loops[0]), self.split))
+            low = e.min(e.mul(strip.part, length), high)
+            high = e.min(e.add(low, length), high)
+        if depth < len(loops) - 1:
 
-            def step(indices, mask, state):
-                (i,) = indices
-                envs = []
-                for u in range(count):
-                    envs.append(dict(here))
-                    if packed is not None:
-                        origin = e.add(low, e.mul(body.size(together), u)) if u else low
-                        flats.append(body.flat((loops[-1], inner), origin, i, envs[-1]))
-                        packed.bind(envs[-1], k.scalar(i.base), e.sub(origin, low))
-                    else:
-                        body.set_loop(envs[-1], loops[-1], Index(e.add(low, u) if u else low))
-                        body.set_loop(envs[-1], inner, i)
-                offset = e.add(place, k.scalar(i.base))
-                before = partial.load(body, phase, memories, offset, lanes)
-                partial.save(body, memories, offset, accumulate(before, envs, mask))
-                return []
+            def inside(i, added):
+                deeper = dict(here)
+                body.set_loop(deeper, loops[depth], Index(i))
+                return self.nest(strip, depth + 1, deeper, added)
 
-            flats: list = []
+            return body.loop(low, high, 1, added, inside)
+        if self.packed:
+            self.packed.pack_same([here], body.size(self.together))
+        if not self.sums:
+            self.groups(strip, here, low, high)
+            return []
+        sums = self.sums
 
-            def accumulate(before, envs, mask):
-                out: list[Val] = []
-                for op, state in zip(phase, red.grouped(phase, before)):
-                    elements = []
-                    for u, here in enumerate(envs):
-                        k.flat = flats[u - len(envs)] if params.coalesced else None
-                        elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
-                    out += red.accumulate(e, op, state, elements, body.in_order(op))
-                k.flat = None
-                return out
+        def one(start, added):
+            end = e.min(e.add(start, self.block), high)
+            self.groups(strip, here, start, end)
+            return [sums.count(e.add(added[0], e.sub(end, start)), self.block)]
 
-            stop = right
-            if params.coalesced and count == 1:
-                stop = e.min(right, e.mul(e.sub(high, low), body.size(columns)))
-            body.vectors(left, stop, lanes, [], step, 1)
+        return body.loop(low, high, self.block, added, one)
 
-        def nest(depth: int, here: Env, added: list[Val]) -> list[Val]:
-            """``added``: the number of rows in the accumulators, if they are sums."""
-            low, high = body.constant(0), body.size(size_of(loops[depth]))
-            if depth == 0 and split > 1:
-                length = body.size(sz.ceildiv(size_of(loops[0]), split))
-                low = e.min(e.mul(k.scalar(part.base), length), high)
-                high = e.min(e.add(low, length), high)
-            if depth < len(loops) - 1:
+    def groups(self, strip: _Strip, here: Env, start: Val, end: Val) -> None:
+        """Add the rows from ``start`` to ``end``, a few at a time, then the rest."""
+        body, e, at_once = self.body, self.e, self.at_once
+        middle = e.sub(end, e.rem(e.sub(end, start), self.group))
+        if at_once > 1:
+            body.loop(start, middle, self.group, [], lambda i, _: self.add(strip, here, i, end, at_once))
+        else:
+            middle = start
+        body.loop(middle, end, body.size(self.together), [], lambda i, _: self.add(strip, here, i, end, 1))
 
-                def inside(i, added):
-                    deeper = dict(here)
-                    body.set_loop(deeper, loops[depth], Index(i))
-                    return nest(depth + 1, deeper, added)
+    def add(self, strip: _Strip, here: Env, low: Val, high: Val, count: int) -> list[Val]:
+        """Add ``count`` rows from ``low`` on (coalesced: as many of them as are below ``high``) to the accumulators.
+        Returns no loop-carried values."""
+        body, e, k, packed = self.body, self.e, self.k, self.packed
+        if packed:
+            packed.pack([here], low, e.min(e.add(low, e.mul(body.size(self.together), count)), high))
 
-                return body.loop(low, high, 1, added, inside)
-            if packed:
-                packed.pack_same([here], body.size(together))
-
-            def one(start, added):
-                end = e.min(e.add(start, block), high) if sums else high
-                middle = e.sub(end, e.rem(e.sub(end, start), group))
-                if at_once > 1:
-                    body.loop(start, middle, group, [], lambda i, _: add(here, i, end, at_once) or [])
+        def step(indices, mask, state):
+            (i,) = indices
+            rows = []
+            for u in range(count):
+                env, flat = dict(here), None
+                if packed is not None:
+                    origin = e.add(low, e.mul(body.size(self.together), u)) if u else low
+                    flat = body.flat((self.loops[-1], self.inner), origin, i, env)
+                    packed.bind(env, k.scalar(i.base), e.sub(origin, low))
                 else:
-                    middle = start
-                body.loop(middle, end, body.size(together), [], lambda i, _: add(here, i, end, 1) or [])
-                return [sums.count(e.add(added[0], e.sub(end, start)), block)] if sums else []
+                    body.set_loop(env, self.loops[-1], Index(e.add(low, u) if u else low))
+                    body.set_loop(env, self.inner, i)
+                rows.append((env, flat))
+            offset = e.add(strip.place, k.scalar(i.base))
+            before = partial.load(body, self.phase, self.memories, offset, self.lanes)
+            partial.save(body, self.memories, offset, self.accumulated(before, rows, mask))
+            return []
 
-            return body.loop(low, high, block, added, one) if sums else one(low, [])
+        stop = strip.right
+        if packed and count == 1:
+            stop = e.min(stop, e.mul(e.sub(high, low), body.size(self.columns)))
+        body.vectors(strip.left, stop, self.lanes, [], step, 1)
+        return []
 
-        nest(0, env, [body.constant(0)] if sums else [])
-        if sums:
-            sums.end()
+    def accumulated(self, before: list[Val], rows: list[tuple[Env, Flat | None]], mask: Val | None) -> list[Val]:
+        """The accumulators after some rows."""
+        body = self.body
+        out: list[Val] = []
+        for op, state in zip(self.phase, red.grouped(self.phase, before)):
+            elements = []
+            for here, flat in rows:
+                with self.k.coalesced(flat):
+                    val = self.e.splat(self.k.value(op.operands[0], here), self.lanes)
+                    elements.append((val, body.position(op, here), mask))
+            with self.k.coalesced(rows[-1][1]):
+                out += red.accumulate(self.e, op, state, elements, body.in_order(op))
+        return out
 
-    body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), stretches, split)
-    return body.finish(tasks, 1)
+
+class _Strip(NamedTuple):
+    """Columns from ``left`` to ``right``, the place of their accumulators in memory, and the part of the rows (None:
+    all)."""
+
+    left: Val
+    right: Val
+    place: Val
+    part: Val | None
 
 
-def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+class _InRegisters:
     """The kernel for blocks of columns with accumulators in registers."""
-    full, small = late_outputs(analysis)
-    body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
-    e, k = body.e, body.k
-    *outer, inner = analysis.loops(analysis.kept)
-    loops = analysis.loops(analysis.reduced)
-    if params.row_stride:
-        body.constant_steps(size_of(loops[-1]), params.row_stride)
-    lanes = lanes_of(analysis, host)
-    vectors = block_vectors(analysis)
-    block = lanes * vectors
-    columns = size_of(inner)
 
-    def over_rows(env: Env, carried, step, blocks: CarriedBlocks | None = None):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+        self.analysis, self.params, self.host = analysis, params, host
+        self.full, self.small = late_outputs(analysis)
+        self.body = body = CpuBody(name, analysis, slots, host, self.full if params.streamed else ())
+        self.e, self.k = body.e, body.k
+        *self.outer, self.inner = analysis.loops(analysis.kept)
+        self.loops = loops = analysis.loops(analysis.reduced)
+        if params.row_stride:
+            body.constant_steps(size_of(loops[-1]), params.row_stride)
+        self.lanes, self.vectors = lanes_of(analysis, host), block_vectors(analysis)
+        self.block, self.columns = self.lanes * self.vectors, size_of(self.inner)
+        self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
+        self.invariant = _invariant(analysis)
+
+    def emit(self) -> CpuKernel:
+        """The finished kernel."""
+        self.body.tasks(self.task)
+        rows = sz.product(a.size for a in self.analysis.reduced)
+        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), sz.ceildiv(self.columns, self.block))
+        return self.body.finish(tasks, rows_grain(sz.mul(rows, self.block), self.host))
+
+    def task(self, index: Val) -> None:
+        """Compute a block of columns."""
+        body, e, k = self.body, self.e, self.k
+        env: Env = {}
+        row, block_at = k.divmod(Index(index), sz.ceildiv(self.columns, self.block))
+        body.unlinear(env, self.outer, k.scalar(row.base))
+        low = e.mul(k.scalar(block_at.base), self.block)
+        high = e.min(e.add(low, self.block), body.size(self.columns))
+
+        def step(indices, mask, state):
+            self.some(env, indices, mask)
+            return []
+
+        body.vectors(low, high, self.lanes, [], step, self.vectors)
+
+    def over_rows(self, env: Env, carried, step, blocks: CarriedBlocks | None = None):
         """Run ``step(env, carried)`` over the rows. With ``blocks``, ``carried`` are the values that those carry, and
         ``step`` carries the accumulators of one block of rows."""
+        body, e, loops = self.body, self.e, self.loops
 
         def nest(depth: int, here: Env, carried):
             low, high = body.constant(0), body.size(size_of(loops[depth]))
@@ -338,15 +397,16 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
 
         return nest(0, env, carried)
 
-    def some(env: Env, starts: list[Index], mask) -> None:
+    def some(self, env: Env, starts: list[Index], mask: Val | None) -> None:
         """Compute all phases and outputs for the vectors of columns at ``starts``."""
+        body, e, lanes, analysis = self.body, self.e, self.lanes, self.analysis
         envs = []
         for start in starts:
             envs.append(dict(env))
-            body.set_loop(envs[-1], inner, start)
+            body.set_loop(envs[-1], self.inner, start)
 
         def at(here: Env, u: int) -> Env:
-            return {**here, **{axis: envs[u][axis] for axis in inner}}
+            return {**here, **{axis: envs[u][axis] for axis in self.inner}}
 
         for phase in analysis.phases:
             width = len(body.identities(phase, lanes))
@@ -358,41 +418,21 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                     out += body.accumulate(phase, before, [at(here, u)], mask, lanes)
                 return out
 
-            blocks = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.compensated)
-            done = blocks.end(over_rows(env, blocks.start, step, blocks))
+            blocks = CarriedBlocks(body, phase * len(starts), lanes, self.number_of_blocks, self.params.compensated)
+            done = blocks.end(self.over_rows(env, blocks.start, step, blocks))
             for u, here in enumerate(envs):
                 for op, total in zip(phase, done[u * len(phase) :]):
-                    k.bind(op.result, here, red.result(e, op, total))
+                    self.k.bind(op.result, here, red.result(e, op, total))
         for here in envs:
-            body.hoist(here, invariant)
-        if full:
+            body.hoist(here, self.invariant)
+        if self.full:
 
             def write(here, _):
-                store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain)
+                store_all(body, self.full, [at(here, u) for u in range(len(starts))], analysis.domain)
                 return []
 
-            over_rows(env, [], write)
-        store_all(body, small, envs, analysis.kept)
-
-    def task(index):
-        env: Env = {}
-        row, block_at = k.divmod(Index(index), sz.ceildiv(columns, block))
-        body.unlinear(env, outer, k.scalar(row.base))
-        low = e.mul(k.scalar(block_at.base), block)
-        high = e.min(e.add(low, block), body.size(columns))
-
-        def step(indices, mask, state):
-            some(env, indices, mask)
-            return []
-
-        body.vectors(low, high, lanes, [], step, vectors)
-
-    number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
-    invariant = _invariant(analysis)
-    body.tasks(task)
-    rows = sz.product(a.size for a in analysis.reduced)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
-    return body.finish(tasks, rows_grain(sz.mul(rows, block), host))
+            self.over_rows(env, [], write)
+        store_all(body, self.small, envs, analysis.kept)
 
 
 def _invariant(analysis: Analysis) -> list[Value]:

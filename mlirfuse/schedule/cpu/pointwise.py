@@ -269,10 +269,9 @@ def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sid
             def step(indices, mask, state):
                 [index] = indices
                 here = at(n)
-                k.flat = body.flat((middle, inner), first, index, here)
-                packed.bind(here, e.add(index.base, room) if room is not None else index.base)
-                store_all(body, analysis.outputs, [here], analysis.kept)
-                k.flat = None
+                with k.coalesced(body.flat((middle, inner), first, index, here)):
+                    packed.bind(here, e.add(index.base, room) if room is not None else index.base)
+                    store_all(body, analysis.outputs, [here], analysis.kept)
                 return []
 
             body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)

@@ -442,8 +442,8 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, 
     masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.in_registers)]
 
     def row_of(op: Op, env: Env, mask: Val):
-        k.mask = mask
-        return e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), mask
+        with k.masked(mask, kept=True):
+            return e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), mask
 
     def task(index):
         env: Env = {}
@@ -454,14 +454,12 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, 
             body.set_loop(envs[-1], loop, Index(body.constant(u * lanes), 1, lanes))
         for phase in analysis.phases:
             rows = [[row_of(op, here, mask) for here, mask in zip(envs, masks)] for op in phase]
-            k.mask = None
             for op, row in zip(phase, rows):
                 total = red.across_lanes(e, op, red.total(e, op, row, body.in_order(op)))
                 k.bind(op.result, env, red.result(e, op, total))
         for here, mask in zip(envs, masks):
-            k.mask = mask
-            store_all(body, full, [here], analysis.domain)
-        k.mask = None
+            with k.masked(mask, kept=True):
+                store_all(body, full, [here], analysis.domain)
         store_all(body, small, [env], analysis.kept)
 
     body.tasks(task)

@@ -13,7 +13,7 @@ from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_output
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
@@ -59,7 +59,7 @@ class ScanShortRows(Scheduler[Params, HostProperties]):
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
-        yield analysis, [_kernel(name, analysis, slots, params, properties)]
+        yield analysis, [_Kernel(name, analysis, slots, params, properties).emit()]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         _, length, _, _ = analysis.values(column_extents, env)
@@ -90,105 +90,119 @@ def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: H
     return unmasked and can_stream_line(analysis, full, alignments, host)
 
 
-def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
-    """The kernel. A task is a tile of rows."""
-    full, small = late_outputs(analysis)
-    body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
-    e, k, lanes, scans = body.e, body.k, lanes_of(analysis, host), analysis.scans
-    reverse = bool(scans[0].attrs["reverse"])
-    *around, outer = analysis.loops(analysis.kept)
-    (inner,) = analysis.loops(analysis.reduced)
-    rows, length = size_of(outer), params.length or size_of(inner)
-    together = lanes // params.length if params.length else 1  # rows of a vector
-    # The row of each lane. Unused lanes repeat the last row.
-    rows_of = [min(lane // params.length, together - 1) if params.length else 0 for lane in range(lanes)]
-    column = Index(0, 1, lanes)
-    if together > 1:
-        lane = e.iota(I64, lanes)
-        row_of = e.bitcast(e.div(e.bitcast(lane, dt.u64), params.length), I64)
-        column = Index(0, 0, lanes, e.sub(lane, e.mul(row_of, params.length)))
-    same, of_row = _same_in_all_rows(analysis, outer), _of_rows(analysis, outer, inner)
-    steps = [1 << n for n in range(((params.length or lanes) - 1).bit_length())]
+class _Kernel:
+    """The kernel of a segment. A task is a tile of rows."""
 
-    def lanes_of_rows(count: Val | None) -> Val | None:
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+        self.analysis, self.params, self.host = analysis, params, host
+        self.full, self.small = late_outputs(analysis)
+        self.body = body = CpuBody(name, analysis, slots, host, self.full if params.streamed else ())
+        self.e, self.k, self.lanes = body.e, body.k, lanes_of(analysis, host)
+        e, lanes = self.e, self.lanes
+        *self.around, self.outer = analysis.loops(analysis.kept)
+        (self.inner,) = analysis.loops(analysis.reduced)
+        self.rows, self.length = size_of(self.outer), params.length or size_of(self.inner)
+        self.together = together = lanes // params.length if params.length else 1  # rows of a vector
+        # The row of each lane. Unused lanes repeat the last row.
+        self.rows_of = [min(lane // params.length, together - 1) if params.length else 0 for lane in range(lanes)]
+        self.column = Index(0, 1, lanes)
+        if together > 1:
+            lane = e.iota(I64, lanes)
+            self.row_of = e.bitcast(e.div(e.bitcast(lane, dt.u64), params.length), I64)
+            self.column = Index(0, 0, lanes, e.sub(lane, e.mul(self.row_of, params.length)))
+        self.same = _same_in_all_rows(analysis, self.outer)
+        self.of_row = _of_rows(analysis, self.outer, self.inner)
+        self.steps = [1 << n for n in range(((params.length or lanes) - 1).bit_length())]
+        tile = heuristics_of(host).tasks.tile
+        # Rows of a task: a multiple of a vector also for outputs with one element per row.
+        self.height = -(-tile // (params.length or lanes) // lanes) * lanes
+
+    def emit(self) -> CpuKernel:
+        """The finished kernel."""
+        self.body.tasks(self.task)
+        tasks = sz.mul(sz.product(size_of(loop) for loop in self.around), sz.ceildiv(self.rows, self.height))
+        return self.body.finish(tasks, rows_grain(sz.mul(sz.minimum(self.rows, self.height), self.length), self.host))
+
+    def lanes_of_rows(self, count: Val | None) -> Val | None:
         """The mask of the lanes of ``count`` rows, or of ``together``; None: all lanes."""
-        if count is None and params.length and lanes % params.length == 0:
+        body, length = self.body, self.params.length
+        if count is None and length and self.lanes % length == 0:
             return None
-        return body.below(e.mul(body.constant(together) if count is None else count, body.size(length)), lanes)
+        rows = body.constant(self.together) if count is None else count
+        return body.below(self.e.mul(rows, body.size(self.length)), self.lanes)
 
-    def scanned(env: Env, first: Val, count: Val | None = None) -> None:
+    def scanned(self, env: Env, first: Val, count: Val | None = None) -> None:
         """Scan ``count`` rows from ``first`` on, or ``together``."""
-        here = dict(env)
-        body.set_loop(here, inner, column)
-        if together == 1:
-            body.set_loop(here, outer, Index(first))
+        body, e, lanes, here, flat = self.body, self.e, self.lanes, dict(env), None
+        body.set_loop(here, self.inner, self.column)
+        if self.together == 1:
+            body.set_loop(here, self.outer, Index(first))
         else:
-            row = Index(0, 0, lanes, e.add(e.splat(first, lanes), row_of))
-            body.set_loop(here, outer, row)
-            at = Index(e.mul(first, params.length), 1, lanes, divisor=1)
-            k.flat = Flat((outer[-1], inner[-1]), size_of(inner), body.constant(0), at, row, column)
-            spread(here, first, count)
-        with k.masked(lanes_of_rows(count)):
-            for op in scans:
-                run = sc.element(e, op, k.operands(op, here), lanes)
-                run = sc.along(e, op, run, steps, before(e, reverse, params.length or lanes))
-                k.bind(op.result, here, sc.result(e, op, run))
-            store_all(body, full, [here], analysis.domain)
-        k.flat = None
+            row = Index(0, 0, lanes, e.add(e.splat(first, lanes), self.row_of))
+            body.set_loop(here, self.outer, row)
+            at, axes = Index(e.mul(first, self.params.length), 1, lanes, divisor=1), (self.outer[-1], self.inner[-1])
+            flat = Flat(axes, size_of(self.inner), body.constant(0), at, row, self.column)
+        with self.k.coalesced(flat):
+            if flat is not None:
+                self.spread(here, first, count)
+            with self.k.masked(self.lanes_of_rows(count)):
+                for op in self.analysis.scans:
+                    self.scan(op, here)
+                store_all(body, self.full, [here], self.analysis.domain)
 
-    def spread(here: Env, first: Val, count: Val | None) -> None:
+    def scan(self, op: Op, here: Env) -> None:
+        """Compute a scan of the rows of a vector."""
+        e, length = self.e, self.params.length or self.lanes
+        run = sc.element(e, op, self.k.operands(op, here), self.lanes)
+        run = sc.along(e, op, run, self.steps, before(e, bool(op.attrs["reverse"]), length))
+        self.k.bind(op.result, here, sc.result(e, op, run))
+
+    def spread(self, here: Env, first: Val, count: Val | None) -> None:
         """Load inputs that are constant along rows once per row, and broadcast them to the row's lanes."""
+        body, e, k, together = self.body, self.e, self.k, self.together
         n = 1 << (together - 1).bit_length()
         row_env = dict(here)
-        body.set_loop(row_env, outer, Index(first, 1, n, divisor=1))
-        for value in of_row:
+        body.set_loop(row_env, self.outer, Index(first, 1, n, divisor=1))
+        lanes = ", ".join(map(str, self.rows_of))
+        for value in self.of_row:
             exact = count is None and n == together
             with k.masked(None if exact else body.below(body.constant(together) if count is None else count, n)):
                 val = k.preload(value, row_env)
-            mask = ", ".join(map(str, rows_of))
-            k.bind_loaded(
-                value, here, e.op(f"vector.shuffle {val}, {val} [{mask}] : {val.type}, {val.type}", val.dtype, lanes)
-            )
+            shuffled = f"vector.shuffle {val}, {val} [{lanes}] : {val.type}, {val.type}"
+            k.bind_loaded(value, here, e.op(shuffled, val.dtype, self.lanes))
 
-    def task(index: Val) -> None:
+    def task(self, index: Val) -> None:
+        """Scan the rows of a tile."""
+        body, e, together, lanes = self.body, self.e, self.together, self.lanes
         env: Env = {}
-        top, bottom = body.block_of(env, around, index, rows, height)
-        body.set_loop(env, inner, column)
-        k.mask = lanes_of_rows(None) if together == 1 else None
-        body.hoist(env, same)
-        k.mask = None
-        unroll = unroll_for(cost_of(analysis))
+        top, bottom = body.block_of(env, self.around, index, self.rows, self.height)
+        body.set_loop(env, self.inner, self.column)
+        with self.k.masked(self.lanes_of_rows(None) if together == 1 else None, kept=True):
+            body.hoist(env, self.same)
+        unroll = unroll_for(cost_of(self.analysis))
         middle = e.sub(bottom, e.cast(e.rem(e.cast(e.sub(bottom, top), dt.u64), together * unroll), I64))
 
         def several(first: Val, _: list[Val]) -> list[Val]:
             for u in range(unroll):
-                scanned(env, e.add(first, u * together) if u else first)
+                self.scanned(env, e.add(first, u * together) if u else first)
             return []
 
         def rest(first: Val, _: list[Val]) -> list[Val]:
-            scanned(env, first, e.min(e.sub(bottom, first), together))
+            self.scanned(env, first, e.min(e.sub(bottom, first), together))
             return []
 
         body.loop(top, middle, together * unroll, [], several)
         body.loop(middle, bottom, together, [], rest)
-        if small:
-            body.vectors(top, bottom, lanes, [], lambda indices, mask, state: of_rows(env, indices))
+        if self.small:
+            body.vectors(top, bottom, lanes, [], lambda indices, mask, state: self.of_rows(env, indices))
 
-    def of_rows(env: Env, indices: list[Index]) -> list[Val]:
+    def of_rows(self, env: Env, indices: list[Index]) -> list[Val]:
         """Store outputs with one element per row."""
         for i in indices:
-            here = {axis: index for axis, index in env.items() if axis not in inner}
-            body.set_loop(here, outer, i)
-            store_all(body, small, [here], analysis.kept)
+            here = {axis: index for axis, index in env.items() if axis not in self.inner}
+            self.body.set_loop(here, self.outer, i)
+            store_all(self.body, self.small, [here], self.analysis.kept)
         return []
-
-    tile = heuristics_of(host).tasks.tile
-    height = (
-        -(-tile // (params.length or lanes) // lanes) * lanes
-    )  # a multiple of a vector also for outputs with one element per row
-    body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in around), sz.ceildiv(rows, height))
-    return body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, height), length), host))
 
 
 def _same_in_all_rows(analysis: Analysis, rows) -> list[Value]:

@@ -110,7 +110,7 @@ class Transpose(Scheduler[Params, HostProperties]):
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+        yield analysis, _Kernel(name, analysis, slots, params, properties).emit()
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
         block = block_of(analysis, host, env)
@@ -132,52 +132,58 @@ class Transpose(Scheduler[Params, HostProperties]):
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
-    e, k = body.e, body.k
-    loops = analysis.loops(analysis.kept)
-    writing, reading = loops[-1], loops[params.reading]
-    outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
-    rows, columns = size_of(reading), size_of(writing)
-    # A tile has the same number of elements if one of the loops is short.
-    heuristics = heuristics_of(host).transpose
-    tile_rows = heuristics.rows * sz.floordiv(heuristics.columns, sz.minimum(columns, heuristics.columns))
-    tile_columns = heuristics.columns * sz.floordiv(heuristics.rows, sz.minimum(rows, heuristics.rows))
-    transposed_values = _transposed_values(analysis, reading, writing)
+class _Kernel:
+    """The kernel of a segment. A task is a tile, which consists of blocks of ``height`` by ``width`` elements."""
 
-    def at(env: Env, r: Index, w: Index) -> Env:
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+        self.analysis, self.params, self.host = analysis, params, host
+        self.body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+        self.e, self.k = self.body.e, self.body.k
+        loops = analysis.loops(analysis.kept)
+        self.writing, self.reading = loops[-1], loops[params.reading]
+        self.outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
+        self.rows, self.columns = rows, columns = size_of(self.reading), size_of(self.writing)
+        # A tile has the same number of elements if one of the loops is short.
+        heuristics = heuristics_of(host).transpose
+        self.tile_rows = heuristics.rows * sz.floordiv(heuristics.columns, sz.minimum(columns, heuristics.columns))
+        self.tile_columns = heuristics.columns * sz.floordiv(heuristics.rows, sz.minimum(rows, heuristics.rows))
+        self.values = _transposed_values(analysis, self.reading, self.writing)
+
+    def emit(self) -> list[CpuKernel]:
+        """The finished kernel."""
+        self.body.tasks(self.task)
+        rows, columns, tile_rows, tile_columns = self.rows, self.columns, self.tile_rows, self.tile_columns
+        tiles = sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
+        elements = sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))
+        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), *tiles)
+        return [self.body.finish(tasks, rows_grain(elements, self.host))]
+
+    def at(self, env: Env, r: Index, w: Index) -> Env:
+        """``env`` at a row and a column."""
         here = dict(env)
-        body.set_loop(here, reading, r)
-        body.set_loop(here, writing, w)
+        self.body.set_loop(here, self.reading, r)
+        self.body.set_loop(here, self.writing, w)
         return here
 
-    def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> list[Val]:
+    def block(self, env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> list[Val]:
         """Emit the block that starts at ``r``, ``w``. ``high_r``, ``high_w``: bounds of a block that may exceed them.
         Returns no loop-carried values."""
+        body, e, k, analysis, height, width = (
+            self.body, self.e, self.k, self.analysis, self.params.height, self.params.width
+        )  # fmt: skip
         edge = high_r is not None
-        down, along = (
-            [e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width))
-        )
+        down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, height), (w, width)))
         if edge:  # read the last column instead of columns beyond the bound
             last = e.sub(high_w, 1)
             along = [e.min(here, last) for here in along]
-        across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
-        with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
-            envs = [
-                [(value, at(env, Index(r, 1, params.height), Index(here))) for here in along]
-                for value in transposed_values
-            ]
-            read = [
-                [
-                    e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height)
-                    for value, here in of
-                ]
-                for of in envs
-            ]
-        for value, vectors in zip(transposed_values, read):
+        across = [self.at(env, Index(here), Index(w, 1, width)) for here in down]
+        with k.masked(body.below(e.sub(high_r, r), height) if edge else None):
+            envs = [[(v, self.at(env, Index(r, 1, height), Index(here))) for here in along] for v in self.values]
+            read = [[e.splat(self.read(value, here), height) for value, here in of] for of in envs]
+        for value, vectors in zip(self.values, read):
             for here, val in zip(across, transposed(e, vectors)):
                 (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
-        mask = body.below(e.sub(high_w, w), params.width) if edge else None
+        mask = body.below(e.sub(high_w, w), width) if edge else None
         for at_row, here in zip(down, across):
             if not edge:
                 store_all(body, analysis.outputs, [here], analysis.kept)
@@ -186,23 +192,28 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
                 store_all(body, analysis.outputs, [here], analysis.kept)
         return []
 
-    def task(index):
+    def read(self, value: Value, env: Env) -> Val:
+        """A vector of a transposed value along the reading loop."""
+        return (self.k.preload if value in self.analysis.inputs else self.k.value)(value, env)
+
+    def task(self, index: Val) -> None:
+        """Transpose a tile."""
+        body, e, k, params = self.body, self.e, self.k, self.params
         env: Env = {}
-        point, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
-        point, w_tile = k.divmod(point, sz.ceildiv(columns, tile_columns))
-        body.unlinear(env, outer, k.scalar(point.base))
-        low_r, low_w = (
-            e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns))
-        )
-        high_r = e.min(e.add(low_r, body.size(tile_rows)), body.size(rows))
-        high_w = e.min(e.add(low_w, body.size(tile_columns)), body.size(columns))
+        point, r_tile = k.divmod(Index(index), sz.ceildiv(self.rows, self.tile_rows))
+        point, w_tile = k.divmod(point, sz.ceildiv(self.columns, self.tile_columns))
+        body.unlinear(env, self.outer, k.scalar(point.base))
+        tiles = (r_tile, self.tile_rows), (w_tile, self.tile_columns)
+        low_r, low_w = (e.mul(k.scalar(tile.base), body.size(n)) for tile, n in tiles)
+        high_r = e.min(e.add(low_r, body.size(self.tile_rows)), body.size(self.rows))
+        high_w = e.min(e.add(low_w, body.size(self.tile_columns)), body.size(self.columns))
 
         middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
         middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
 
         # Consecutive blocks write adjacent memory, so that a cache line that two of them share is still cached.
         def blocks(r, first, end, *ends):
-            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends))
+            body.loop(first, end, params.width, [], lambda w, _: self.block(env, r, w, *ends))
             return []
 
         def edge(r, _):
@@ -211,14 +222,6 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
         body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
         if not params.unmasked:
             body.loop(low_r, high_r, params.height, [], edge)
-
-    body.tasks(task)
-    tasks = sz.mul(
-        sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
-    )
-    return [
-        body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns)), host))
-    ]
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:

@@ -133,101 +133,123 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`), or partial accumulators if it
     is split."""
-    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
-    threads = p.tx * p.ty
-    min_blocks_per_sm = (
-        max(1, 1024 // threads) if p.blocks else 1
-    )  # else ptxas uses too many registers for compensated totals
-    down, wide = set(analysis.reduced), written(analysis)
+    return _Kernel(name, analysis, slots, p).emit()
+
+
+def _min_blocks_per_sm(analysis: Analysis, p) -> int:
+    """The blocks that a multiprocessor should hold, which limits a thread's registers."""
+    threads, down = p.tx * p.ty, set(analysis.reduced)
     streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
-    if (
-        not p.blocks and p.split > 1 and wide and all(v.dtype.bytes <= 2 for v in streamed)
-    ):  # all parts run concurrently
-        min_blocks_per_sm = max(1, WRITTEN.get(p.access.lanes, threads) // threads)
-    body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, min_blocks_per_sm)
-    e, k = body.e, body.k
-    lanes = p.access.lanes
-    rank = body.cluster_rank() if p.cluster > 1 else None
-    if rank is not None:
-        body.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
-    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    inner, outer = kept_loops[-1], kept_loops[:-1]
-    kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-    columns, partials = size_of(inner), p.split * p.coalesced_rows
-    if p.coalesced_rows > 1:
-        columns, rows = sz.mul(columns, p.coalesced_rows), sz.floordiv(rows, p.coalesced_rows)
-    small = [v for v in analysis.outputs if v not in wide]
-    late = analysis.late_values()
-    early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
-    phases = analysis.once(joint.online)
+    if p.blocks:
+        return max(1, 1024 // threads)  # else ptxas uses too many registers for compensated totals
+    if p.split > 1 and written(analysis) and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run concurrently
+        return max(1, WRITTEN.get(p.access.lanes, threads) // threads)
+    return 1
 
-    across = sz.ceildiv(columns, p.tx * lanes)
-    q, partial = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
-    if p.split > 1:
-        q, partial = k.divmod(q, p.split)
-    elif rank is not None:
-        partial = Index(body.wide(rank))
-    above, block_column = k.divmod(q, across) if outer else (Index(0), q)
-    x, y, first_column, inside, base_env = place_of(body, p, columns, above, block_column)
-    low, high = rows_of_partial(body, rows, p.split * p.cluster, partial)
-    first = e.add(low, body.wide(y))
-    block = BlockColumns(body, p.tx, p.ty, x, y)
 
-    def at(row: Val) -> Env:
-        env = dict(base_env)
-        if p.coalesced_rows > 1:  # the index of the innermost loop is linear over rows and columns
-            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), first_column), 1, lanes))
+class _Kernel:
+    """The kernel of a segment whose threads walk down columns."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
+        assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
+        self.analysis, self.p = analysis, p
+        wide = written(analysis)
+        self.body = body = GpuBody(
+            name, analysis, slots, p.access, p.tx * p.ty, p.cluster, _min_blocks_per_sm(analysis, p)
+        )
+        self.e, self.k, self.lanes = e, k, lanes = body.e, body.k, p.access.lanes
+        self.rank = rank = body.cluster_rank() if p.cluster > 1 else None
+        if rank is not None:
+            body.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
+        *self.outer, self.inner = analysis.loops(analysis.kept)
+        self.loops = analysis.loops(analysis.reduced)
+        self.kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+        self.columns, self.partials = size_of(self.inner), p.split * p.coalesced_rows
+        if p.coalesced_rows > 1:
+            self.columns, rows = sz.mul(self.columns, p.coalesced_rows), sz.floordiv(rows, p.coalesced_rows)
+        late = analysis.late_values()
+        self.small = [v for v in analysis.outputs if v not in wide]
+        self.early, self.full = [v for v in wide if v not in late], [v for v in wide if v in late]
+        self.phases = analysis.once(joint.online)
+
+        self.across = across = sz.ceildiv(self.columns, p.tx * lanes)
+        q, self.partial = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
+        if p.split > 1:
+            q, self.partial = k.divmod(q, p.split)
+        elif rank is not None:
+            self.partial = Index(body.wide(rank))
+        self.above, block_column = k.divmod(q, across) if self.outer else (Index(0), q)
+        place = place_of(body, p, self.columns, self.above, block_column)
+        x, self.y, self.first_column, self.inside, self.base_env = place
+        low, high = rows_of_partial(body, rows, p.split * p.cluster, self.partial)
+        self.part = e.add(low, body.wide(self.y)), high
+        self.block = BlockColumns(body, p.tx, p.ty, x, self.y)
+
+    def emit(self) -> GpuKernel:
+        """The finished kernel."""
+        e, p = self.e, self.p
+        needed = bool(self.full) or len(self.phases) > 1 or p.cluster > 1  # by all threads, not only those that store
+        for phase in self.phases:
+            totals = self.block.combine(phase, self.over_rows(phase), needed)
+            if self.rank is not None:
+                totals = self.block.across_cluster(phase, totals, self.rank)
+            if self.partials == 1:
+                self.body.bind(phase, totals, self.base_env)
+            else:
+                self.store_partials(phase, totals)
+        if self.full:
+            down_rows(self.body, p, p.ty, self.part, self.at, [], self.write)
+        if self.small and self.partials == 1:
+            first = e.cmp("eq", self.y if self.rank is None else e.add(self.y, self.rank), 0)
+            self.body.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, first))
+        return self.body.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across, p.split))
+
+    def at(self, row: Val) -> Env:
+        """The env of this thread's vector of a row."""
+        e, body, env = self.e, self.body, dict(self.base_env)
+        if self.p.coalesced_rows > 1:  # the index of the innermost loop is linear over rows and columns
+            index = Index(e.add(e.mul(row, body.size(self.columns)), self.first_column), 1, self.lanes)
+            body.set_loop(env, self.inner, index)
             return env
-        body.unlinear(env, loops, Index(row))
+        body.unlinear(env, self.loops, Index(row))
         return env
 
-    def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
+    def over_rows(self, phase: list[Op]) -> list[tuple[Val, ...]]:
         """Each thread's accumulators over its rows. The first phase also writes outputs that need no reduction."""
 
         def visit(places: list[Place], state: list[Val]) -> list[Val]:
-            out = accumulated(body, phase, places, state)
-            if phase is phases[0]:
-                store(early, places)
+            out = accumulated(self.body, phase, places, state)
+            if phase is self.phases[0]:
+                self.store(self.early, places)
             return out
 
-        return totals_of(body, p, phase, p.ty, (first, high), at, visit)
+        return totals_of(self.body, self.p, phase, self.p.ty, self.part, self.at, visit)
 
-    def store(values: list[Value], places: list[Place]) -> None:
+    def store(self, values: list[Value], places: list[Place]) -> None:
+        """Store full-size outputs."""
         for env, there in places:
-            valid = inside if there is None else e.and_(inside, there)
-            body.store_at(values, env, analysis.domain, valid, predicated=there is None)
+            valid = self.inside if there is None else self.e.and_(self.inside, there)
+            self.body.store_at(values, env, self.analysis.domain, valid, predicated=there is None)
 
-    needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store
-    for phase in phases:
-        totals = block.combine(phase, over_rows(phase), needed)
-        if rank is not None:
-            totals = block.across_cluster(phase, totals, rank)
-        if partials == 1:
-            body.bind(phase, totals, base_env)
-        else:
-            writes = e.and_(inside, e.cmp("eq", y, 0))
-            with k.region(f"scf.if {writes} {{"):
-                for op, total in zip(phase, totals):
-                    for which, v in enumerate(total):
-                        memory = partial_memory(body, op, which, sz.mul(kept, partials))
-                        of_part = body.size(sz.mul(kept, p.coalesced_rows))
-                        offset = e.add(
-                            e.mul(k.scalar(partial.base), of_part),
-                            e.add(e.mul(k.scalar(above.base), body.size(columns)), first_column),
-                        )
-                        store_partial(body, memory, offset, v)  # lanes divide the columns
-    if full:
+    def store_partials(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> None:
+        """Store the accumulators of a part of the rows in the workspace."""
+        e, k, body = self.e, self.k, self.body
+        writes = e.and_(self.inside, e.cmp("eq", self.y, 0))
+        with k.region(f"scf.if {writes} {{"):
+            for op, total in zip(phase, totals):
+                for which, v in enumerate(total):
+                    memory = partial_memory(body, op, which, sz.mul(self.kept, self.partials))
+                    of_part = body.size(sz.mul(self.kept, self.p.coalesced_rows))
+                    offset = e.add(
+                        e.mul(k.scalar(self.partial.base), of_part),
+                        e.add(e.mul(k.scalar(self.above.base), body.size(self.columns)), self.first_column),
+                    )
+                    store_partial(body, memory, offset, v)  # lanes divide the columns
 
-        def write(places, state):
-            for env, _ in places:
-                for value in full:
-                    k.value(value, env)
-            store(full, places)
-            return []
-
-        down_rows(body, p, p.ty, (first, high), at, [], write)
-    if small and partials == 1:
-        stores = e.and_(inside, e.cmp("eq", y if rank is None else e.add(y, rank), 0))
-        body.store_at(small, base_env, analysis.kept, stores)
-    grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
-    return body.finish(grid)
+    def write(self, places: list[Place], state: list[Val]) -> list[Val]:
+        """Compute and store full-size outputs that need the reductions."""
+        for env, _ in places:
+            for value in self.full:
+                self.k.value(value, env)
+        self.store(self.full, places)
+        return []

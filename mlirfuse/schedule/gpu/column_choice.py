@@ -1,5 +1,5 @@
 """Chooses the schedule parameters of GPU columns: thread layout, split, and where columns are kept. Used by
-:mod:`mlirfuse.schedule.gpu.columns`, with the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
+:mod:`mlirfuse.schedule.gpu.columns`, with the thresholds of :mod:`mlirfuse.schedule.gpu.tuning.heuristics`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu.access import Access, narrowed
 from mlirfuse.schedule.gpu.async_copies import streamed_inputs
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked, written
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.shared_columns import possible
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import shared_elements
 
 SHARED = 48 << 10  # bytes of static shared memory of a block

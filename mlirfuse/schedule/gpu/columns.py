@@ -20,10 +20,10 @@ from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
 from mlirfuse.schedule.gpu.shared_columns import in_shared
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 

@@ -28,10 +28,10 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 
@@ -156,14 +156,14 @@ class _Body(GpuBody):
         column = e.select(beyond, e.sub(column, size), column)
         return Index(0, 0, lanes, row), Index(0, 0, lanes, column)
 
-    def flat(self, env: Env, axis: Axis, length: Size, first: Val, lanes: int) -> None:
-        """Set ``env`` to a vector of rows along ``axis`` that may cross row boundaries."""
+    def flat(self, env: Env, axis: Axis, length: Size, first: Val, lanes: int) -> Flat:
+        """Set ``env`` to a vector of rows along ``axis`` that may cross row boundaries; returns how it does."""
         down, along = self.positions(first, lanes, length)
         row = self.k.add(Index(self.first), down)
         self.set_loop(env, self.analysis.loops(self.analysis.kept)[0], row)
         env[axis] = along
         index = Index(first, 1, lanes) if lanes > 1 else Index(first)
-        self.k.flat = Flat((self.concat.down, axis), length, self.first, index, row, along)
+        return Flat((self.concat.down, axis), length, self.first, index, row, along)
 
     def behind(self, condition: Val, this: str, that: str, nbytes: int) -> str:
         """The address ``nbytes`` after ``this`` if the condition holds, else after ``that``."""
@@ -181,9 +181,8 @@ class _Body(GpuBody):
 
         def one(first: Val) -> None:
             env: Env = {}
-            self.flat(env, axis, operand.length, first, lanes)
-            val = e.splat(e.cast(k.value(operand.value, env), self.dtype), lanes)
-            k.flat = None
+            with k.coalesced(self.flat(env, axis, operand.length, first, lanes)):
+                val = e.splat(e.cast(k.value(operand.value, env), self.dtype), lanes)
             down, along = map(k.scalar, (i.base for i in k.divmod(Index(first), operand.length)))
             begin = e.add(e.mul(down, row), e.add(along, self.size(operand.low)))
             beyond = e.sub(e.add(begin, row), length)  # base offset for lanes in the next row
@@ -201,13 +200,12 @@ class _Body(GpuBody):
 
         def one(first: Val) -> None:
             env: Env = {}
-            self.flat(env, concat.along, concat.along.size, first, lanes)
-            nbytes = min(WIDEST, lanes * self.dtype.bytes)
-            address = self.shared_address(self.offset, e.cast(first, dt.i32), self.dtype.bytes)
-            vector = self.shared_load(address, self.dtype, lanes, nbytes)
-            k.bind(concat.op.result, env, e.cast(vector, concat.op.result.dtype.compute))
-            self.store_at(self.analysis.outputs, env, self.analysis.kept, None)
-            k.flat = None
+            with k.coalesced(self.flat(env, concat.along, concat.along.size, first, lanes)):
+                nbytes = min(WIDEST, lanes * self.dtype.bytes)
+                address = self.shared_address(self.offset, e.cast(first, dt.i32), self.dtype.bytes)
+                vector = self.shared_load(address, self.dtype, lanes, nbytes)
+                k.bind(concat.op.result, env, e.cast(vector, concat.op.result.dtype.compute))
+                self.store_at(self.analysis.outputs, env, self.analysis.kept, None)
 
         self.each(e.mul(rows, self.size(concat.along.size)), lanes, one)
 

@@ -30,12 +30,13 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
-from mlirfuse.schedule.gpu.heuristics import InnerOuterHeuristics, heuristics_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
+from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats

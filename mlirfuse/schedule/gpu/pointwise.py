@@ -27,10 +27,10 @@ from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -56,145 +56,158 @@ class Params(NamedTuple):
     ragged: bool = False
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernel that computes ``analysis``."""
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
-    e, k = body.e, body.k
-    loops = analysis.loops(analysis.kept)
-    columns, rows = _extents(analysis, p.row_segments)
-    inner, outer = loops[-1:], loops[:-1]
-    middle: list[Axis] = []
-    if p.row_segments and outer:
-        *outer, middle = outer
-        length = sz.floordiv(size_of(middle), p.row_segments)  # rows per segment
-    lanes = p.access.lanes
-    tile_columns, tile_rows = (
-        p.tx * lanes * p.vectors_per_thread,
-        p.ty * (1 if p.row_segments > 1 else p.rows_per_thread),
-    )
-    across = sz.ceildiv(columns, tile_columns)
-    block = body.wide(body.block)
-    if across == 1 or not outer:
-        block_row, block_column = (
-            (block, e.const(0, body.index)) if across == 1 and outer else (e.const(0, body.index), block)
-        )
-    else:
-        q, r = k.divmod(Index(block), across)
-        block_row, block_column = k.scalar(q.base), k.scalar(r.base)
-    t = body.thread
-    x = e.and_(t, p.tx - 1) if p.ty > 1 else t
-    y = body.quotient(t, p.tx) if p.ty > 1 else e.const(0, dt.i32)
-    first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
-    first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
+class _Kernel:
+    """The kernel of a segment. A thread has ``vectors_per_thread`` vectors of each of ``rows_per_thread`` rows."""
 
-    def row_of(u: int, clamped: bool):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        self.analysis, self.p = analysis, p
+        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+        self.e, self.k = e, k = body.e, body.k
+        self.loops = loops = analysis.loops(analysis.kept)
+        self.columns, self.rows = columns, _ = _extents(analysis, p.row_segments)
+        self.inner, self.outer = loops[-1:], loops[:-1]
+        self.middle: list[Axis] = []
+        if p.row_segments and self.outer:
+            *self.outer, self.middle = self.outer
+            self.segment_rows = sz.floordiv(size_of(self.middle), p.row_segments)
+        self.lanes = p.access.lanes
+        self.tile_columns = p.tx * self.lanes * p.vectors_per_thread
+        self.tile_rows = p.ty * (1 if p.row_segments > 1 else p.rows_per_thread)
+        self.across = across = sz.ceildiv(columns, self.tile_columns)
+        block = body.wide(body.block)
+        if across == 1 or not self.outer:
+            zero = e.const(0, body.index)
+            self.block_row, self.block_column = (block, zero) if across == 1 and self.outer else (zero, block)
+        else:
+            q, r = k.divmod(Index(block), across)
+            self.block_row, self.block_column = k.scalar(q.base), k.scalar(r.base)
+        t = body.thread
+        self.x = e.and_(t, p.tx - 1) if p.ty > 1 else t
+        y = body.quotient(t, p.tx) if p.ty > 1 else e.const(0, dt.i32)
+        self.first_column = e.add(e.mul(self.block_column, self.tile_columns), body.wide(e.mul(self.x, self.lanes)))
+        self.first_row = e.add(e.mul(self.block_row, self.tile_rows), body.wide(y))
+
+    def emit(self) -> list[GpuKernel]:
+        """The finished kernel."""
+        p, k = self.p, self.k
+        crossing = p.runs and bool(self.middle)  # vectors may cross row boundaries
+        if p.rows_per_thread * p.vectors_per_thread == 1 and not p.runs and not p.ragged:
+            self.tile(True)
+        else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
+            with k.region(f"scf.if {self.is_full(bool(crossing))} {{", "} else {"):
+                if crossing and p.ragged:
+                    with k.region(f"scf.if {self.in_one_row()} {{", "} else {"):
+                        self.tile(False, p.runs)
+                    with k.region("", "}"):
+                        self.tile(False)
+                else:
+                    self.tile(False, p.runs)
+            with k.region("", "}"):
+                self.elements() if p.ragged else self.tile(True)
+        grid = sz.mul(self.across, sz.ceildiv(self.rows, self.tile_rows)) if self.loops else 1
+        return [self.body.finish(grid)]
+
+    def is_full(self, crossing: bool) -> Val:
+        """Whether all of the block's tile is inside, and, if vectors may be ``crossing`` rows, this thread's do not."""
+        e, body, p = self.e, self.body, self.p
+        last_column = e.add(e.mul(self.block_column, self.tile_columns), self.tile_columns)
+        full = e.cmp("le", last_column, body.size(self.columns))
+        if self.outer and p.row_segments <= 1:
+            last_row = e.add(e.mul(self.block_row, self.tile_rows), self.tile_rows)
+            full = e.and_(full, e.cmp("le", last_row, body.size(self.rows)))
+        if crossing and not p.ragged:
+            full = e.and_(full, self.in_one_row())
+        return full
+
+    def row_of(self, u: int, clamped: bool):
         """The env of a thread's row ``u`` without its columns, clamped to the domain if ``clamped``, and whether it is
         inside (None: always)."""
+        e, body = self.e, self.body
         env: Env = {}
-        row, inside = first_row, None
-        if p.row_segments > 1:
-            body.set_loop(env, middle, k.scale(Index(u), length))
-        elif outer:
-            row = e.add(first_row, u * p.ty) if u else first_row
+        row, inside = self.first_row, None
+        if self.p.row_segments > 1:
+            body.set_loop(env, self.middle, self.k.scale(Index(u), self.segment_rows))
+        elif self.outer:
+            row = e.add(self.first_row, u * self.p.ty) if u else self.first_row
             if clamped:
-                inside = e.cmp("lt", row, body.size(rows))
-                row = e.min(row, e.sub(body.size(rows), 1))
-        body.unlinear(env, outer, Index(row))
+                inside = e.cmp("lt", row, body.size(self.rows))
+                row = e.min(row, e.sub(body.size(self.rows), 1))
+        body.unlinear(env, self.outer, Index(row))
         return env, inside
 
-    def column_of(w: int, clamped: bool):
+    def column_of(self, w: int, clamped: bool, runs: int):
         """A thread's vector ``w``, clamped to the row if ``clamped``: its index, whether it is inside (None: always),
         and for coalesced rows the row and column of each lane; with ``runs`` all lanes are in one row."""
-        column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
+        e, k, lanes = self.e, self.k, self.lanes
+        column, inside = e.add(self.first_column, w * self.p.tx * lanes) if w else self.first_column, None
         if clamped:
-            inside = e.cmp("lt", column, body.size(columns))
-            column = e.min(column, e.sub(body.size(columns), lanes))
+            inside = e.cmp("lt", column, self.body.size(self.columns))
+            column = e.min(column, e.sub(self.body.size(self.columns), lanes))
         index = Index(column, 1, lanes) if lanes > 1 else Index(column)
-        if not middle:
+        if not self.middle:
             return index, inside, ZERO, index
-        if k.runs:
-            down, along = k.divmod(Index(column), size_of(inner[0]))
-            return index, inside, down, Index(along.base, 1, lanes, divisor=min(lanes, k.power_in(size_of(inner[0]))))
-        return index, inside, *k.divmod(index, size_of(inner[0]))
+        width = size_of(self.inner[0])
+        if runs:
+            down, along = k.divmod(Index(column), width)
+            return index, inside, down, Index(along.base, 1, lanes, divisor=min(lanes, k.power_in(width)))
+        return index, inside, *k.divmod(index, width)
 
-    def in_one_row() -> Val:
+    def in_one_row(self) -> Val:
         """Whether none of a thread's vectors crosses the boundary of coalesced rows."""
-        columns = [e.add(first_column, w * p.tx * lanes) for w in range(p.vectors_per_thread)]
-        rests = [k.scalar(k.divmod(Index(column), size_of(inner[0]))[1].base) for column in columns]
-        return functools.reduce(
-            e.and_, (e.cmp("le", rest, e.sub(body.size(size_of(inner[0])), lanes)) for rest in rests)
-        )
+        e, k, width = self.e, self.k, size_of(self.inner[0])
+        starts = range(self.p.vectors_per_thread)
+        columns = [e.add(self.first_column, w * self.p.tx * self.lanes) for w in starts]
+        rests = [k.scalar(k.divmod(Index(column), width)[1].base) for column in columns]
+        return functools.reduce(e.and_, (e.cmp("le", rest, e.sub(self.body.size(width), self.lanes)) for rest in rests))
 
-    def at(row, column):
+    def at(self, row, column):
         """The env at a row and a column, whether it is inside, and how its vector crosses rows (or None)."""
         (env, row_inside), (index, inside, down, along) = row, column
-        env, flat = dict(env), None
+        env, flat, inner, middle = dict(env), None, self.inner[0], self.middle
         if middle:
             origin = env.get(middle[-1], ZERO).base
-            body.set_loop(env, middle, k.add(Index(origin), down))
-            flat = Flat((middle[-1], inner[0][-1]), size_of(inner[0]), origin, index, env[middle[-1]], along)
-        body.set_loop(env, inner[0], along)
-        return env, inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside), flat
+            self.body.set_loop(env, middle, self.k.add(Index(origin), down))
+            flat = Flat((middle[-1], inner[-1]), size_of(inner), origin, index, env[middle[-1]], along)
+        self.body.set_loop(env, inner, along)
+        if row_inside is not None:
+            inside = row_inside if inside is None else self.e.and_(row_inside, inside)
+        return env, inside, flat
 
-    def places(clamped: bool) -> list:
-        if not loops:
-            return [({}, e.cmp("eq", t, 0), None)]
-        rows_here = [row_of(u, clamped) for u in range(p.rows_per_thread)]
-        columns_here = [column_of(w, clamped) for w in range(p.vectors_per_thread)]
-        return [at(row, column) for row in rows_here for column in columns_here]
+    def places(self, clamped: bool, runs: int) -> list:
+        """Where a thread's vectors are, as :meth:`at` returns it."""
+        if not self.loops:
+            return [({}, self.e.cmp("eq", self.body.thread, 0), None)]
+        rows = [self.row_of(u, clamped) for u in range(self.p.rows_per_thread)]
+        columns = [self.column_of(w, clamped, runs) for w in range(self.p.vectors_per_thread)]
+        return [self.at(row, column) for row in rows for column in columns]
 
-    def tile(clamped: bool) -> None:
-        here = places(clamped)
-        for env, _, k.flat in here:
-            for value in analysis.outputs:
-                k.value(value, env)
-        for env, valid, k.flat in here:
-            body.store_at(analysis.outputs, env, analysis.kept, valid)
-        k.flat = None
+    def tile(self, clamped: bool, runs: int = 0) -> None:
+        """Compute and store all vectors of a thread: loads first, so that they are in flight together."""
+        analysis, k, here = self.analysis, self.k, self.places(clamped, runs)
+        for env, _, flat in here:
+            with k.coalesced(flat, runs):
+                for value in analysis.outputs:
+                    k.value(value, env)
+        for env, valid, flat in here:
+            with k.coalesced(flat, runs):
+                self.body.store_at(analysis.outputs, env, analysis.kept, valid)
 
-    def elements() -> None:
+    def elements(self) -> None:
         """Compute the tile's elements up to the end of memory, one by one."""
-        first = e.mul(block_column, tile_columns)
-        last = e.min(e.add(first, tile_columns), body.size(columns))
+        analysis, e, k, body = self.analysis, self.e, self.k, self.body
+        first = e.mul(self.block_column, self.tile_columns)
+        last = e.min(e.add(first, self.tile_columns), body.size(self.columns))
 
         def one(column: Val, carried: list[Val]) -> list[Val]:
             index = Index(column)
-            split = k.divmod(index, size_of(inner[0])) if middle else (ZERO, index)
-            for row in [row_of(u, True) for u in range(p.rows_per_thread)]:
-                env, valid, k.flat = at(row, (index, None, *split))
-                body.store_at(analysis.outputs, env, analysis.kept, valid)
-            k.flat = None
+            split = k.divmod(index, size_of(self.inner[0])) if self.middle else (ZERO, index)
+            for row in [self.row_of(u, True) for u in range(self.p.rows_per_thread)]:
+                env, valid, flat = self.at(row, (index, None, *split))
+                with k.coalesced(flat):
+                    body.store_at(analysis.outputs, env, analysis.kept, valid)
             return carried
 
-        body.loop(e.add(first, body.wide(x)), last, p.tx, [], one)
-
-    def full_tile() -> None:
-        k.runs = p.runs
-        tile(False)
-        k.runs = 0
-
-    crossing = p.runs and bool(middle)  # vectors may cross row boundaries
-    if p.rows_per_thread * p.vectors_per_thread == 1 and not p.runs and not p.ragged:
-        tile(True)
-    else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
-        last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
-        full = e.cmp("le", last_column, body.size(columns))
-        if outer and p.row_segments <= 1:
-            full = e.and_(full, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
-        if crossing and not p.ragged:
-            full = e.and_(full, in_one_row())
-        with k.region(f"scf.if {full} {{", "} else {"):
-            if crossing and p.ragged:
-                with k.region(f"scf.if {in_one_row()} {{", "} else {"):
-                    full_tile()
-                with k.region("", "}"):
-                    tile(False)
-            else:
-                full_tile()
-        with k.region("", "}"):
-            elements() if p.ragged else tile(True)
-    grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
-    return [body.finish(grid)]
+        body.loop(e.add(first, body.wide(self.x)), last, self.p.tx, [], one)
 
 
 class Pointwise(GpuScheduler[Params]):
@@ -349,7 +362,7 @@ class Pointwise(GpuScheduler[Params]):
         return list(chosen)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        return _emit(name, analysis, slots, p)
+        return _Kernel(name, analysis, slots, p).emit()
 
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties

@@ -1,5 +1,5 @@
 """Chooses the schedule parameters of GPU rows: where rows are kept, and by how many threads. Used by
-:mod:`mlirfuse.schedule.gpu.rows`, with the thresholds of :mod:`mlirfuse.schedule.gpu.heuristics`."""
+:mod:`mlirfuse.schedule.gpu.rows`, with the thresholds of :mod:`mlirfuse.schedule.gpu.tuning.heuristics`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access
-from mlirfuse.schedule.gpu.heuristics import RowRegisterHeuristics, heuristics_of
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
+from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.tuning.heuristics import RowRegisterHeuristics
 
 REGISTERS = 64 << 10  # per multiprocessor, on every chip
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory per block that the system reserves

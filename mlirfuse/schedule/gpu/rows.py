@@ -18,7 +18,6 @@ from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
@@ -35,6 +34,7 @@ from mlirfuse.schedule.gpu.row_choice import (
 )
 from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_per_iteration
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 

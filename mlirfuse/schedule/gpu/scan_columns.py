@@ -28,10 +28,10 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
@@ -201,12 +201,12 @@ class ScanColumns(GpuScheduler[Params]):
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.chained:
-            return [_emit(name, analysis, slots, p)]
+            return [_Kernel(name, analysis, slots, p).emit()]
         words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         columns, above, _ = _extents(analysis)
         _, iterations = _strips(analysis, p)
         empty = chained_scan.emptied(words, sz.mul(columns, above), iterations, p.ty * p.chained)
-        return [empty, _emit(name, analysis, slots, p)]
+        return [empty, _Kernel(name, analysis, slots, p).emit()]
 
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
@@ -273,110 +273,128 @@ def _fitting(analysis: Analysis, p: Params) -> Params:
     return p
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
-    """The kernel that computes ``analysis``."""
-    states = p.rows * p.access.lanes * analysis.once(numbers)
-    min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // (p.tx * p.ty)) if p.chained and states == REGISTER_STATES else 1
-    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, min_blocks_per_sm)
-    e, k, lanes, iteration = body.e, body.k, p.access.lanes, p.ty * p.rows
-    columns, above, _ = _extents(analysis)
-    across = sz.ceildiv(columns, p.tx * p.columns)
-    strips, iterations = _strips(analysis, p)
-    strip = Index(body.wide(body.block))
-    points = sz.mul(columns, above)
-    scan_chain = chained_scan.ScanChain(body, points, iterations, p.ty * p.chained) if p.chained else None
-    if scan_chain:
-        which, strip = k.divmod(Index(scan_chain.ticket()), strips)
-        part = k.scalar(which.base)
-    outer, block_column = k.divmod(strip, across)
-    places = [
-        place_of(
-            body,
-            p,
-            columns,
-            outer,
-            k.add(k.scale(block_column, p.vectors_per_thread), Index(n)) if p.vectors_per_thread > 1 else block_column,
-        )
-        for n in range(p.vectors_per_thread)
-    ]
-    place = places[0]
-    first = body.wide(e.mul(place.y, p.rows))
-    exchange = _Exchange(body, p, place)
-    ThreadRows = list[tuple[Env, Val]]
+ThreadRows = list[tuple[Env, Val]]
 
-    def rows_from(start: Val, env: Env) -> ThreadRows:
+
+class _Kernel:
+    """The kernel of a segment."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        self.analysis, self.p = analysis, p
+        states, threads = p.rows * p.access.lanes * analysis.once(numbers), p.tx * p.ty
+        full = p.chained and states == REGISTER_STATES
+        min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
+        self.body = body = ScanBody(name, analysis, slots, p.access, threads, min_blocks_per_sm)
+        self.e, self.k, self.lanes, self.iteration = body.e, body.k, p.access.lanes, p.ty * p.rows
+        k = self.k
+        self.columns, above, _ = _extents(analysis)
+        across = sz.ceildiv(self.columns, p.tx * p.columns)
+        self.strips, self.iterations = _strips(analysis, p)
+        strip = Index(body.wide(body.block))
+        points = sz.mul(self.columns, above)
+        self.chain = chained_scan.ScanChain(body, points, self.iterations, p.ty * p.chained) if p.chained else None
+        if self.chain:
+            which, strip = k.divmod(Index(self.chain.ticket()), self.strips)
+            self.part = k.scalar(which.base)
+        self.outer, block_column = k.divmod(strip, across)
+        several = p.vectors_per_thread > 1
+        self.places = [
+            place_of(
+                body,
+                p,
+                self.columns,
+                self.outer,
+                k.add(k.scale(block_column, p.vectors_per_thread), Index(n)) if several else block_column,
+            )
+            for n in range(p.vectors_per_thread)
+        ]
+        self.first = body.wide(self.e.mul(self.places[0].y, p.rows))
+        self.exchange = _Exchange(body, p, self.places[0])
+
+    def emit(self) -> GpuKernel:
+        """The finished kernel."""
+        e, body = self.e, self.body
+        if self.chain:
+            self.alone(self.chain)
+        else:
+            low, high = e.const(0, body.index), body.size(body.length)
+            body.loop(low, high, self.iteration, body.nothing(self.p.columns), self.one)
+        if body.small:
+            for at in self.places:
+                first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
+                first_row = e.and_(first_row, e.cmp("eq", self.part, 0)) if self.chain else first_row
+                body.store_at(body.small, at.env, self.analysis.kept, first_row)
+        return body.finish(sz.mul(self.strips, self.iterations) if self.chain else self.strips)
+
+    def rows_from(self, start: Val, env: Env) -> ThreadRows:
         """This thread's rows of an iteration, and whether each exists."""
-        return [body.along(env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
+        e = self.e
+        return [self.body.along(env, e.add(e.add(start, self.first), u), 1) for u in range(self.p.rows)]
 
-    def loaded(start: Val) -> list[ThreadRows]:
+    def loaded(self, start: Val) -> list[ThreadRows]:
         """The rows of each of this thread's vectors, loaded."""
-        vectors = [rows_from(start, at.env) for at in places]
-        for value in body.loaded:
+        vectors = [self.rows_from(start, at.env) for at in self.places]
+        for value in self.body.loaded:
             for here, _ in itertools.chain(*vectors):
-                k.preload(value, here)
+                self.k.preload(value, here)
         return vectors
 
-    def runs_of(op: Op, rows: ThreadRows) -> list[sc.State]:
+    def runs_of(self, op: Op, rows: ThreadRows) -> list[sc.State]:
         """The inclusive scan of this thread's rows. Beyond the last row it is undefined, and not stored."""
-        elements = (sc.element(e, op, k.operands(op, here), lanes) for here, _ in rows)
-        return list(itertools.accumulate(elements, functools.partial(sc.combine, e, op)))
+        elements = (sc.element(self.e, op, self.k.operands(op, here), self.lanes) for here, _ in rows)
+        return list(itertools.accumulate(elements, functools.partial(sc.combine, self.e, op)))
 
-    def bind(op: Op, rows: ThreadRows, runs: list[sc.State], begin: sc.State) -> None:
+    def bind(self, op: Op, rows: ThreadRows, runs: list[sc.State], begin: sc.State) -> None:
+        """Bind the results; ``begin`` is the state before the rows."""
         for (here, _), run in zip(rows, runs):
-            k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
+            self.k.bind(op.result, here, sc.result(self.e, op, sc.combine(self.e, op, begin, run)))
 
-    def store(rows: ThreadRows, at: ThreadPlace) -> None:
+    def store(self, rows: ThreadRows, at: ThreadPlace) -> None:
+        """Store full-size outputs."""
         for here, inside in rows:
-            body.store_at(body.full, here, analysis.domain, e.and_(at.inside, inside))
+            self.body.store_at(self.body.full, here, self.analysis.domain, self.e.and_(at.inside, inside))
 
-    def beside(states: list[sc.State]) -> sc.State:
+    def beside(self, states: list[sc.State]) -> sc.State:
         """The states of all vectors of a thread as one vector."""
-        return states[0] if len(states) == 1 else tuple(map(e.from_lanes, map(list, zip(*states))))
+        return states[0] if len(states) == 1 else tuple(map(self.e.from_lanes, map(list, zip(*states))))
 
-    def of_vector(state: sc.State, n: int) -> sc.State:
-        return tuple(e.extract(v, n) for v in state) if p.vectors_per_thread > 1 else state
+    def of_vector(self, state: sc.State, n: int) -> sc.State:
+        """The state of one of them."""
+        return tuple(self.e.extract(v, n) for v in state) if self.p.vectors_per_thread > 1 else state
 
-    def one(start: Val, carried: list[Val]) -> list[Val]:
-        vectors = loaded(start)
+    def one(self, start: Val, carried: list[Val]) -> list[Val]:
+        """An iteration down the columns."""
+        e, body = self.e, self.body
+        vectors = self.loaded(start)
         following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, iteration.bit_length() - 1), dt.i32), 1)
+        parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs = [runs_of(op, rows) for rows in vectors]
-            begin, after = exchange.starts(at, op, state, beside([run[-1] for run in runs]), parity)
+            runs = [self.runs_of(op, rows) for rows in vectors]
+            begin, after = self.exchange.starts(at, op, state, self.beside([run[-1] for run in runs]), parity)
             for n, (rows, run) in enumerate(zip(vectors, runs)):
-                bind(op, rows, run, of_vector(begin, n))
+                self.bind(op, rows, run, self.of_vector(begin, n))
             following += after
-        for rows, here in zip(vectors, places):
-            store(rows, here)
+        for rows, here in zip(vectors, self.places):
+            self.store(rows, here)
         return following
 
-    def alone(scan_chain: chained_scan.ScanChain) -> None:
+    def alone(self, chain: chained_scan.ScanChain) -> None:
         """The iteration of a chained block."""
-        (rows,) = loaded(e.mul(part, iteration))
-        runs = [runs_of(op, rows) for op in body.scans]
-        nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
-        found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
-        column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        prefixes = scan_chain.begin(part, column, [after for _, after in found], exchange.asker())
-        part_again, _ = k.divmod(Index(scan_chain.ticket_again()), strips)
-        again = rows_from(e.mul(k.scalar(part_again.base), iteration), place.env)
+        e, k, body, place, starts = self.e, self.k, self.body, self.places[0], self.exchange.starts
+        (rows,) = self.loaded(e.mul(self.part, self.iteration))
+        runs = [self.runs_of(op, rows) for op in body.scans]
+        nothing, zero = body.grouped(body.nothing(self.lanes)), e.const(0, dt.i32)
+        found = [starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
+        column = e.add(e.mul(k.scalar(self.outer.base), body.size(self.columns)), place.column)
+        prefixes = chain.begin(self.part, column, [after for _, after in found], self.exchange.asker())
+        part_again, _ = k.divmod(Index(chain.ticket_again()), self.strips)
+        again = self.rows_from(e.mul(k.scalar(part_again.base), self.iteration), place.env)
         for value in body.loaded:
             for (there, _), (here, _) in zip(rows, again):
                 k.bind_loaded(value, here, k.preload(value, there))
         for op, run, (before, _), state in zip(body.scans, runs, found, prefixes):
-            bind(op, again, run, sc.combine(e, op, state, before))
-        store(again, place)
-
-    if scan_chain:
-        alone(scan_chain)
-    else:
-        body.loop(e.const(0, body.index), body.size(body.length), iteration, body.nothing(p.columns), one)
-    if body.small:
-        for at in places:
-            first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
-            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if scan_chain else first_row
-            body.store_at(body.small, at.env, analysis.kept, first_row)
-    return body.finish(sz.mul(strips, iterations) if scan_chain else strips)
+            self.bind(op, again, run, sc.combine(e, op, state, before))
+        self.store(again, place)
 
 
 class _Exchange:

@@ -36,11 +36,11 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
@@ -178,11 +178,11 @@ class ScanRows(GpuScheduler[Params]):
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.chained:
-            return [_emit(name, analysis, slots, p)]
+            return [_Kernel(name, analysis, slots, p).emit()]
         words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         rows = sz.product(a.size for a in analysis.kept)
         iterations = sz.ceildiv(words.length, p.tx * p.vectors_per_thread * p.access.lanes)
-        return [chained_scan.emptied(words, rows, iterations, p.tx), _emit(name, analysis, slots, p)]
+        return [chained_scan.emptied(words, rows, iterations, p.tx), _Kernel(name, analysis, slots, p).emit()]
 
     def check(
         self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
@@ -252,121 +252,143 @@ def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
     return chained(analysis, _iterations(p, length) // (p.tx if p.chained else 1))
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
-    """The kernel that computes ``analysis``."""
-    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
-    e, k, lanes = body.e, body.k, p.access.lanes
-    kept = sz.product(a.size for a in analysis.kept)
-    width, iteration = min(p.tx, WARP), p.tx * p.vectors_per_thread * lanes
-    iterations = sz.ceildiv(body.length, iteration)
-    warps = p.tx // width
-    x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
-    lane, warp = e.and_(x, width - 1), body.quotient(x, width)
-    row, row_inside = body.wide(body.block), None
-    chain = chained_scan.ScanChain(body, kept, iterations, p.tx) if p.chained else None
-    if chain:
-        part, row = (k.scalar(i.base) for i in k.divmod(Index(chain.ticket()), kept))
-    if p.ty > 1:
-        row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
-        row_inside = e.cmp("lt", row, body.size(kept))
-        row = e.min(row, e.sub(body.size(kept), 1))
-    env: Env = {}
-    body.unlinear(env, analysis.loops(analysis.kept), Index(row))
-    first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
-    # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
-    predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
-    exchange = _Exchange(body, lane, width, warp, warps, p.chained)
-    stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p)) if p.striped else None
+class _Kernel:
+    """The kernel of a segment."""
 
-    def vectors_from(start: Val) -> list[tuple[Env, Val]]:
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        self.analysis, self.p = analysis, p
+        self.body = body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
+        self.e, self.k, self.lanes = e, k, lanes = body.e, body.k, p.access.lanes
+        self.kept = kept = sz.product(a.size for a in analysis.kept)
+        width, self.iteration = min(p.tx, WARP), p.tx * p.vectors_per_thread * lanes
+        self.iterations = sz.ceildiv(body.length, self.iteration)
+        self.width, warps = width, p.tx // width
+        self.x = x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
+        lane, warp = e.and_(x, width - 1), body.quotient(x, width)
+        row, self.row_inside = body.wide(body.block), None
+        self.chain = chained_scan.ScanChain(body, kept, self.iterations, p.tx) if p.chained else None
+        if self.chain:
+            self.part, row = (k.scalar(i.base) for i in k.divmod(Index(self.chain.ticket()), kept))
+        if p.ty > 1:
+            row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
+            self.row_inside = e.cmp("lt", row, body.size(kept))
+            row = e.min(row, e.sub(body.size(kept), 1))
+        self.row = row
+        self.env: Env = {}
+        body.unlinear(self.env, analysis.loops(analysis.kept), Index(row))
+        self.first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
+        # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
+        self.predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
+        self.exchange = _Exchange(body, lane, width, warp, warps, p.chained)
+        self.stripes = None
+        if p.striped:
+            self.stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p))
+
+    def emit(self) -> GpuKernel:
+        """The finished kernel."""
+        e, body, p = self.e, self.body, self.p
+        low, high = e.const(0, body.index), body.size(body.length)
+        for phase in joint.in_phases(self.analysis):
+            self.reduce(phase, low, high)
+        if self.chain:
+            self.alone(self.chain)
+        elif p.looped:
+            body.loop(low, high, self.iteration, body.nothing(1), self.one)
+        else:
+            self.one(low, body.nothing(1))
+        if body.small:
+            valid = e.cmp("eq", self.x, 0)
+            valid = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
+            valid = valid if self.row_inside is None else e.and_(valid, self.row_inside)
+            body.store_at(body.small, self.env, self.analysis.kept, valid)
+        return body.finish(sz.mul(self.kept, self.iterations) if self.chain else sz.ceildiv(self.kept, p.ty))
+
+    def reduce(self, phase: list[Op], low: Val, high: Val) -> None:
+        """Compute the reductions of a phase, before the scans."""
+        e, body, p = self.e, self.body, self.p
+
+        def reduced(start: Val, state: list[Val]) -> list[Val]:
+            return body.accumulated(phase, [Place(*place) for place in self.loaded(start)], state)
+
+        nothing = [v for op in phase for v in red.identity(e, op, self.lanes)]
+        found = body.loop(low, high, self.iteration, nothing, reduced) if p.looped else reduced(low, nothing)
+        totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
+        body.bind(phase, body.across_block(phase, totals, p.tx), self.env)
+
+    def vectors_from(self, start: Val) -> list[tuple[Env, Val]]:
         """The envs of this thread's vectors of an iteration, and whether they are inside the row."""
+        e, step = self.e, self.width * self.lanes
         return [
-            body.along(env, e.add(e.add(start, first), u * width * lanes), lanes) for u in range(p.vectors_per_thread)
+            self.body.along(self.env, e.add(e.add(start, self.first), u * step), self.lanes)
+            for u in range(self.p.vectors_per_thread)
         ]
 
-    def loaded(start: Val) -> list[tuple[Env, Val]]:
-        places = vectors_from(start)
-        for value in body.loaded:
+    def loaded(self, start: Val) -> list[tuple[Env, Val]]:
+        """The same, with inputs loaded."""
+        places = self.vectors_from(start)
+        for value in self.body.loaded:
             for here, _ in places:
-                k.preload(value, here)
+                self.k.preload(value, here)
         return places
 
-    def runs_of(op: Op, places: list[tuple[Env, Val]]) -> tuple[list[list[sc.State]], list[sc.State]]:
+    def runs_of(self, op: Op, places: list[tuple[Env, Val]]) -> tuple[list[list[sc.State]], list[sc.State]]:
         """The inclusive scan of the elements of each of a thread's vectors, and the vectors' totals. Beyond the end of
         a row they are undefined, and not stored."""
-        if stripes:
-            run = _run(body, op, stripes.elements(op, [here for here, _ in places]))
+        body = self.body
+        if self.stripes:
+            run = _run(body, op, self.stripes.elements(op, [here for here, _ in places]))
             return [run], run[-1:]
-        runs = [_run(body, op, _elements(body, op, here, lanes)) for here, _ in places]
+        runs = [_run(body, op, _elements(body, op, here, self.lanes)) for here, _ in places]
         return runs, [run[-1] for run in runs]
 
-    def bind(op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
+    def bind(self, op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         """Bind the results; ``before`` are the states before each run."""
+        e = self.e
         found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
-        if stripes:
-            found = [[val] for val in stripes.striped(found[0])]
+        if self.stripes:
+            found = [[val] for val in self.stripes.striped(found[0])]
         for (here, _), vals in zip(places, found):
-            k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
+            self.k.bind(op.result, here, e.from_lanes(vals[::-1] if self.body.reverse else vals))
 
-    def store(places: list[tuple[Env, Val]]) -> None:
+    def store(self, places: list[tuple[Env, Val]]) -> None:
+        """Store full-size outputs."""
         for here, inside in places:
-            valid = inside if row_inside is None else e.and_(row_inside, inside)
-            body.store_at(body.full, here, analysis.domain, valid, predicated)
+            valid = inside if self.row_inside is None else self.e.and_(self.row_inside, inside)
+            self.body.store_at(self.body.full, here, self.analysis.domain, valid, self.predicated)
 
-    def one(start: Val, carried: list[Val]) -> list[Val]:
-        places = loaded(start)
+    def one(self, start: Val, carried: list[Val]) -> list[Val]:
+        """An iteration along the row."""
+        e, body = self.e, self.body
+        places = self.loaded(start)
         following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, iteration.bit_length() - 1), dt.i32), 1)
+        parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs, totals = runs_of(op, places)
-            before, after = exchange.starts(at, op, state, totals, parity)
-            bind(op, places, runs, before)
+            runs, totals = self.runs_of(op, places)
+            before, after = self.exchange.starts(at, op, state, totals, parity)
+            self.bind(op, places, runs, before)
             following += after
-        store(places)
+        self.store(places)
         return following
 
-    def alone(chain: chained_scan.ScanChain) -> None:
+    def alone(self, chain: chained_scan.ScanChain) -> None:
         """The iteration of a chained block."""
-        start = e.mul(part, iteration)
-        places = loaded(start)
-        found = [runs_of(op, places) for op in body.scans]
+        e, k, body = self.e, self.k, self.body
+        places = self.loaded(e.mul(self.part, self.iteration))
+        found = [self.runs_of(op, places) for op in body.scans]
         befores, own = [], []
         for at, (op, (_, totals)) in enumerate(zip(body.scans, found)):
-            before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
+            before, after = self.exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
             befores.append(before)
             own.append(after)
-        begin = chain.begin(part, row, own, exchange.asker())
-        part_again, _ = k.divmod(Index(chain.ticket_again()), kept)
-        again = vectors_from(e.mul(k.scalar(part_again.base), iteration))
+        begin = chain.begin(self.part, self.row, own, self.exchange.asker())
+        part_again, _ = k.divmod(Index(chain.ticket_again()), self.kept)
+        again = self.vectors_from(e.mul(k.scalar(part_again.base), self.iteration))
         for value in body.loaded:
             for (place, _), (here, _) in zip(places, again):
                 k.bind_loaded(value, here, k.preload(value, place))
         for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
-            bind(op, again, runs, [sc.combine(e, op, state, b) for b in before])
-        store(again)
-
-    low, high = e.const(0, body.index), body.size(body.length)
-    for phase in joint.in_phases(analysis):
-
-        def reduced(start: Val, state: list[Val], phase=phase) -> list[Val]:
-            return body.accumulated(phase, [Place(*place) for place in loaded(start)], state)
-
-        nothing = [v for op in phase for v in red.identity(e, op, lanes)]
-        found = body.loop(low, high, iteration, nothing, reduced) if p.looped else reduced(low, nothing)
-        totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
-        body.bind(phase, body.across_block(phase, totals, p.tx), env)
-    if chain:
-        alone(chain)
-    elif p.looped:
-        body.loop(low, high, iteration, body.nothing(1), one)
-    else:
-        one(low, body.nothing(1))
-    if body.small:
-        valid = e.cmp("eq", x, 0)
-        valid = e.and_(valid, e.cmp("eq", part, 0)) if chain else valid
-        valid = valid if row_inside is None else e.and_(valid, row_inside)
-        body.store_at(body.small, env, analysis.kept, valid)
-    return body.finish(sz.mul(kept, iterations) if chain else sz.ceildiv(kept, p.ty))
+            self.bind(op, again, runs, [sc.combine(e, op, state, b) for b in before])
+        self.store(again)
 
 
 def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:

@@ -22,9 +22,9 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.heuristics import heuristics_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
+from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 
@@ -42,89 +42,94 @@ class Params(NamedTuple):
     threads: int
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernel that computes ``analysis``."""
-    body = GpuBody(name, analysis, slots, p.access, p.threads)
-    e, k = body.e, body.k
-    loops = analysis.loops(analysis.kept)
-    writing, reading = loops[-1], loops[p.reading]
-    outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
-    width, height = size_of(writing), size_of(reading)
-    lanes = p.access.lanes
-    in_shared = [_nodes(analysis)[n] for n in p.in_shared]
-    dtypes = {v: _shared_dtype(v, analysis) for v in in_shared}
+class _Kernel:
+    """The kernel of a segment."""
 
-    block, across, down = Index(body.wide(body.block)), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile)
-    if p.along_reading:
-        rest, block_r = k.divmod(block, down)
-        above, block_w = k.divmod(rest, across) if outer else (Index(0), rest)
-    else:
-        rest, block_w = k.divmod(block, across)
-        above, block_r = k.divmod(rest, down) if outer else (Index(0), rest)
-    base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
-    base_env: dict = {}
-    body.unlinear(base_env, outer, above)
-    pitch = {v: p.tile + max(1, 4 // dtypes[v].bytes) for v in in_shared}
-    offsets = {v: body.reserve(p.tile * pitch[v] * dtypes[v].bytes) for v in in_shared}
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        self.analysis, self.p = analysis, p
+        self.body = body = GpuBody(name, analysis, slots, p.access, p.threads)
+        self.e, self.k = e, k = body.e, body.k
+        loops = analysis.loops(analysis.kept)
+        self.writing, self.reading = loops[-1], loops[p.reading]
+        self.outer = outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
+        self.width, self.height = size_of(self.writing), size_of(self.reading)
+        self.in_shared = [_nodes(analysis)[n] for n in p.in_shared]
+        self.dtypes = {v: _shared_dtype(v, analysis) for v in self.in_shared}
+        across, down = sz.ceildiv(self.width, p.tile), sz.ceildiv(self.height, p.tile)
+        rest, block = k.divmod(Index(body.wide(body.block)), down if p.along_reading else across)
+        above, other = k.divmod(rest, across if p.along_reading else down) if outer else (Index(0), rest)
+        block_w, block_r = (other, block) if p.along_reading else (block, other)
+        self.base_w, self.base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
+        self.base_env: dict = {}
+        body.unlinear(self.base_env, outer, above)
+        self.pitch = {v: p.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
+        self.offsets = {v: body.reserve(p.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
+        self.grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, down)
 
-    def at(w: Val, r: Val, lanes_w: int, lanes_r: int, clamped: bool):
-        env = dict(base_env)
-        inside = e.and_(e.cmp("lt", w, body.size(width)), e.cmp("lt", r, body.size(height)))
-        if clamped:
-            w, r = e.min(w, e.sub(body.size(width), lanes_w)), e.min(r, e.sub(body.size(height), lanes_r))
-        body.set_loop(env, writing, Index(w, 1, lanes_w) if lanes_w > 1 else Index(w))
-        body.set_loop(env, reading, Index(r, 1, lanes_r) if lanes_r > 1 else Index(r))
+    def emit(self) -> list[GpuKernel]:
+        """The finished kernel."""
+        self.fill()
+        self.body.barrier()
+        places = self.transposed()
+        for env, _ in places:
+            for value in self.analysis.outputs:
+                self.k.value(value, env)
+        for env, inside in places:
+            self.body.store_at(self.analysis.outputs, env, self.analysis.kept, inside)
+        return [self.body.finish(self.grid)]
+
+    def at(self, local_w: Val, local_r: Val, lanes_w: int, lanes_r: int):
+        """The env of a vector of the tile, clamped to the domain, and whether it is inside."""
+        e, body, env = self.e, self.body, dict(self.base_env)
+        w, r = e.add(self.base_w, body.wide(local_w)), e.add(self.base_r, body.wide(local_r))
+        inside = e.and_(e.cmp("lt", w, body.size(self.width)), e.cmp("lt", r, body.size(self.height)))
+        w, r = e.min(w, e.sub(body.size(self.width), lanes_w)), e.min(r, e.sub(body.size(self.height), lanes_r))
+        body.set_loop(env, self.writing, Index(w, 1, lanes_w) if lanes_w > 1 else Index(w))
+        body.set_loop(env, self.reading, Index(r, 1, lanes_r) if lanes_r > 1 else Index(r))
         return env, inside
 
-    def split(vectors: int) -> tuple[Val, Val]:
-        """A thread's vector along a row of the tile, and its row."""
-        along = e.and_(body.thread, vectors - 1)
-        return along, body.quotient(body.thread, vectors)
+    def split(self, lanes: int) -> tuple[Val, Val]:
+        """The first element along a row of the tile of a thread's vectors, and the first of their rows."""
+        vectors = self.p.tile // lanes
+        along, line = self.e.and_(self.body.thread, vectors - 1), self.body.quotient(self.body.thread, vectors)
+        return self.e.mul(along, lanes), line
 
-    # Store to shared memory: vectors along the reading loop, one row per index of the writing loop.
-    vectors = p.tile // p.read_lanes
-    along, line = split(vectors)
-    step = p.threads // vectors
-    local_r = e.mul(along, p.read_lanes)
-    loaded = []
-    for n in range(p.tile // step):
-        local_w = e.add(line, n * step)
-        env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
-        loaded += [
-            (value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env))
-            for value in in_shared
-        ]
-    for value, local_w, val in loaded:
-        for lane in range(p.read_lanes):
-            index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))
-            body.shared_store(body.shared_address(offsets[value], index, dtypes[value].bytes), e.extract(val, lane))
-    body.barrier()
+    def lines(self, line: Val, lanes: int) -> Iterator[Val]:
+        """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
+        step = self.p.threads // (self.p.tile // lanes)
+        return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
-    # Load from shared memory: vectors along the writing loop, one row per index of the reading loop.
-    vectors = p.tile // lanes
-    along, line = split(vectors)
-    step = p.threads // vectors
-    local_w = e.mul(along, lanes)
-    places = []
-    for n in range(p.tile // step):
-        local_r = e.add(line, n * step)
-        env, inside = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), lanes, 1, True)
-        for value in in_shared:
-            parts = []
+    def address(self, value: Value, index: Val) -> str:
+        """Where an element of a value's tile is in shared memory."""
+        return self.body.shared_address(self.offsets[value], index, self.dtypes[value].bytes)
+
+    def fill(self) -> None:
+        """Store to shared memory: vectors along the reading loop, one row per index of the writing loop."""
+        e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
+        local_r, line = self.split(lanes)
+        loaded = []
+        for local_w in self.lines(line, lanes):
+            env, _ = self.at(local_w, local_r, 1, lanes)
+            loaded += [(v, local_w, k.preload(v, env) if v in inputs else k.value(v, env)) for v in self.in_shared]
+        for value, local_w, val in loaded:
             for lane in range(lanes):
-                index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
-                parts.append(
-                    body.shared_load(body.shared_address(offsets[value], index, dtypes[value].bytes), dtypes[value])
-                )
-            (k.bind_loaded if value in analysis.inputs else k.bind)(value, env, e.from_lanes(parts))
-        places.append((env, inside))
-    for env, _ in places:
-        for value in analysis.outputs:
-            k.value(value, env)
-    for env, inside in places:
-        body.store_at(analysis.outputs, env, analysis.kept, inside)
-    grid = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile))
-    return [body.finish(grid)]
+                index = e.add(e.mul(local_w, self.pitch[value]), e.add(local_r, lane))
+                self.body.shared_store(self.address(value, index), e.extract(val, lane))
+
+    def transposed(self) -> list:
+        """Load from shared memory: vectors along the writing loop, one row per index of the reading loop. Returns their
+        envs, and whether they are inside."""
+        e, k, lanes, places = self.e, self.k, self.p.access.lanes, []
+        local_w, line = self.split(lanes)
+        for local_r in self.lines(line, lanes):
+            env, inside = self.at(local_w, local_r, lanes, 1)
+            for value in self.in_shared:
+                pitch, dtype = self.pitch[value], self.dtypes[value]
+                indices = (e.add(e.mul(e.add(local_w, lane), pitch), local_r) for lane in range(lanes))
+                elements = [self.body.shared_load(self.address(value, index), dtype) for index in indices]
+                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, e.from_lanes(elements))
+            places.append((env, inside))
+        return places
 
 
 class Transpose(GpuScheduler[Params]):
@@ -145,7 +150,7 @@ class Transpose(GpuScheduler[Params]):
         return _candidates(analysis, env, alignments, properties)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        return _emit(name, analysis, slots, p)
+        return _Kernel(name, analysis, slots, p).emit()
 
     def widest(self, analysis: Analysis, p: Params) -> list[int]:
         """The bytes of the widest vector of each input and output; inputs in shared memory have vectors along the

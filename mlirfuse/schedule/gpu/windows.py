@@ -8,7 +8,7 @@ import functools
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.lowering.kernel import WIDEST
-from mlirfuse.schedule.gpu.heuristics import PointwiseHeuristics
+from mlirfuse.schedule.gpu.tuning.heuristics import PointwiseHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 

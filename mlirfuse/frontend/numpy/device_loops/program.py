@@ -12,8 +12,9 @@ from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import spec_of
 from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region, to_host
-from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten, unrolls
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten
+from mlirfuse.frontend.numpy.programs import PythonProgram
+from mlirfuse.frontend.numpy.syntax import NotOutlinable, parsed, unrolls
 from mlirfuse.runtime import arrays
 
 _PLAIN = (int, float, complex, bool, str, type(None), np.generic)
@@ -23,13 +24,13 @@ _SETTLED = 2  # calls after which arguments are no longer backed up
 class ByNumPy:
     """A function of host arrays, torch's included, run as a function ``fn`` of NumPy arrays over the same memory."""
 
-    def __init__(self, fn: Callable, structure: trees.Tree):
+    def __init__(self, fn: Any, structure: trees.Tree):
         self.fn, self.structure = fn, structure
 
     def run(self, leaves: list) -> Any:
         """The result of a call."""
         like = next((leaf for leaf in leaves if arrays.framework(leaf) == "torch"), None)
-        given = [leaf.detach().numpy() if arrays.framework(leaf) == "torch" else leaf for leaf in leaves]
+        given = self._given(leaves)
         args, kwargs = self.structure.unflatten(given)
         result = self.fn(*args, **kwargs)
         if like is None:
@@ -38,6 +39,14 @@ class ByNumPy:
         created, tree = trees.flatten(result)
         return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in created])
 
+    def explain(self, leaves: list, view: Any) -> Any:
+        """How a call runs; ``view`` makes the explanation of one that a single graph covers."""
+        return self.fn._explained(*self.structure.unflatten(self._given(leaves)), view)
+
+    @staticmethod
+    def _given(leaves: list) -> list:
+        return [leaf.detach().numpy() if arrays.framework(leaf) == "torch" else leaf for leaf in leaves]
+
 
 def _as_tensor(value: Any, like: Any) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
@@ -45,7 +54,7 @@ def _as_tensor(value: Any, like: Any) -> Any:
     return arrays.from_numpy(value, like) if isinstance(value, np.ndarray) else value
 
 
-class DeviceLoopProgram:
+class DeviceLoopProgram(PythonProgram):
     """A function for arguments of one structure, with its loops in Python. ``jit`` compiles a region, and the function
     for host arrays, whose loops run natively; ``otherwise`` runs calls where the function cannot run so: ``refused`` is
     why. ``unrolls``: a trace would unroll its loops. Raises :class:`NotSplit`."""
@@ -60,8 +69,7 @@ class DeviceLoopProgram:
         if not isinstance(fn, types.FunctionType):
             raise NotSplit("not a Python function")
         self.fn, self.structure, self.otherwise = fn, structure, otherwise
-        self.refused: str | None = None
-        self._by_numpy = ByNumPy(jit(fn), structure)
+        self.by_numpy = ByNumPy(jit(fn), structure)
         self.regions: list[Region] = []
         self._calls = 0
 
@@ -71,7 +79,7 @@ class DeviceLoopProgram:
 
         try:
             self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
-            self.unrolls = unrolls(fn)
+            self.unrolls = unrolls(parsed(fn), known_counts=False)
         except NotOutlinable as error:
             raise NotSplit(str(error)) from None
 
@@ -79,7 +87,7 @@ class DeviceLoopProgram:
         """The result of a call; captured arrays may follow its own leaves."""
         leaves = leaves[: self.structure.leaves]
         if on_host(leaves):
-            return self._by_numpy.run(leaves)
+            return self.by_numpy.run(leaves)
         if self.refused is None:
             try:
                 return self.device_loops(leaves)

@@ -13,8 +13,8 @@ import numpy as np
 
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import spec_of
-from mlirfuse.frontend.numpy.device_loops.rewrite import PERHAPS, names_of, read_before_assigned, reads_values
-from mlirfuse.frontend.numpy.loops.source import Scope, remade
+from mlirfuse.frontend.numpy.device_loops.rewrite import PERHAPS, reads_values
+from mlirfuse.frontend.numpy.syntax import Scope, names_of, read_before_assigned, remade
 from mlirfuse.runtime import arrays
 
 _MANY = 32  # arrays in a list, from which building one array in NumPy costs less

@@ -13,11 +13,20 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops.source import appended, looks_at_variables, parsed, remade
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.frontend.numpy.syntax import (
+    NotOutlinable,
+    appended,
+    at,
+    looks_at_variables,
+    names_of,
+    parsed,
+    place,
+    read_before_assigned,
+    remade,
+)
 
 REGIONS, TRUTH, ITERATED = "mlirfuse_regions", "mlirfuse_truth", "mlirfuse_iterated"
 _STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
@@ -56,23 +65,6 @@ def rewritten(
     return remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
 
 
-def unrolls(fn: types.FunctionType) -> bool:
-    """Whether a trace would unroll the function's loops: it has a ``while``, or writes into arrays in a loop whose trip
-    count is unknown. Raises NotOutlinable."""
-    for loop in ast.walk(parsed(fn)):
-        if isinstance(loop, ast.While):
-            return True
-        if (
-            isinstance(loop, ast.For)
-            and isinstance(loop.iter, ast.Call)
-            and getattr(loop.iter.func, "id", "") == "range"
-        ):
-            written = any(isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) for n in ast.walk(loop))
-            if written and not all(isinstance(arg, ast.Constant) for arg in loop.iter.args):
-                return True
-    return False
-
-
 class _Rewriter:
     """Rewrites blocks; ``runs`` are the regions' statements, ``calls`` the statements that replace them."""
 
@@ -104,29 +96,29 @@ class _Rewriter:
         elif isinstance(node, ast.If):
             test = self._condition(node.test, run, out)
             self._end(run, out)
-            out.append(_at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
+            out.append(at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
         elif isinstance(node, ast.While):
             self._end(run, out)
             inside: list[ast.stmt] = []
             head: list[ast.stmt] = []
             test = self._condition(node.test, head, inside)
             self._end(head, inside)
-            inside.append(_at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
+            inside.append(at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
             always = ast.Constant(True)
-            out.append(_at(node, ast.While(always, inside + self.block(node.body), [])))
+            out.append(at(node, ast.While(always, inside + self.block(node.body), [])))
         elif isinstance(node, ast.For):
             values = self._iterated(node.iter, run)
             self._end(run, out)
-            out.append(_at(node, ast.For(node.target, values, self.block(node.body), [])))
+            out.append(at(node, ast.For(node.target, values, self.block(node.body), [])))
         elif isinstance(node, ast.Return):
             if node.value is not None and not _only_names(node.value):
-                node = _at(node, ast.Return(self._value(node.value, run)))
+                node = at(node, ast.Return(self._value(node.value, run)))
             self._end(run, out)
             out.append(node)
         elif isinstance(node, ast.Assert):
             test = self._condition(node.test, run, out)
             self._end(run, out)
-            out.append(_at(node, ast.Assert(test, node.msg)))
+            out.append(at(node, ast.Assert(test, node.msg)))
         elif isinstance(node, _AS_THEY_ARE):
             self._end(run, out)
             out.append(node)
@@ -136,8 +128,7 @@ class _Rewriter:
     def _end(self, run: list[ast.stmt], out: list[ast.stmt]) -> None:
         if run:
             call: Any = ast.parse(f"() = {REGIONS}[{len(self.runs)}](locals())").body[0]
-            for part in ast.walk(call):
-                ast.copy_location(part, run[0])
+            place([call], run[0])
             self.runs.append(list(run))
             self.calls.append(call)
             out.append(call)
@@ -152,8 +143,8 @@ class _Rewriter:
     def _value(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
         """The expression's value, computed at the end of the region."""
         name = self._temporary()
-        run += self._apart(_at(expression, ast.Assign([ast.Name(name, ast.Store())], expression)))
-        return _at(expression, ast.Name(name, ast.Load()))
+        run += self._apart(at(expression, ast.Assign([ast.Name(name, ast.Store())], expression)))
+        return at(expression, ast.Name(name, ast.Load()))
 
     def _iterated(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
         """A loop's iterable; those within zip and enumerate are converted one by one."""
@@ -175,15 +166,15 @@ class _Rewriter:
             inside: list[ast.stmt] = []
             found = self._condition(value, part, inside)
             self._end(part, inside)
-            inside.append(_at(value, ast.Assign([ast.Name(name, ast.Store())], found)))
+            inside.append(at(value, ast.Assign([ast.Name(name, ast.Store())], found)))
             into += inside
             if k < len(test.values) - 1:
                 known: ast.expr = ast.Name(name, ast.Load())
                 goes_on = known if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), known)
                 further: list[ast.stmt] = []
-                into.append(_at(value, ast.If(goes_on, further, [])))
+                into.append(at(value, ast.If(goes_on, further, [])))
                 into = further
-        return _at(test, ast.Name(name, ast.Load()))
+        return at(test, ast.Name(name, ast.Load()))
 
     def _append(self, node: ast.stmt, run: list[ast.stmt]) -> ast.stmt | None:
         """``name.append(value)`` as Python, its value computed in the region before."""
@@ -193,7 +184,7 @@ class _Rewriter:
         assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         call = copy.copy(node.value)
         call.args = [call.args[0] if _only_names(call.args[0]) else self._value(call.args[0], run)]
-        return _at(node, ast.Expr(call))
+        return at(node, ast.Expr(call))
 
     def _apart(self, node: ast.stmt) -> list[ast.stmt]:
         """The statement, with values that float, int … convert to Python numbers computed in statements before it, and
@@ -202,8 +193,8 @@ class _Rewriter:
         stored = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], parts)
         if isinstance(node, ast.Assign) and stored and not _only_names(node.value):
             name = self._temporary()
-            first = _at(node, ast.Assign([ast.Name(name, ast.Store())], node.value))
-            store = _at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
+            first = at(node, ast.Assign([ast.Name(name, ast.Store())], node.value))
+            store = at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
             return [*self._apart(first), *self._apart(store)]
         taken = _Numbers(self._temporary)
         created: Any = taken.visit(copy.deepcopy(node))
@@ -229,8 +220,8 @@ class _Numbers(ast.NodeTransformer):
         if isinstance(arg, (ast.Name, ast.Constant, ast.Starred, ast.JoinedStr)):
             return arg
         name = self.name()
-        self.before.append(_at(arg, ast.Assign([ast.Name(name, ast.Store())], arg)))
-        return _at(arg, ast.Name(name, ast.Load()))
+        self.before.append(at(arg, ast.Assign([ast.Name(name, ast.Store())], arg)))
+        return at(arg, ast.Name(name, ast.Load()))
 
 
 def reads_values(node: ast.Call) -> bool:
@@ -244,47 +235,13 @@ def _only_names(node: ast.expr) -> bool:
 
 
 def _call(helper: str, value: ast.expr) -> ast.Call:
-    return _at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
-
-
-def _at(place: ast.AST, node: Any) -> Any:
-    """``node`` with new nodes' source locations copied from ``place``."""
-    queue: list[ast.AST] = [node]
-    while queue:
-        found = queue.pop()
-        if isinstance(found, (ast.stmt, ast.expr)) and not hasattr(found, "lineno"):
-            ast.copy_location(found, place)
-            queue.extend(ast.iter_child_nodes(found))
-    return node
+    return at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
 
 
 def _assign(call: ast.Assign, names: list[str]) -> None:
     (target,) = call.targets
     assert isinstance(target, ast.Tuple)
     target.elts = [ast.copy_location(ast.Name(name, ast.Store()), target) for name in names]
-
-
-def names_of(nodes: list, context: type) -> list[str]:
-    """The names read (``ast.Load``) or assigned (``ast.Store``), in order without duplicates; excludes comprehensions'
-    own names."""
-    found: dict[str, None] = {}
-    for node in nodes:
-        _add_names(node, context, frozenset(), found)
-    return list(found)
-
-
-def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[str, None]) -> None:
-    if isinstance(node, ast.Name):
-        if isinstance(node.ctx, context) and node.id not in own:
-            found[node.id] = None
-        return
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-        targets = [n for part in node.generators for n in ast.walk(part.target)]
-        own = own | {n.id for n in targets if isinstance(n, ast.Name)}
-    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and context is ast.Load:
-        found[node.target.id] = None
-    for child in ast.iter_child_nodes(node):
-        _add_names(child, context, own, found)
 
 
 def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]:
@@ -304,13 +261,3 @@ def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]
         ]
         for k, run in enumerate(runs)
     ]
-
-
-def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
-    """The names whose values from before the statements are used."""
-    found: dict[str, None] = {}
-    assigned: set[str] = set()
-    for statement in statements:
-        found |= dict.fromkeys(name for name in names_of([statement], ast.Load) if name not in assigned)
-        assigned |= set(names_of([statement], ast.Store))
-    return list(found)

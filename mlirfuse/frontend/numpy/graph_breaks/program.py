@@ -14,6 +14,7 @@ from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.graph_breaks.session import NotSplittable, Session
 from mlirfuse.frontend.numpy.graph_breaks.tree import State, Tree, Unknown
+from mlirfuse.frontend.numpy.programs import PythonProgram
 from mlirfuse.frontend.numpy.scope import scope_of
 from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
 from mlirfuse.runtime import arrays
@@ -23,7 +24,7 @@ _MOST_FAILURES = 16  # calls calls that failed and left the error to NumPy, afte
 SMALL = 2048  # elements of all arguments; below, NumPy costs less than the steps between subgraphs
 
 
-class GraphBreakProgram:
+class GraphBreakProgram(PythonProgram):
     """A function for arguments of one structure, run with graph breaks. ``run_eagerly``: runs a call eagerly, given the
     reason, or raises it; ``watch``: records what the function reads from its scope."""
 
@@ -31,7 +32,6 @@ class GraphBreakProgram:
                  watch: Callable[[list, set[int]], None]):  # fmt: skip
         self.fn, self.structure, self.run_eagerly, self.watch = fn, structure, run_eagerly, watch
         self.tree = Tree()
-        self.refused: Any = None  # why it no longer runs with graph breaks
         self._failures = 0
 
     def run(self, leaves: list) -> Any:
@@ -61,8 +61,8 @@ class GraphBreakProgram:
 
     def _reported(self, leaves: list, why: Any) -> Any:
         """Runs a call eagerly because an earlier call was rejected, or because NumPy will raise its error again."""
-        numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
-        return self.run_eagerly(leaves, None if numpys else why)
+        known = why is None or all(arrays.framework(x) in (None, "numpy") for x in leaves)
+        return self.run_eagerly(leaves, None if known else why)
 
     @staticmethod
     def _is_small(leaves: list) -> bool:

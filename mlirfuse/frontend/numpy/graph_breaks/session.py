@@ -152,62 +152,47 @@ class Session:
 
     def cut(self) -> None:
         """Ends the subgraph: compiles and runs it; live values become arrays in slots."""
+        live = [x for ref in self._refs if (x := ref()) is not None]
+        self._refs = [weakref.ref(x) for x in live]
+        numbers = {id(x._buffer) for x in live if x._scalar}
+        ends = _SubgraphEnd(self, list({id(x._buffer): x._buffer for x in live}.values()), numbers)
+        indices = {step.index for x in live for step in x._path if isinstance(step, At)}
+        at = {v: ends.slot_of(v) for v in indices}
         t = self.t
-        arrays = [x for ref in self._refs if (x := ref()) is not None]
-        self._refs = [weakref.ref(x) for x in arrays]
-        buffers = list({id(x._buffer): x._buffer for x in arrays}.values())
-        numbers = {id(x._buffer) for x in arrays if x._scalar}
-        results: list[Value] = []
-        writes: list[tuple[int, int]] = []
-        new: dict[Value, int] = {}  # value -> the slot of its result
-        slots: dict[int, int] = {}  # buffer id -> slot
-
-        permuted: dict[int, Permute] = {}  # buffer id -> the step from its result to the array
-
-        def in_memory(b: Buffer) -> None:
-            order = order_of(t, strides_of(t, b.origin), b.value.shape)
-            if t.device == "cpu" and order != tuple(range(len(order))):
-                permute = Permute(order)
-                b.value, permuted[id(b)] = permute.read(t, b.value), permute.inverse()
-
-        def result(value: Value, copied: bool) -> int:
-            if copied or value.op is None or value in results:
-                value = t.emit("copy", value)
-            results.append(value)
-            return self._count + len(results) - len(writes) - 1
-
-        for b in buffers:
-            if b.slot is not None and b.value is not b.origin:
-                if b.value.op is None or b.value in results:
-                    b.value = t.emit("copy", b.value)
-                writes.append((b.slot, len(results)))
-                results.append(b.value)
-        for b in buffers:
-            if b.slot is not None:
-                slots[id(b)] = b.slot
-            elif id(b) in numbers and b.value in self._slot_of:
-                slots[id(b)] = self._slot_of[b.value]
-            elif id(b) in numbers and b.value in new:
-                slots[id(b)] = new[b.value]
-            else:
-                in_memory(b)
-                slots[id(b)] = result(b.value, _in_argument(b.value))
-                new.setdefault(b.value, slots[id(b)])
-        positions = {step.index for x in arrays for step in x._path if isinstance(step, At)}
-        at = {v: self._slot_of[v] if v in self._slot_of else new.get(v) for v in positions}
-        for v in positions:
-            if at[v] is None:
-                at[v] = result(v, False)
         layouts = dict(zip(t.block.args, t.layouts))
         by_value = {v for k, v in enumerate(t.block.args) if k in t.scalars}
-        if results:
-            self._run(results, writes, layouts, by_value)
-        # A new block, whose arguments are the live values.
-        old, self._slot_of = self._slot_of, {}
-        of_slot = {slot: v for v, slot in old.items()}
+        if ends.results:
+            self._run(ends.results, ends.writes, layouts, by_value)
+        argument = self._new_block(layouts, by_value)
+        for b in ends.buffers:
+            slot = ends.slots[id(b)]
+            b.value = b.origin = argument(slot, b.value)
+            b.touched |= b.version > 0
+            b.version = 0
+            if id(b) not in numbers:
+                b.slot = slot
+        index = {v: argument(slot, v) for v, slot in at.items()}
+        permuted = ends.permuted
+        for x in live:
+            path = (permuted[id(x._buffer)], *x._path) if id(x._buffer) in permuted else x._path
+            x._path = tuple(
+                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
+            )
+            value = x._buffer.value
+            for step in x._path:
+                value = step.read(t, value)
+            x._value, x._version = value, 0
+
+    def _new_block(self, layouts: dict, by_value: set) -> Callable[[int, Value], Value]:
+        """Begins a new block, whose arguments are live values: returns the function that adds, for a slot and a value
+        like it, its argument. ``layouts``, ``by_value``: of the old block's arguments."""
+        t = self.t
+        of_slot = {slot: v for v, slot in self._slot_of.items()}
+        self._slot_of = {}
         t.block = Block()
         t.builder = Builder(t.block, location)
-        t.layouts, t.scalars, created = [], set(), {}
+        t.layouts, t.scalars = [], set()
+        created: dict[int, Value] = {}
 
         def argument(slot: int, like: Value) -> Value:
             if slot not in created:
@@ -227,23 +212,7 @@ class Session:
                 self._slot_of[value] = slot
             return created[slot]
 
-        for b in buffers:
-            slot = slots[id(b)]
-            b.value = b.origin = argument(slot, b.value)
-            b.touched |= b.version > 0
-            b.version = 0
-            if id(b) not in numbers:
-                b.slot = slot
-        index = {v: argument(slot, v) for v, slot in at.items() if slot is not None}
-        for x in arrays:
-            path = (permuted[id(x._buffer)], *x._path) if id(x._buffer) in permuted else x._path
-            x._path = tuple(
-                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
-            )
-            value = x._buffer.value
-            for step in x._path:
-                value = step.read(t, value)
-            x._value, x._version = value, 0
+        return argument
 
     def _run(self, results: list[Value], writes, layouts: dict, by_value: set) -> None:
         t = self.t
@@ -415,6 +384,56 @@ class Session:
         if not callable(getattr(np.ndarray, name)):
             self.abort(f"it uses x.{name}")
         return lambda *args, **kwargs: self.call(of_arrays(name), (x, *args), kwargs, pure(of_arrays(name)))
+
+
+class _SubgraphEnd:
+    """The results of a subgraph that ends: the values of ``buffers``. ``numbers``: the ids of those of numbers.
+    ``writes``: (slot, index among the results) of those written into arrays; ``slots``: of each buffer, by its id;
+    ``permuted``: by id, the step from its result to the array."""
+
+    def __init__(self, session: Session, buffers: list[Buffer], numbers: set[int]):
+        self.session, self.buffers = session, buffers
+        self.results: list[Value] = []
+        self.writes: list[tuple[int, int]] = []
+        self.slots: dict[int, int] = {}
+        self.permuted: dict[int, Permute] = {}
+        self._new: dict[Value, int] = {}  # value -> the slot of its result
+        for b in buffers:
+            if b.slot is not None and b.value is not b.origin:
+                b.value = self._distinct(b.value, False)
+                self.writes.append((b.slot, len(self.results)))
+                self.results.append(b.value)
+        for b in buffers:
+            known = session._slot_of.get(b.value, self._new.get(b.value)) if id(b) in numbers else None
+            if b.slot is not None:
+                self.slots[id(b)] = b.slot
+            elif known is not None:
+                self.slots[id(b)] = known
+            else:
+                self._order(b)
+                self.slots[id(b)] = self._result(b.value, _in_argument(b.value))
+                self._new.setdefault(b.value, self.slots[id(b)])
+
+    def slot_of(self, value: Value) -> int:
+        """The slot of an index, which becomes a result if it has none."""
+        known = self.session._slot_of.get(value, self._new.get(value))
+        return self._result(value, False) if known is None else known
+
+    def _order(self, b: Buffer) -> None:
+        """Makes the value's order in memory that of its axes."""
+        t = self.session.t
+        order = order_of(t, strides_of(t, b.origin), b.value.shape)
+        if t.device == "cpu" and order != tuple(range(len(order))):
+            permute = Permute(order)
+            b.value, self.permuted[id(b)] = permute.read(t, b.value), permute.inverse()
+
+    def _distinct(self, value: Value, copied: bool) -> Value:
+        """The value, or a copy of an argument or of what is a result already."""
+        return self.session.t.emit("copy", value) if copied or value.op is None or value in self.results else value
+
+    def _result(self, value: Value, copied: bool) -> int:
+        self.results.append(self._distinct(value, copied))
+        return self.session._count + len(self.results) - len(self.writes) - 1
 
 
 def _equal(a: Any, b: Any) -> bool:

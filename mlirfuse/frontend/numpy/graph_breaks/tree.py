@@ -18,7 +18,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import arrays, op_by_op, placement
+from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
 from mlirfuse.runtime.storage_views import StorageViews
@@ -145,7 +145,7 @@ class Subgraph(Step):
     def __post_init__(self) -> None:
         self._split: StorageViews | None = None
         self.whole = self.graph.copy()
-        if pipelines.complex_kernels(self.graph):
+        if storage_views.needed(self.graph):
             self._split = StorageViews(self.graph)
         self._executors: dict[int | None, Executor] = {}  # by GPU; None: the CPU
         self._runs: dict[tuple, Callable[..., list]] = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, NumberType, Site
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -323,7 +321,3 @@ def fast_add(e: Code, a: Val, b: Val) -> Val:
 
 def number(val: Val, python: bool = False) -> Number:
     return Number(val, NumberType(val.dtype, python))
-
-
-def numpy_of(dtype: DType) -> np.dtype:
-    return dtype.numpy

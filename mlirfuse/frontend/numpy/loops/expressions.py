@@ -13,7 +13,6 @@ from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.source import dotted
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -29,6 +28,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Static,
     Tuple,
 )
+from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.lowering.elementwise import EMIT

@@ -18,7 +18,6 @@ from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
-from mlirfuse.frontend.numpy.loops.source import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -32,6 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
+from mlirfuse.frontend.numpy.syntax import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import events, load
 

@@ -16,22 +16,25 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.source import (
+from mlirfuse.frontend.numpy.syntax import (
     NoSource,
+    NotOutlinable,
     Scope,
     appended,
     attributes_read,
     looks_at_variables,
+    natively,
+    over_range,
     parsed,
+    place,
     remade,
+    unrolls,
 )
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 
 _POSITION = "mlirfuse_position"  # the index variable of a loop over an array
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
@@ -61,7 +64,7 @@ class Outlined:
         if not self.loops:
             raise NotOutlinable("no loops")
         self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
-        self.preferred = _better_run(definition)
+        self.preferred = unrolls(definition)
         self.tried = any(loop.lists for loop in self.loops)
 
 
@@ -88,30 +91,6 @@ def _watches_errors(definition: ast.FunctionDef) -> bool:
     return False
 
 
-def _better_run(definition: ast.FunctionDef) -> bool:
-    for loop in _loops_of(definition.body):
-        if isinstance(loop, ast.While):
-            return True
-        for found in ast.walk(loop):
-            if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store):
-                return True
-    return False
-
-
-def _loops_of(statements: list[ast.stmt]):
-    for statement in statements:
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            continue
-        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and _over_range(statement)):
-            yield statement
-        for field in ("body", "orelse", "finalbody"):
-            yield from _loops_of(getattr(statement, field, []))
-
-
-def _over_range(node: ast.For) -> bool:
-    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
-
-
 def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
     """``for x in data`` with an inner loop, rewritten as a loop over the indices of ``data``: equivalent for an array.
     Other statements stay."""
@@ -119,7 +98,7 @@ def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
         return node
     data = node.iter.id
     inside = [n for statement in node.body for n in ast.walk(statement)]
-    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and _over_range(n)) for n in inside)
+    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and over_range(n)) for n in inside)
     changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
     if data not in local or data == node.target.id or changed or not loops:
         return node
@@ -136,14 +115,14 @@ def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
 
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
     """Whether a loop contains no statement that is never compiled."""
-    if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
+    if isinstance(node, ast.For) and (not over_range(node) or not isinstance(node.target, ast.Name)):
         return False
     if getattr(node, "orelse", None):
         return False
     for found in natively(node):
         if isinstance(found, ast.stmt) and not isinstance(found, _FORMS):
             return False
-        if isinstance(found, ast.For) and not _over_range(found):
+        if isinstance(found, ast.For) and not over_range(found):
             return False
         if isinstance(found, ast.Expr) and not (
             isinstance(found.value, ast.Constant) or appended(found) or _calls_users(found.value, scope)
@@ -226,20 +205,10 @@ class _Rewriter:
             created[1].body = [plain]  # type: ignore[attr-defined]
             for way, leave in zip(ways, leaves):
                 way.body = [leave]
-            _place(created, node, {plain, *leaves})
+            place(created, node, {plain, *leaves})
             return created
 
         return around
-
-
-def natively(node: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a loop that are compiled: all but the statements that leave the function, which run as Python."""
-    queue: list[ast.AST] = [node]
-    while queue:
-        found = queue.pop()
-        yield found
-        if not isinstance(found, (ast.Return, ast.Raise)):
-            queue.extend(ast.iter_child_nodes(found))
 
 
 @dataclass
@@ -253,15 +222,3 @@ class _Lists:
 def _lists(node: ast.stmt) -> _Lists:
     found = [name for n in natively(node) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
     return _Lists({name.id for name in found}, set(found))
-
-
-def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) -> None:
-    """Copies a statement's source location to others, except ``but``."""
-    queue: list[ast.AST] = list(statements)
-    while queue:
-        found = queue.pop()
-        if found in but:
-            continue
-        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
-            ast.copy_location(found, at)
-        queue.extend(ast.iter_child_nodes(found))

@@ -19,7 +19,6 @@ from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rul
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
-from mlirfuse.frontend.numpy.loops.source import appended, parsed
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     Array,
@@ -35,6 +34,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Names, Slots, Variables
+from mlirfuse.frontend.numpy.syntax import appended, parsed
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 

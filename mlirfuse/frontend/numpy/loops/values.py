@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.syntax import NotOutlinable as NotOutlinable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
-
-
-class NotOutlinable(Exception):
-    """The loop, or a part of it, cannot be compiled; the message says why."""
 
 
 @dataclass(frozen=True)

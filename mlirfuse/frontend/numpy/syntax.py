@@ -1,0 +1,296 @@
+"""The source of the user's functions: parsed to syntax trees, asked about, and compiled again once rewritten."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+import linecache
+import textwrap
+import types
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.objects import attribute_of, namespace_of
+
+
+class NotOutlinable(Exception):
+    """The function, a loop, or a part of it, cannot be compiled; the message says why."""
+
+
+class NoSource(NotOutlinable):
+    """The source of a function cannot be read: it came from ``exec``, or its file has changed."""
+
+
+@functools.lru_cache(256)
+def _parsed(code: types.CodeType) -> ast.FunctionDef:
+    if code.co_name == "<lambda>":
+        raise NotOutlinable("a lambda")
+    try:
+        linecache.checkcache(code.co_filename)
+        lines = linecache.getlines(code.co_filename)  # inspect.getsource visits every module: 20 ms
+        tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))))
+    except SyntaxError as error:
+        raise NoSource(str(error)) from None
+    found = tree.body[0] if tree.body else None
+    if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
+        raise NoSource("a function whose source has changed")
+    ast.increment_lineno(found, code.co_firstlineno - 1)
+    return found
+
+
+def parsed(function: types.FunctionType) -> ast.FunctionDef:
+    """The definition of ``function``, with its file's line numbers. Raises NotOutlinable where there is none, or it
+    differs from the compiled code."""
+    linecache.lazycache(function.__code__.co_filename, function.__globals__)  # a module's loader may have its source
+    return _parsed(function.__code__)
+
+
+def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
+    """Whether the source still compiles to ``code``."""
+    spec = definition.args
+    names = [a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+    if tuple(names) != code.co_varnames[: len(names)]:
+        return False
+    plain = copy.copy(definition)
+    plain.decorator_list = []
+    try:
+        module = compile(ast.Module([plain], []), "<source>", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    created = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
+    # Free variables compile to globals here: compare names, not instructions.
+    return (
+        created is not None
+        and set(created.co_varnames) == set(code.co_varnames)
+        and _constants(created) == _constants(code)
+    )
+
+
+def _constants(code: types.CodeType) -> set:
+    return {repr(c) for c in code.co_consts if isinstance(c, (int, float, complex, bytes, tuple))}
+
+
+def appended(node: ast.Expr) -> ast.Name | None:
+    """The name of the list in ``name.append(value)``; None for other statements."""
+    call = node.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+        return None
+    name = call.func.value
+    plain = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    return name if plain and isinstance(name, ast.Name) else None
+
+
+def dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` as text; None for anything but attributes of a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) and names else None
+
+
+def attributes_read(node: ast.stmt, assigned: Collection[str]) -> set[str]:
+    """The attributes, as :func:`dotted`, of variables that a loop does not assign: they are loop-invariant, as compiled
+    code assigns no attributes."""
+    found = {dotted(n) for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return {name for name in found if name is not None and name.partition(".")[0] not in assigned}
+
+
+def only_for_attributes(node: ast.stmt, names: Collection[str]) -> set[str]:
+    """The subset of ``names`` whose attributes alone a loop uses."""
+    nodes = list(ast.walk(node))
+    bases = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
+    return set(names) - {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in bases}
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether ``value`` is a user's object, also with slots, or a named tuple."""
+    if namespace_of(value) is not None:
+        return True
+    return hasattr(type(value), "_fields") or any("__slots__" in vars(kind) for kind in type(value).__mro__)
+
+
+_USUAL_ACCESS = (object.__getattribute__, tuple.__getattribute__)
+_DATA = (bool, int, float, complex, np.ndarray)
+
+
+def attribute_data(value: Any, attributes: Collection[str]) -> Any:
+    """The number or array at a path of attributes of a user's object, where reading them runs no code; else
+    :func:`attribute_data` itself."""
+    for name in attributes:
+        if not has_attributes(value) or type(value).__getattribute__ not in _USUAL_ACCESS:
+            return attribute_data
+        kind = inspect.getattr_static(type(value), name, None)
+        if isinstance(kind, types.MemberDescriptorType) or name in getattr(type(value), "_fields", ()):
+            value = getattr(value, name, attribute_data)  # a slot, or a named tuple's field
+        elif hasattr(type(kind), "__get__"):  # a property
+            return attribute_data
+        else:
+            value = attribute_of(value, name)[1] if namespace_of(value) is not None else attribute_data
+    return value if type(value) in _DATA or isinstance(value, np.generic) else attribute_data
+
+
+def looks_at_variables(definition: ast.FunctionDef) -> bool:
+    """Whether a function reads its own variables (``locals()``, frames), or is a generator."""
+    words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
+    for found in ast.walk(definition):
+        name = found.id if isinstance(found, ast.Name) else found.attr if isinstance(found, ast.Attribute) else None
+        if name in words or (name or "").startswith("mlirfuse_") or isinstance(found, (ast.Yield, ast.YieldFrom)):
+            return True
+    return False
+
+
+class Scope:
+    """Resolves a name that is not a local variable of the function. Raises LookupError."""
+
+    def __init__(self, fn: types.FunctionType):
+        self.globals, self.file = fn.__globals__, fn.__code__.co_filename
+        builtins = self.globals["__builtins__"]
+        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else vars(builtins)
+        self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+
+    def __call__(self, name: str) -> Any:
+        if name in self.cells:
+            try:
+                return self.cells[name].cell_contents
+            except ValueError:
+                raise LookupError(name) from None
+        return self.globals[name] if name in self.globals else self.builtins[name]
+
+
+def remade(
+    fn: types.FunctionType, name: str, spec: ast.arguments, body: list[ast.stmt], added: dict[str, Any]
+) -> types.FunctionType:
+    """A function ``name`` with these arguments and statements, the globals and closure of ``fn``, and its defaults;
+    ``added``: further closure variables."""
+    free = list(fn.__code__.co_freevars)
+    bare = copy.deepcopy(spec)
+    bare.defaults, bare.kw_defaults = [], [None for _ in spec.kwonlyargs]
+    for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
+        if arg is not None:
+            arg.annotation = None
+    inner = ast.parse("def inner(): pass").body[0]
+    assert isinstance(inner, ast.FunctionDef)
+    inner.name = f".{name}"  # not an identifier: in its own body the name must still refer to the original function
+    inner.args, inner.body = bare, body
+    outer = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [inner]
+    ast.copy_location(inner, body[0])
+    ast.fix_missing_locations(outer)
+    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
+    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == inner.name)
+    code = code.replace(co_name=name, co_qualname=name)
+    cells = dict(zip(free, fn.__closure__ or ())) | {k: types.CellType(v) for k, v in added.items()}
+    created = types.FunctionType(
+        code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
+    )
+    created.__kwdefaults__ = fn.__kwdefaults__
+    created.__qualname__, created.__module__, created.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+    return created
+
+
+# ---- what statements do
+
+
+def over_range(node: ast.For) -> bool:
+    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
+
+
+def loops_of(statements: list[ast.stmt]) -> Iterator[ast.For | ast.While]:
+    """The ``while`` loops and those over a range, without nested functions'."""
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and over_range(statement)):
+            yield statement
+        for field in ("body", "orelse", "finalbody"):
+            yield from loops_of(getattr(statement, field, []))
+
+
+def unrolls(definition: ast.FunctionDef, known_counts: bool = True) -> bool:
+    """Whether a trace would unroll a function's loops at a cost: it has a ``while``, or writes into arrays in a loop
+    over a range. ``known_counts``: also in one of constant trip count."""
+    for loop in loops_of(definition.body):
+        if isinstance(loop, ast.While):
+            return True
+        assert isinstance(loop.iter, ast.Call)
+        counted = all(isinstance(arg, ast.Constant) for arg in loop.iter.args)
+        written = any(isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) for n in ast.walk(loop))
+        if written and (known_counts or not counted):
+            return True
+    return False
+
+
+def natively(node: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a loop that are compiled: all but the statements that leave the function, which run as Python."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        yield found
+        if not isinstance(found, (ast.Return, ast.Raise)):
+            queue.extend(ast.iter_child_nodes(found))
+
+
+def names_of(nodes: list, context: type) -> list[str]:
+    """The names read (``ast.Load``) or assigned (``ast.Store``), in order without duplicates; excludes comprehensions'
+    own names."""
+    found: dict[str, None] = {}
+    for node in nodes:
+        _add_names(node, context, frozenset(), found)
+    return list(found)
+
+
+def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[str, None]) -> None:
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, context) and node.id not in own:
+            found[node.id] = None
+        return
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        targets = [n for part in node.generators for n in ast.walk(part.target)]
+        own = own | {n.id for n in targets if isinstance(n, ast.Name)}
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and context is ast.Load:
+        found[node.target.id] = None
+    for child in ast.iter_child_nodes(node):
+        _add_names(child, context, own, found)
+
+
+def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
+    """The names whose values from before the statements are used."""
+    found: dict[str, None] = {}
+    assigned: set[str] = set()
+    for statement in statements:
+        found |= dict.fromkeys(name for name in names_of([statement], ast.Load) if name not in assigned)
+        assigned |= set(names_of([statement], ast.Store))
+    return list(found)
+
+
+# ---- new nodes
+
+
+def at(where: ast.AST, node: Any) -> Any:
+    """``node`` with new nodes' source locations copied from ``where``."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        if isinstance(found, (ast.stmt, ast.expr)) and not hasattr(found, "lineno"):
+            ast.copy_location(found, where)
+            queue.extend(ast.iter_child_nodes(found))
+    return node
+
+
+def place(statements: Sequence[ast.stmt], where: ast.stmt, but: Collection[ast.stmt] = ()) -> None:
+    """Copies a statement's source location to others, except ``but``."""
+    queue: list[ast.AST] = list(statements)
+    while queue:
+        found = queue.pop()
+        if found in but:
+            continue
+        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
+            ast.copy_location(found, where)
+        queue.extend(ast.iter_child_nodes(found))

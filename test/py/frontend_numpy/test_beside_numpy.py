@@ -1,0 +1,174 @@
+"""Programs beside NumPy, made by generators: what a caller sees of a compiled call is what NumPy shows.
+
+Each generator has a fixed part here; by hand, thousands: ``python test/py/fuzz.py COUNT FIRST numpy_overlap_programs``,
+and so on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy_order_programs
+import numpy_overlap_programs
+import numpy_ufunc_calls
+import pytest
+from beside_numpy import Case, differs, function_of
+
+import mlirfuse
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setenv("MLIRFUSE_CACHE", "0")
+
+
+def check(case: Case, calls: int = 1) -> None:
+    found = differs(case, calls)
+    if found:
+        pytest.fail(f"{found}\n{case.source}", pytrace=False)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_overlapping_reads_and_writes(seed):
+    check(numpy_overlap_programs.generate(seed))
+
+
+def _square(side: int = 100) -> np.ndarray:
+    return np.arange(float(side * side)).reshape(side, side)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["b[::-1] = b", "b[:] = b[::-1]", "b[1:] = b[:-1]", "b[:-1] = b[1:]", "b[2500:] = b[::-2]", "a[:] = a.T",
+     "a.T[:] = a", "a[1:] = a[:-1]", "a[:, ::-1] = a", "a[::-1, ::-1] = a.T", "t = a + 0; a[:] = c; c[:] = t",
+     "a[::-1] = a; c[:] = a @ c", "t = c.copy(); c[::-1] = a; a[::-1] = t", "a += a[::-1]", "a[1:] -= a[:-1]"],
+)  # fmt: skip
+def test_a_statement_reads_all_before_it_writes(statement):
+    source = f"def f(a, b, c):\n    {statement}\n"
+    check(Case(source, lambda: (_square(), np.arange(5000.0), -_square())), calls=2)
+
+
+@pytest.mark.parametrize("loop", ["", "for k in range(1): "])
+def test_onto_every_other_element_as_if_copied(loop):
+    """Which NumPy 2.4 does one element after the other."""
+    f = function_of(f"def f(b):\n    {loop}b[::2] = b[:2500]\n")
+    b = np.arange(5000.0)
+    mlirfuse.jit(f)(b)
+    np.testing.assert_array_equal(b[::2], np.arange(2500.0))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_order_of_memory_and_sharing(seed):
+    check(numpy_order_programs.generate(seed))
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize(
+    "results",
+    ["a.T.ravel(), a.T.ravel()", "a.copy(), a.copy()", "np.diagonal(a, 1), a[::-1].diagonal()", "z.T, z * 2",
+     "z[1:], z[:, ::2], z * 2", "z.real, z.imag, z + 1", "z.astype('f8'), z", "a * 2 + 1, np.exp(a), a > 0.5",
+     "a.ravel('K'), a.flatten('A')", "(a * 2).T, (a * 2)[::-1]"],
+)  # fmt: skip
+def test_results_lie_and_share_as_numpys(results, layout):
+    def make():
+        a = np.arange(30.0).reshape(5, 6)
+        a = {"C": a, "F": np.asfortranarray(a), "strided": np.arange(120.0).reshape(10, 12)[::2, ::2]}[layout]
+        return a, a.copy("K") + 1j
+
+    check(Case(f"def f(a, z):\n    return {results},\n", make, ulps=4), calls=2)
+
+
+@pytest.mark.parametrize("made", ["b", "b[1:]", "b * 2"])
+@pytest.mark.parametrize(
+    "again",
+    ["v.view()", "v[:]", "v.squeeze()", "v.reshape(v.shape)", "v.ravel()", "np.ascontiguousarray(v)", "np.rot90(v, 0)",
+     "np.asarray(v)", "v.astype(v.dtype, copy=False)", "v.T.T", "np.append(v, [])", "b[1:], b[1:], v"],
+)  # fmt: skip
+def test_which_results_are_one_array_and_which_show_its_memory(made, again):
+    f = function_of(f"def f(b):\n    v = {made}\n    return v, {again}\n")
+    b = np.ones((4, 5))
+
+    def relations(results) -> list:
+        arrays = [b, results[0], *(results[1] if isinstance(results[1], tuple) else results[1:])]
+        return [(x is y, np.shares_memory(x, y)) for x in arrays for y in arrays]
+
+    assert relations(mlirfuse.jit(f)(b)) == relations(f(b))
+
+
+def test_the_order_of_strides_is_a_condition():
+    """Two arrays with gaps whose dimensions lie in another order are two kinds."""
+    f = mlirfuse.jit(function_of("def f(a):\n    return a * 2\n"))
+    for a in (np.ones((20, 30))[:10, :12], np.ones((30, 40)).T[:10, :12], np.ones((20, 30))[:10, :12]):
+        assert f(a).strides == (a * 2).strides
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_functions_over_types_and_keywords(seed):
+    check(numpy_ufunc_calls.generate(seed))
+
+
+def _numbers(*kinds: str):
+    return lambda: tuple(np.array([0, 1, 2, 3, 5, 7]).astype(k) for k in kinds)
+
+
+_VALUES = [
+    ("np.lcm(a * 2**59, b)", "i8", "i8"), ("np.reciprocal(a)", "i4", "i4"), ("np.reciprocal(a)", "u1", "u1"),
+    ("np.spacing(-a), np.spacing(np.zeros(2, 'f4') * a[1] * -1)", "f4", "f4"), ("np.spacing(-a)", "f2", "f2"),
+    ("np.linspace(a[0], a[1], 3)", "f4", "f4"), ("np.linspace(a[0], a[1], 3)", "f2", "?"), ("np.linspace(a[0], b[1], 3)", "c8", "i2"),
+    ("np.angle(a)", "i1", "f4"), ("np.angle(b)", "f8", "f4"), ("np.nanstd(a + 1j), np.nanvar(a * 1j, ddof=1)", "c16", "f8"),
+    ("np.power(a, b)", "i8", "i8"), ("np.power(a, -b)", "i8", "i8"), ("a ** -1", "i8", "i8"), ("np.power(a + 2j, b)", "c16", "i8"),
+    ("np.logical_or(a, 1, dtype='f4')", "i8", "i8"), ("np.heaviside(a, 1, dtype='i4')", "i8", "i8"), ("np.clip(a, 0, 1, dtype='i4')", "f8", "f8"),
+    ("np.add.reduce(a, initial=1j)", "i8", "i8"), ("np.add.reduce(a, initial=1.5)", "i8", "i8"), ("np.max(a, initial=300)", "u1", "u1"),
+    ("np.concatenate([a, b], dtype='?', casting='no')", "i8", "i8"), ("np.select([a > 2], [-1], a)", "u1", "u1"), ("np.round(a > 1, 1)", "i8", "i8"),
+    ("np.where(a > 1, a, 2**70)", "u1", "u1"), ("np.add(a, b, casting='no')", "i8", "f8"), ("np.add(a, b, order='F')", "i8", "f8"),
+    ("np.add.at(a, [0, 1, 1], True), a", "?", "?"), ("np.add.at(a, [0, 1], 1.5), a", "i8", "i8"), ("a.astype('u1', casting='safe')", "i8", "i8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression, first, second", _VALUES)
+def test_values_types_and_refusals(expression, first, second):
+    check(
+        Case(
+            f"def f(a, b):\n    return {expression},\n",
+            _numbers(first, second),
+            ulps=4,
+            sharing=False,
+            specializations=False,
+        )
+    )
+
+
+@pytest.mark.parametrize("call, value", [("exp", 1000.0), ("sinh", 1e4), ("log", 0.0), ("log", -np.inf), ("sqrt", -1.0), ("sin", np.inf),
+                                         ("exp", np.inf), ("exp", np.nan), ("log1p", -1.0)])  # fmt: skip
+def test_errors_of_math_in_loops(call, value):
+    source = f"def f(x):\n    for i in range(len(x)): x[i] = math.{call}(x[i])\n    return x\n"
+    check(Case(source, lambda: (np.array([value, 1.0]),), ulps=4))
+
+
+@pytest.mark.parametrize("word", ["raise", "warn", "ignore"])
+@pytest.mark.parametrize("loop", ["", "for k in range(len(x)): x[k] = 1 / x[k]\n            "])
+def test_errstate_takes_effect(word, loop):
+    source = f"""def f(x):
+    try:
+        with np.errstate(all="{word}"):
+            {loop}return 1 / x + 1
+    except FloatingPointError:
+        return x * 0 - 7
+"""
+    check(Case(source, lambda: (np.array([0.0, 1.0]),), sharing=False))
+
+
+def test_many_parts_are_joined_in_runs():
+    """So that no kernel looks for its elements in hundreds of operands."""
+
+    def joined(x):
+        return np.concatenate([x[k : k + 3] * k for k in range(150)])
+
+    x = np.arange(200.0)
+    lowered = mlirfuse.jit(joined).lower(x)
+    most = max(
+        line.partition(") {axis")[0].count("%")
+        for line in lowered.as_text("fusion").splitlines()
+        if "concatenate" in line
+    )
+    assert most < 20
+    np.testing.assert_array_equal(mlirfuse.jit(joined)(x), joined(x))
