@@ -23,6 +23,7 @@ from mlirfuse.frontend.torch import (
     channels_last,
     cse,
     equal_layers,
+    float8,
     losses,
     matmul_padding,
     pools,
@@ -84,6 +85,7 @@ PARTITIONED: tuple[Callable[[GraphModule, GraphModule, int], object], ...] = (
 BEFORE_LOWERING: tuple[Pass, ...] = (
     real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
     matmul_padding.pad,  # 16-bit matmuls get aligned rows
+    float8.as_bytes,  # kernels cast from and to float8
 )
 
 
