@@ -1,5 +1,5 @@
-"""Float8 as bytes: rewrites casts from and to ``float8_e4m3fn`` and ``float8_e5m2``, and ops that only move such values,
-to ops on uint8, which kernels compute with. Other ops, such as ``_scaled_mm``, get views of the bytes as float8.
+"""Float8 as bytes: rewrites casts from and to ``float8_e4m3fn`` and ``float8_e5m2``, and ops that only move such
+values, to ops on uint8, which kernels compute with. Other ops, such as ``_scaled_mm``, get views of the bytes.
 
 So a scale, its cast and a transposed copy of the result fuse with what computes their operand.
 """

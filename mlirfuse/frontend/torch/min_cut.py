@@ -273,10 +273,10 @@ class _Costs:
             return math.inf
         if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
             return 0
-        if not is_free(node):
-            return self.traffic_cost(node) if node in self.allowed else math.inf
         if _is_view(node):
             return 0
+        if not is_free(node):
+            return self.traffic_cost(node) if node in self.allowed else math.inf
         if self.is_read_by_extern_op(node):  # by a kernel of its own, whose result others read
             return MOVED_COST * 2 * _bytes(node)
         # The first of several kernels that need it stores it.
