@@ -365,3 +365,90 @@ def _rows_backward(ctx: Any, grad: torch.Tensor) -> Any:
 
 
 linear_rows.register_autograd(_rows_backward, setup_context=_keep_operands)
+
+
+# ---- two distributions
+
+
+def _divergence_of(student: torch.Tensor, teacher: torch.Tensor, transforms: str) -> torch.Tensor:
+    """For each row the logsumexp of the student's and of the teacher's logits, and the mean of the teacher's less the
+    student's logits under the teacher's distribution: 3 × rows."""
+    of_student, of_teacher = transforms.split("|")
+    (s, _), (t, _) = _transformed(student, of_student), _transformed(teacher, of_teacher)
+    lse = torch.logsumexp(t, 1)
+    p = (t - lse[:, None]).exp()
+    return torch.stack([torch.logsumexp(s, 1), lse, torch.where(p > 0, p * (t - s), 0).sum(1)])
+
+
+def _divergence_gradient(student: torch.Tensor, teacher: torch.Tensor, lses: torch.Tensor, grad: torch.Tensor,
+                         transforms: str) -> torch.Tensor:  # fmt: skip
+    """The gradient of the student's logits."""
+    of_student, of_teacher = transforms.split("|")
+    (s, kept), (t, _) = _transformed(student, of_student), _transformed(teacher, of_teacher)
+    d = ((s - lses[0][:, None]).exp() - (t - lses[1][:, None]).exp()) * grad[:, None]
+    return _transforms_backward(d, of_student, kept).to(student.dtype)
+
+
+@torch.library.custom_op("mlirfuse::linear_kl", mutates_args=())
+def linear_kl(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, teacher_x: torch.Tensor,
+              teacher_weight: torch.Tensor, teacher_bias: torch.Tensor | None, transforms: str,
+              dtype: torch.dtype, teacher_dtype: torch.dtype, needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
+    """For each row the divergence KL(teacher, student) of two linear layers' softmax; and the logsumexp of both, 2 ×
+    rows. ``transforms``: the student's, "|" and the teacher's."""
+    sides = _Weights(weight, bias, dtype, False), _Weights(teacher_weight, teacher_bias, teacher_dtype, False)
+    x, teacher_x = x.to(dtype), teacher_x.to(teacher_dtype)
+    found = x.new_zeros((3, len(x)), dtype=_wide(dtype))
+    found[:2] = -torch.inf
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), 2 * dtype.itemsize)):
+        block = _fused(_divergence_of, sides[0].logits(x, a, b), sides[1].logits(teacher_x, a, b), transforms)
+        lses = torch.logaddexp(found[:2], block[:2])
+        old, new = (found[1] - lses[1]).exp(), (block[1] - lses[1]).exp()
+        found[2] = torch.where(old > 0, old * found[2], 0) + torch.where(new > 0, new * block[2], 0)
+        found[:2] = lses
+    return [found[2] - found[1] + found[0], found[:2].clone()]
+
+
+@linear_kl.register_fake
+def _(x, weight, bias, teacher_x, teacher_weight, teacher_bias, transforms, dtype, teacher_dtype, needs):
+    wide = _wide(dtype)
+    return [x.new_empty(x.shape[:1], dtype=wide), x.new_empty((2, x.shape[0]), dtype=wide)]
+
+
+@torch.library.custom_op("mlirfuse::linear_kl_backward", mutates_args=())
+def linear_kl_backward(grad: torch.Tensor, lses: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+                       bias: torch.Tensor | None, teacher_x: torch.Tensor, teacher_weight: torch.Tensor,
+                       teacher_bias: torch.Tensor | None, transforms: str, dtype: torch.dtype,
+                       teacher_dtype: torch.dtype,
+                       needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
+    """The gradients of the student's x, weight and bias."""
+    sides = _Weights(weight, bias, dtype, False), _Weights(teacher_weight, teacher_bias, teacher_dtype, False)
+    part, teacher_x, sums = x.to(dtype), teacher_x.to(teacher_dtype), _Sums(x, weight, bias, needs)
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), 2 * dtype.itemsize)):
+        logits = sides[0].logits(part, a, b), sides[1].logits(teacher_x, a, b)
+        d = _fused(_divergence_gradient, *logits, lses, grad, transforms)
+        del logits
+        sums.add(0, (a, b), d, part, sides[0])
+        del d
+    return sums.results()
+
+
+@linear_kl_backward.register_fake
+def _(grad, lses, x, weight, bias, teacher_x, teacher_weight, teacher_bias, transforms, dtype, teacher_dtype, needs):
+    return _fakes(x, weight, bias, needs)
+
+
+def _keep_both(ctx: Any, inputs: Any, output: Any) -> None:
+    *operands, ctx.transforms, ctx.dtype, ctx.teacher_dtype, ctx.needs = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], *operands)
+
+
+def _divergence_backward(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
+    if grads[0] is None:
+        return (None,) * 10
+    found = linear_kl_backward(grads[0], *ctx.saved_tensors, ctx.transforms, ctx.dtype, ctx.teacher_dtype, ctx.needs)
+    return (*(g if need else None for g, need in zip(found, ctx.needs)), *(None,) * 7)
+
+
+linear_kl.register_autograd(_divergence_backward, setup_context=_keep_both)

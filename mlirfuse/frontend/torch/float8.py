@@ -142,5 +142,5 @@ def _last_placeholder(node: Node) -> Node:
 
 
 def _bytes_of_fake(fake: torch.Tensor) -> torch.Tensor:
-    with fake.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+    with fake.fake_mode, torch.no_grad():
         return fake.view(torch.uint8)

@@ -22,6 +22,7 @@ from mlirfuse.frontend.torch import (
     attention,
     channels_last,
     cse,
+    distillation,
     equal_layers,
     float8,
     losses,
@@ -47,6 +48,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
     return [
         attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
         lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
+        lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
     ]
 
 

@@ -25,7 +25,7 @@ LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
 _LINEAR = {torch.nn.functional.linear, nn_functions.linear}
 _PARAMETERS = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-_LOG_SOFTMAX = {torch.nn.functional.log_softmax, torch.log_softmax, "log_softmax"}
+LOG_SOFTMAX = {torch.nn.functional.log_softmax, torch.log_softmax, "log_softmax"}
 _LINEAR_LOSS, _LINEAR_ROWS = torch.ops.mlirfuse.linear_loss.default, torch.ops.mlirfuse.linear_rows.default
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SCALES = {
@@ -42,7 +42,7 @@ def chunk_losses(module: GraphModule, option: str) -> None:
     for node in list(module.graph.nodes):
         if node._erased:
             continue
-        found = _Chain.of(node)
+        found = Chain.of(node)
         if found is None:
             continue
         why = found.why_not_chunked(option)
@@ -56,7 +56,7 @@ def chunk_losses(module: GraphModule, option: str) -> None:
 
 
 @dataclass
-class _Chain:
+class Chain:
     """A linear layer, the steps and views after it, and what reads their result: the cross entropy, or the selection
     of one logit per row."""
 
@@ -71,7 +71,7 @@ class _Chain:
     vocabulary_is_dim_1: bool = False  # the vocabulary is dimension 1, not the last
 
     @staticmethod
-    def of(loss: Node) -> _Chain | None:
+    def of(loss: Node) -> Chain | None:
         """The chain that ends in ``loss``; None where no linear layer of a known form computes the logits, or for other
         losses."""
         if loss.target is torch.nn.functional.cross_entropy:
@@ -85,21 +85,21 @@ class _Chain:
             if given.keys() != {"input", "dim", "index"}:
                 return None
             logits, dim, target = (given[name] for name in ("input", "dim", "index"))
-            normalized = logits if isinstance(logits, Node) and logits.target in _LOG_SOFTMAX else None
-            if normalized is not None and _is_over_words(normalized):
+            normalized = logits if isinstance(logits, Node) and logits.target in LOG_SOFTMAX else None
+            if normalized is not None and is_over_words(normalized):
                 logits = normalized.args[0]
-            if dim not in (-1, getattr(_value(logits), "ndim", 0) - 1):
+            if dim not in (-1, getattr(value_of(logits), "ndim", 0) - 1):
                 return None
         else:
             return None
-        if not isinstance(logits, Node) or getattr(_value(target), "dtype", None) is not torch.int64:
+        if not isinstance(logits, Node) or getattr(value_of(target), "dtype", None) is not torch.int64:
             return None
-        found = _Chain(loss, loss, logits, target, normalized)
-        return found if found._reaches_linear() and found._fits() else None
+        found = Chain(loss, loss, logits, target, normalized)
+        return found if found.reaches_linear() and found._fits() else None
 
     def _fits(self) -> bool:
         """Whether there is one label per row."""
-        logits, labels, value = _value(self.logits), _value(self.target), _value(self.linear)
+        logits, labels, value = value_of(self.logits), value_of(self.target), value_of(self.linear)
         if value.dtype not in _FLOATS or value.dim() < 2:
             return False
         if not self.is_entropy():
@@ -110,7 +110,7 @@ class _Chain:
         """Whether ``loss`` is the cross entropy."""
         return self.loss.target is torch.nn.functional.cross_entropy
 
-    def _reaches_linear(self) -> bool:
+    def reaches_linear(self) -> bool:
         """Whether known steps and views lead from a linear layer to ``logits``; records them."""
         node: Any = self.logits
         while isinstance(node, Node) and node.target not in _LINEAR:
@@ -118,7 +118,7 @@ class _Chain:
             if not self._records(node):
                 return False
             node = node.args[0]
-        if not isinstance(node, Node) or not all(isinstance(_value(n), torch.Tensor) for n in (node, *node.args[:2])):
+        if not isinstance(node, Node) or not all(isinstance(value_of(n), torch.Tensor) for n in (node, *node.args[:2])):
             return False
         self.between.append(node)
         self.linear = node
@@ -126,7 +126,7 @@ class _Chain:
 
     def _records(self, node: Node) -> bool:
         """Whether ``node`` is a step or a view; records it."""
-        source, value = (_value(n) for n in (node.args[0] if node.args else None, node))
+        source, value = (value_of(n) for n in (node.args[0] if node.args else None, node))
         if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
             return False
         name = node.target
@@ -175,22 +175,16 @@ class _Chain:
         for created, reader in zip(made, [self.loss, *made]):
             for user in created.users:
                 if user is not reader and not (created is self.logits and self._is_lse(user)):
-                    who = "the graph returns them" if user.op == "output" else f"{_named(user)} also reads them"
+                    who = "the graph returns them" if user.op == "output" else f"{named(user)} also reads them"
                     return f"the full logits are stored: {who}; otherwise the loss would run in chunks of rows"
-        if any(
-            is_traceable_wrapper_subclass(_value(n))
-            for n in (*_linear_operands(self.linear), self.loss)
-            if n is not None
-        ):
-            return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
         if any(user < self.target for user in self.logits.users if user is not self.normalized):
             return "the full logits are stored: they are read before there are labels"
-        if written := self._overwritten():
-            return f"the full logits are stored: {written} changes in place what they are computed from"
+        if reason := unfit(self.linear, self.overwritten()):
+            return reason
         if option == "always":
             return None
         try:
-            saved, rows = self._saved(), math.prod(hint(n) for n in _value(self.linear).shape[:-1])
+            saved, rows = self._saved(), math.prod(hint(n) for n in value_of(self.linear).shape[:-1])
         except OpaqueSize:
             return (
                 "the full logits are stored: their size is known only at run time; chunked_loss='always' forces chunks"
@@ -201,17 +195,21 @@ class _Chain:
             f"the full logits are stored: chunks would save {max(saved, 0)} bytes; chunked_loss='always' forces chunks"
         )
 
-    def _overwritten(self) -> str | None:
-        """The name of a call that writes an operand or the labels between where they are read and would be read."""
-        readers = [self.loss, *(user for user in self.logits.users if user is not self.normalized)]
-        spans = [(n, self.linear, max(readers)) for n in _linear_operands(self.linear)]
+    def overwritten(self, end: Node | None = None) -> str | None:
+        """The name of a call that writes an operand or the labels between where they are read and would be read;
+        ``end``: there, if it is not before the first reader of the logits."""
+        readers = (
+            [end]
+            if end is not None
+            else [self.loss, *(user for user in self.logits.users if user is not self.normalized)]
+        )
+        spans = [(n, self.linear, max(readers)) for n in linear_operands(self.linear)]
         spans.append((self.target, min(readers), self.loss))
         nodes, module = list(self.loss.graph.nodes), self.loss.graph.owning_module
-        start, end = nodes.index(self.linear), nodes.index(max(readers))
-        for node in nodes[start + 1 : end]:
-            written = {layouts.storage(_value(n)) for n in purity.written_by(node, module)} - {None}
-            if any(a < node < b and layouts.storage(_value(read)) in written for read, a, b in spans if written):
-                return _named(node)
+        for node in nodes[nodes.index(self.linear) + 1 : nodes.index(max(readers))]:
+            written = {layouts.storage(value_of(n)) for n in purity.written_by(node, module)} - {None}
+            if any(a < node < b and layouts.storage(value_of(read)) in written for read, a, b in spans if written):
+                return named(node)
         return None
 
     def _saved(self) -> int:
@@ -226,9 +224,9 @@ class _Chain:
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         """The arguments of :meth:`chunked_loss.Plan.of`. Raises ``OpaqueSize``."""
-        logits, (x, weight, _) = _value(self.linear), map(_value, _linear_operands(self.linear))
+        logits, (x, weight, _) = value_of(self.linear), map(value_of, linear_operands(self.linear))
         *given, words = (hint(n) for n in logits.shape)
-        gradient = weight.element_size() if weight.requires_grad and _value(self.loss).requires_grad else 0
+        gradient = weight.element_size() if weight.requires_grad and value_of(self.loss).requires_grad else 0
         return math.prod(given), words, hint(x.shape[-1]), logits.element_size(), gradient
 
     def is_scalar(self) -> bool:
@@ -239,7 +237,7 @@ class _Chain:
 
     def explanation(self) -> str:
         """What :func:`mlirfuse.torch.explain` says of a chunked loss."""
-        found = f"the loss of {_named(self.linear)} runs without the full logits"
+        found = f"the loss of {named(self.linear)} runs without the full logits"
         try:
             sizes = self._sizes()
         except OpaqueSize:
@@ -258,14 +256,23 @@ class _Chain:
         axis = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
         keeps = user.args[2] if len(user.args) > 2 else user.kwargs.get("keepdim", False)
         axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-        return axes in ((-1,), (_value(self.logits).dim() - 1,)) and not keeps and "out" not in user.kwargs
+        return axes in ((-1,), (value_of(self.logits).dim() - 1,)) and not keeps and "out" not in user.kwargs
 
 
-def _is_over_words(softmax: Node) -> bool:
+def unfit(linear: Node, written: str | None) -> str | None:
+    """Why chunks cannot compute ``linear``: its operands are sharded, or ``written`` in place."""
+    if any(n is not None and is_traceable_wrapper_subclass(value_of(n)) for n in (linear, *linear_operands(linear))):
+        return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
+    if written:
+        return f"the full logits are stored: {written} changes in place what they are computed from"
+    return None
+
+
+def is_over_words(softmax: Node) -> bool:
     """Whether a log-softmax is over the last dimension, in its input's dtype or a wider one."""
     names = ("input", "dim", "_stacklevel", "dtype") if not isinstance(softmax.target, str) else ("", "dim", "dtype")
     given = dict(zip(names, softmax.args)) | dict(softmax.kwargs)
-    source, value = _value(softmax.args[0]) if softmax.args else None, _value(softmax)
+    source, value = value_of(softmax.args[0]) if softmax.args else None, value_of(softmax)
     if not isinstance(source, torch.Tensor) or value.dtype not in _FLOATS:
         return False
     wider = value.dtype is source.dtype or torch.finfo(value.dtype).bits > torch.finfo(source.dtype).bits
@@ -277,11 +284,11 @@ def _cross_entropy_arguments(node: Node) -> dict[str, Any]:
     return {name: default.get(name) for name in _PARAMETERS} | dict(zip(_PARAMETERS, node.args)) | dict(node.kwargs)
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
-def _named(node: Node) -> str:
+def named(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
@@ -293,21 +300,21 @@ def _shape(node: Node) -> list[Any]:
 # ---- the rewrite
 
 
-def _replace(graph: Graph, chain: _Chain) -> None:
+def _replace(graph: Graph, chain: Chain) -> None:
     loss, given = chain.loss, _cross_entropy_arguments(chain.loss)
     logsumexps = [user for user in chain.logits.users if user not in (loss, chain.normalized)]
     before, explanation = set(graph.nodes), chain.explanation()
     with graph.inserting_before(min((loss, *logsumexps))):
         call, method = graph.call_function, graph.call_method
-        x = _rows_of_inputs(graph, chain)
+        x = rows_of_inputs(graph, chain)
         target = method("reshape", (chain.target, (-1,)))
         valid = call(operator.ne, (target, given["ignore_index"])) if chain.is_entropy() else None
         words = call(torch.where, (valid, target, 0)) if chain.is_entropy() else target
-        operands = (x, *_linear_operands(chain.linear)[1:], words)
+        operands = (x, *linear_operands(chain.linear)[1:], words)
         transforms = ";".join(reversed(chain.steps))
-        grad = _value(loss).requires_grad
-        needs = [bool(grad and n is not None and _value(n).requires_grad) for n in _linear_operands(chain.linear)]
-        dtype, smoothing = _value(chain.linear).dtype, float(given["label_smoothing"])
+        grad = value_of(loss).requires_grad
+        needs = [bool(grad and n is not None and value_of(n).requires_grad) for n in linear_operands(chain.linear)]
+        dtype, smoothing = value_of(chain.linear).dtype, float(given["label_smoothing"])
         if not chain.is_scalar():
             rows = call(_LINEAR_ROWS, (*operands, transforms, dtype, needs))
             created = (
@@ -316,7 +323,7 @@ def _replace(graph: Graph, chain: _Chain) -> None:
                 else _of_rows(call, method, chain, rows, valid, smoothing)
             )
             for user in logsumexps:
-                first = method("to", (call(operator.getitem, (rows, 0)), _value(user).dtype))
+                first = method("to", (call(operator.getitem, (rows, 0)), value_of(user).dtype))
                 if not chain.is_entropy():
                     first = method("view_as", (first, call(operator.getitem, (chain.target, (..., 0)))))
                 user.replace_all_uses_with(first)
@@ -331,7 +338,7 @@ def _replace(graph: Graph, chain: _Chain) -> None:
             created = call(operator.getitem, (called, 0))
             if given["reduction"] == "mean":  # without rows: NaN, with zero gradients
                 created = call(operator.add, (created, call(operator.truediv, (0.0, count))))
-        created = method("to", (created, _value(loss).dtype))
+        created = method("to", (created, value_of(loss).dtype))
     explain(called, explanation)
     for node in graph.nodes:
         if node not in before and "stack_trace" in loss.meta:
@@ -341,7 +348,7 @@ def _replace(graph: Graph, chain: _Chain) -> None:
         graph.erase_node(node)
 
 
-def _selected(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node) -> Node:
+def _selected(call: Callable[..., Node], method: Callable[..., Node], chain: Chain, rows: Node) -> Node:
     """The labels' logits or log-probabilities."""
     found = call(operator.getitem, (rows, 1))
     if chain.normalized is not None:
@@ -349,15 +356,15 @@ def _selected(call: Callable[..., Node], method: Callable[..., Node], chain: _Ch
     return method("view_as", (found, chain.target))
 
 
-def _linear_operands(linear: Node) -> tuple[Any, Any, Any]:
+def linear_operands(linear: Node) -> tuple[Any, Any, Any]:
     """The linear layer's input, weight and bias."""
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     return linear.args[0], linear.args[1], bias
 
 
-def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
+def rows_of_inputs(graph: Graph, chain: Chain) -> Node:
     """The linear layer's inputs, one row per row of the loss, through the views of the logits."""
-    features = _value(chain.linear.args[0]).shape[-1]
+    features = value_of(chain.linear.args[0]).shape[-1]
     if isinstance(features, torch.SymInt):
         features = graph.call_method("size", (chain.linear.args[0], -1))
     x: Any = chain.linear.args[0]
@@ -369,11 +376,11 @@ def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
     return graph.call_method("reshape", (x, (-1, features)))
 
 
-def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node, valid: Node,
+def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: Chain, rows: Node, valid: Node,
              smoothing: float) -> Node:  # fmt: skip
     """The loss from the per-row terms."""
     given = _cross_entropy_arguments(chain.loss)
-    words = _value(chain.linear).shape[-1]
+    words = value_of(chain.linear).shape[-1]
     if isinstance(words, torch.SymInt):
         words = call(operator.getitem, (method("size", (chain.linear.args[1],)), 0))
     logsumexp, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))

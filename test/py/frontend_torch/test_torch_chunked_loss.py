@@ -151,6 +151,40 @@ def test_log_probabilities_of_labels(probabilities):
     check(fn, (x, weight, labels), "linear_rows")
 
 
+def by_kl_div(student, teacher, reduction):
+    return F.kl_div(F.log_softmax(student, -1), F.softmax(teacher, dim=-1), reduction=reduction)
+
+
+def by_log_targets(student, teacher, reduction):
+    return F.kl_div(student.log_softmax(-1), teacher.log_softmax(-1), reduction=reduction, log_target=True)
+
+
+@pytest.mark.parametrize("reduction", ["batchmean", "sum", "mean"])
+@pytest.mark.parametrize("divergence", [by_kl_div, by_log_targets])
+def test_distillation(divergence, reduction):
+    """From a wider teacher, at a temperature."""
+    teacher_x, teacher_weight = torch.randn(3, 20, 12), torch.randn(WORDS, 12)
+
+    def fn(x, weight, teacher_x, teacher_weight):
+        student = F.linear(x, weight).float() / 2.0
+        teacher = F.linear(teacher_x, teacher_weight).float() / 2.0
+        return 4 * divergence(student, teacher, reduction)
+
+    x, weight, _, _ = given()
+    check(fn, (x, weight, teacher_x, teacher_weight), "linear_kl", 1e-5)
+
+
+def test_distillation_keeps_logits_that_others_read():
+    def fn(x, weight, teacher_weight, labels):
+        student, teacher = F.linear(x, weight), F.linear(x, teacher_weight)
+        return F.cross_entropy(student.view(-1, WORDS), labels.view(-1)) + by_kl_div(student, teacher, "sum")
+
+    x, weight, _, labels = given()
+    ops, text = calls(fn, x.detach(), weight, torch.randn(WORDS, FEATURES), labels)
+    assert not ops
+    assert "the full logits are stored: " in text and " also reads them" in text
+
+
 @pytest.mark.parametrize("form", ["linear_loss", "linear_rows"])
 def test_chunks_by_kernels_of_ours(monkeypatch, form):
     """As chunks of many elements are, here of few; twice, in a softcap."""
