@@ -2,11 +2,15 @@
 """What a call costs on the host: hot, with new sizes of a known variant, and the first time.
 
     python benchmarks/host_overhead.py --device cuda --json benchmarks/results/host-h100.json
+    python benchmarks/host_overhead.py --device cuda --models whisper,swin,resnet50
 
 Three ops, relu((x + y) * 1.5), on 1024 floats. On CUDA the calls only queue work: the clock is the host's and stops
 before the wait for the device, which comes after each batch. "New sizes" are sizes never seen before, multiples of 256
 so that alignment does not change; mlirfuse's counters say that none of them compiled anything. torch.compile is given
 ``dynamic=True`` there.
+
+``--models``: instead, what a training step of each of these models of ``torch_models.py`` costs on the host, a launch,
+and by part, beside eager and Inductor (:mod:`host_graphs`).
 """
 
 from __future__ import annotations
@@ -186,12 +190,26 @@ def show(result) -> None:
         print(text + (f"; {entry['error']}" if "error" in entry else ""))
 
 
+def _of_models(device: str, options) -> list[dict]:
+    import host_graphs
+
+    chosen = options.implementations.split(",") if options.implementations else host_graphs.IMPLEMENTATIONS
+    found = []
+    for model in options.models.split(","):
+        found.append(host_graphs.measure(model, device, chosen, small=not options.full))
+        host_graphs.show_parts(found[-1])
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="", help="cpu, cuda, or both by a comma (both where there is a GPU)")
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--peers", default="eager,compile,jax")
     parser.add_argument("--calls", type=int, default=5000)
+    parser.add_argument("--models", help="measure training steps of these models instead, by commas")
+    parser.add_argument("--implementations", help="with --models: by commas; all of host_graphs.py without it")
+    parser.add_argument("--full", action="store_true", help="with --models: the batches of torch_models.py")
     options = parser.parse_args()
     timing.cold_caches()
     import os
@@ -206,6 +224,9 @@ def main() -> int:
         if device == "cuda" and not torch.cuda.is_available():
             print("host_overhead.py: torch sees no CUDA device here", file=sys.stderr)
             return 2
+        if options.models:
+            results += _of_models(device, options)
+            continue
         results.append(measure(device, options.peers.split(","), options.calls))
         show(results[-1])
     if options.json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from html import escape
+from typing import Any
 
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.layout import Edge, Node, lay_out, layer_by_depth, topological
@@ -216,94 +217,97 @@ class Picture:
         self.parts.append("</g>")
 
     def draw(self) -> str:
-        graph, names = self.graph, self.names
+        """The picture as SVG: arguments on top, then boxes of kernels and single ops, then results."""
+        owner: dict[Value, Any] = {}
+        items = self.items(owner)
+        items = topological(items, lambda item: [owner[v] for v in self.values_into(item)])
+        depth = layer_by_depth(items, lambda item: [owner[v] for v in self.values_into(item)])
+        nodes = {item: self.node_of(item, depth[item]) for item in items}
+        results = self.results(max(depth.values(), default=0) + 1)
+        edges = []
+        for item in items:
+            for v in self.values_into(item):
+                source = owner[v]
+                ends = _port(source, v, True), _port(item, v, False)
+                edges.append(Edge(nodes[source], nodes[item], *ends, v))
+        for value, _, node in results:
+            if value in owner:
+                source = owner[value]
+                edges.append(Edge(nodes[source], node, _port(source, value, True), 0, value))
+        width, height = lay_out([*nodes.values(), *(n for _, _, n in results)], edges, rise=44)
+        for edge in edges:
+            self.curve(edge.points(), "outer", edge.value)
+        for item, node in nodes.items():
+            self.draw_item(item, node)
+        for k, (value, title, node) in enumerate(results):
+            type_ = self.names.type(value)
+            tip = [title, f"{self.names.of(value)}: {type_}"]
+            self.draw_end(f"result{k}", node, "output", title, type_, tip)
+        size = (
+            f'viewBox="-12 -12 {width + 24:.0f} {height + 24:.0f}" width="{width + 24:.0f}" height="{height + 24:.0f}"'
+        )
+        return f'<svg id="graph" xmlns="http://www.w3.org/2000/svg" {size}>{_DEFS}{"".join(self.parts)}</svg>'
+
+    def items(self, owner: dict[Value, Any]) -> list:
+        """Arguments, boxes of kernels and other ops, in program order. Sets the ``owner`` of each value: the item that
+        it comes from."""
         by_segment: dict = {}
         for op in self.ops:
             if op.segment is not None:
                 by_segment.setdefault(op.segment, []).append(op)
         kernel_of = {k.segment: k for k in self.e.kernels}
         boxes = {s: _Box(kernel_of[s], ops, self) for s, ops in by_segment.items() if s in kernel_of}
-        owner = {}
-        items: list = []  # arguments, boxes, loose ops in program order
-        for value in graph.args:
-            if value in self.users or value in self.returned:
-                items.append(value)
-                owner[value] = value
+        items: list = [v for v in self.graph.args if v in self.users or v in self.returned]
+        owner.update((v, v) for v in items)
         for op in self.ops:
             item = boxes.get(op.segment, op)
             if item not in items:
                 items.append(item)
-            for v in op.results:
-                owner[v] = item
+            owner.update((v, item) for v in op.results)
+        return items
 
-        def values_into(item) -> list[Value]:
-            if isinstance(item, _Box):
-                return item.ins
-            return [] if isinstance(item, Value) else [v for v in dict.fromkeys(item.operands) if self.shown(v)]
+    def values_into(self, item) -> list[Value]:
+        """The values that an item reads."""
+        if isinstance(item, _Box):
+            return item.ins
+        return [] if isinstance(item, Value) else [v for v in dict.fromkeys(item.operands) if self.shown(v)]
 
-        items = topological(items, lambda item: [owner[v] for v in values_into(item)])
-        depth = layer_by_depth(items, lambda item: [owner[v] for v in values_into(item)])
-        nodes: dict = {}
-        for item in items:
-            if isinstance(item, _Box):
-                nodes[item] = Node(item, item.width, item.height, depth[item])
-            elif isinstance(item, Op):
-                nodes[item] = self.op_node(item, depth[item])
-            else:
-                text = max(len(names.of(item)), len(names.type(item)))
-                nodes[item] = Node(item, text * CHAR + 30, 36, depth[item], light=True)
-        last = max(depth.values(), default=0) + 1
-        results = []
+    def node_of(self, item, layer: int) -> Node:
+        """The node of a box, an op or an argument."""
+        if isinstance(item, _Box):
+            return Node(item, item.width, item.height, layer)
+        if isinstance(item, Op):
+            return self.op_node(item, layer)
+        return self.end_node(item, [self.names.of(item), self.names.type(item)], layer)
+
+    def end_node(self, key, lines: list[str], layer: int) -> Node:
+        """The node of an argument or a result with these lines of text."""
+        return Node(key, max(map(len, lines)) * CHAR + 30, 36, layer, light=True)
+
+    def results(self, layer: int) -> list[tuple[Value, str, Node]]:
+        """The results, with their titles and nodes."""
+        graph, out = self.graph, []
         for k, value in enumerate(graph.returns):
-            title = f"result {k}" + (
-                f", written into {'a slice of ' * (k in graph.windows)}{names.of(graph.args[graph.aliases[k]])}"
-                if k in graph.aliases
-                else ""
-            )
-            results.append(
-                (
-                    value,
-                    title,
-                    Node(("result", k), max(len(title), len(names.type(value))) * CHAR + 30, 36, last, light=True),
-                )
-            )
-        edges = []
+            title = f"result {k}"
+            if k in graph.aliases:
+                part = "a slice of " if k in graph.windows else ""
+                title += f", written into {part}{self.names.of(graph.args[graph.aliases[k]])}"
+            out.append((value, title, self.end_node(("result", k), [title, self.names.type(value)], layer)))
+        return out
 
-        def end(item, v, leaving) -> float:
-            if isinstance(item, _Box):
-                port = (item.exits if leaving else item.entries)[v]
-                return port.x - item.width / 2
-            return 0
+    def draw_item(self, item, node: Node) -> None:
+        """Draw a box, an op or an argument."""
+        if isinstance(item, _Box):
+            self.draw_box(item, node)
+        elif isinstance(item, Op):
+            self.draw_op(item, node, 0, 0)
+        else:
+            k, name, type_ = self.graph.args.index(item), self.names.of(item), self.names.type(item)
+            self.draw_end(f"arg{k}", node, "input", name, type_, [f"argument {k}: {name}", type_])
 
-        for item in items:
-            for v in values_into(item):
-                source = owner[v]
-                edges.append(Edge(nodes[source], nodes[item], end(source, v, True), end(item, v, False), v))
-        for value, _, node in results:
-            if value in owner:
-                source = owner[value]
-                edges.append(Edge(nodes[source], node, end(source, value, True), 0, value))
-        width, height = lay_out([*nodes.values(), *(n for _, _, n in results)], edges, rise=44)
-        for edge in edges:
-            self.curve(edge.points(), "outer", edge.value)
-        for item, node in nodes.items():
-            if isinstance(item, _Box):
-                self.draw_box(item, node)
-            elif isinstance(item, Op):
-                self.draw_op(item, node, 0, 0)
-            else:
-                tip = [f"argument {graph.args.index(item)}: {names.of(item)}", names.type(item)]
-                self.draw_end(f"arg{graph.args.index(item)}", node, "input", names.of(item), names.type(item), tip)
-        for k, (value, title, node) in enumerate(results):
-            self.draw_end(
-                f"result{k}",
-                node,
-                "output",
-                title,
-                names.type(value),
-                [title, f"{names.of(value)}: {names.type(value)}"],
-            )
-        size = (
-            f'viewBox="-12 -12 {width + 24:.0f} {height + 24:.0f}" width="{width + 24:.0f}" height="{height + 24:.0f}"'
-        )
-        return f'<svg id="graph" xmlns="http://www.w3.org/2000/svg" {size}>{_DEFS}{"".join(self.parts)}</svg>'
+
+def _port(item, value: Value, leaving: bool) -> float:
+    """Where an edge of ``value`` meets a box, relative to the box's middle; 0 for others."""
+    if not isinstance(item, _Box):
+        return 0
+    return (item.exits if leaving else item.entries)[value].x - item.width / 2

@@ -25,6 +25,7 @@ from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
+HEAD_START = 12  # a millisecond or so
 
 
 def _return_record(record, leaves):
@@ -85,11 +86,13 @@ class TunedCall:
         if executor is None or executor.program is None or executor.target.name != "cuda":
             raise UnsupportedError("autotune measures functions that run as one program on a GPU")
         alignments = executor.alignments(leaves, leaf_of_arg)
-        return cls(executor.program, env, alignments, lambda: executor.record(leaves, leaf_of_arg, env, list), leaves)
+        finisher_leaves = specialization.finisher_leaves
+        record = lambda: executor.record(leaves, leaf_of_arg, env, list, finisher_leaves)  # noqa: E731
+        return cls(executor.program, env, alignments, record, leaves)
 
-    def timer(self) -> _CpuTimer | _GpuTimer:
+    def timer(self) -> _CpuTimer | GpuTimer:
         """A timer of its target's calls."""
-        return _CpuTimer() if self.target.device is None else _GpuTimer(self.target.device)
+        return _CpuTimer() if self.target.device is None else GpuTimer(self.target.device)
 
     def with_schedules(self, schedules: tuple) -> Callable[[], Any] | None:
         """The call with these schedules of all steps; None if it needs more shared memory or registers than the device
@@ -164,7 +167,7 @@ class _CpuTimer:
         pass
 
 
-class _GpuTimer:
+class GpuTimer:
     """Times calls on a device, each after a write of more than the L2 cache holds."""
 
     def __init__(self, device: int):
@@ -187,6 +190,19 @@ class _GpuTimer:
                 _native.synchronize(self.device)
                 times[name].append(_native.event_elapsed_ms(*self.events))
         return {name: statistics.median(measured[1:]) for name, measured in times.items()}
+
+    def warm(self, call: Callable[[], Any], calls: int) -> float:
+        """Return the time of one of ``calls`` calls in a row with warm caches, in milliseconds. Writes of
+        :data:`HEAD_START` times the buffer keep the device busy while the host issues the calls."""
+        for k in range(HEAD_START):
+            self.fill(self.buffer, k, FLUSH_BYTES // 4, None)
+        call()
+        _native.event_record(self.events[0], 0)
+        for _ in range(calls):
+            call()
+        _native.event_record(self.events[1], 0)
+        _native.synchronize(self.device)
+        return _native.event_elapsed_ms(*self.events) / calls
 
     def close(self) -> None:
         for event in self.events:

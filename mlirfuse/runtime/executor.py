@@ -37,7 +37,7 @@ class Executor:
         # Exactly one of the two is not None.
         self.host = None if fused else HostProgram(graph, target, failed)
         self.program = Program(graph, target, hint) if fused else None
-        self._launch_templates: dict[tuple, LaunchTemplate] = {}
+        self._launch_template: LaunchTemplate | None = None
 
     @property
     def fuses(self) -> bool:
@@ -102,13 +102,13 @@ class Executor:
         return [(self.host.launches[step.region].program(env), step.segments) for step in self.host.kernels]
 
     def launch_template(self, leaf_of_arg: list[int], finisher_leaves=()) -> LaunchTemplate:
-        """Return the common parts of all records of calls that pass the graph's arguments at these leaves."""
-        key = tuple(leaf_of_arg), tuple(finisher_leaves)
-        found = self._launch_templates.get(key)
-        if found is None:
+        """Return the common parts of all records of calls, which pass the graph's arguments at these leaves: the same
+        for each call of one executor."""
+        if self._launch_template is None:
             assert self.program is not None
-            found = self._launch_templates[key] = LaunchTemplate(self.graph, self.program, leaf_of_arg, finisher_leaves)
-        return found
+            self._launch_template = LaunchTemplate(self.graph, self.program, leaf_of_arg, finisher_leaves)
+        assert self._launch_template.leaf_of_arg == leaf_of_arg
+        return self._launch_template
 
 
 def _only(results: list):

@@ -47,11 +47,17 @@ def _is_array(value: Value) -> bool:
     return bool(value.shape) or (value.op is not None and value.op.row.kind != "create")
 
 
+def returns_single(op: Op, given: Collection[Value] = ()) -> bool:
+    """Whether the function of ``op`` (:func:`function`) returns its only result itself, without a list."""
+    return op.row.calls and not needs_like(op, given) and hasattr(op.attrs["function"], "single")
+
+
 def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Callable[..., list]:
-    """Return a function that computes ``op`` for these sizes: of its operands; it returns the list of its results.
-    ``given``: as for :func:`needs_like`."""
+    """Return a function that computes ``op`` for these sizes: of its operands; it returns the list of its results,
+    or its result (:func:`returns_single`). ``given``: as for :func:`needs_like`."""
     if op.row.calls and not needs_like(op, given) and op.attrs["function"] is not None:
-        called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
+        called = op.attrs["function"]
+        called, extents = getattr(called, "single", called), tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
         view = extern_ops.view(op, env)

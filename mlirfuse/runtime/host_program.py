@@ -47,8 +47,7 @@ from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.host_python import HostFunction, Watch
 from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.launches import Failed, Launches
-
-_KEPT = 4096  # sets of sizes
+from mlirfuse.runtime.size_cache import SizeCache
 
 
 class HostProgram:
@@ -69,7 +68,7 @@ class HostProgram:
                 self.launches[step.region] = Launches(step.region, target, failed, kernels)
             elif isinstance(step, st.Foreach):
                 self.launches[step.region] = Foreach(step, target, failed)
-        self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
+        self._functions = SizeCache()  # the host function, bound to sizes
         self._newest: tuple[int, ...] = ()
         self._compiling_started = False  # in the background
         self._watch: Watch | None = None
@@ -77,7 +76,7 @@ class HostProgram:
 
     def settings_changed(self) -> None:
         """A setting of :mod:`mlirfuse.config` has changed: every signature is looked up again."""
-        self._functions = {}
+        self._functions.clear()
         for launches in self.launches.values():
             launches.forget()
 
@@ -89,7 +88,7 @@ class HostProgram:
     def watch(self, watch: Watch | None) -> None:
         """Make functions that :meth:`function` returns from now on report each step to ``watch``; None: no reports."""
         self._watch = watch
-        self._functions = {}
+        self._functions.clear()
         self.__dict__.pop("_generated", None)
 
     @functools.cached_property
@@ -119,12 +118,10 @@ class HostProgram:
         found = self._functions.get(key)
         if found is None:
             self._check(env)
-            if len(self._functions) >= _KEPT:
-                self._functions.clear()
             if self.target.name == "cuda" and self.target.device is not None and not self._compiling_started:
                 async_compile.begin(self.launches.values(), env)
                 self._compiling_started = True
-            found = self._functions[key] = self._generated.bound(env)
+            found = self._functions.add(key, self._generated.bound(env))
             self._newest = key
         return found
 

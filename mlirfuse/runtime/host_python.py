@@ -21,8 +21,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
 from mlirfuse.runtime.launches import Launches
-
-_KEPT = 1024  # sets of run-time sizes whose functions a step caches
+from mlirfuse.runtime.size_cache import SizeCache
 
 Bind = Callable[[dict[str, int]], Any]  # the function that a step calls, for the values of the symbols
 
@@ -138,7 +137,8 @@ class HostFunction:
         given = self._listed(step.reads)
         if calls.needs_like(op, self._given):
             given = self._like_argument() + (", " if given else "") + given
-        makes = f"{self._listed(step.makes)}, = " if step.makes else ""
+        unpacked = "" if calls.returns_single(op, self._given) else ","
+        makes = f"{self._listed(step.makes)}{unpacked} = " if step.makes else ""
         return [f"{makes}{call}({given})"]
 
     _start = _wait = _call
@@ -195,14 +195,12 @@ class _BoundAtRuntime:
 
     def __init__(self, bind: Bind, env: dict[str, int], names: list[str]):
         self._bind, self._env, self._names = bind, env, names
-        self._known: dict[tuple[int, ...], Any] = {}
+        self._known = SizeCache()
 
     def __call__(self, *sizes: int) -> Any:
         found = self._known.get(sizes)
         if found is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            found = self._known[sizes] = self._bind(self._env | dict(zip(self._names, sizes)))
+            found = self._known.add(sizes, self._bind(self._env | dict(zip(self._names, sizes))))
         return found
 
 

@@ -8,7 +8,7 @@ from mlirfuse import _native
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.runtime import arrays, events
-from mlirfuse.runtime.program import CompiledProgram, Program
+from mlirfuse.runtime.program import Program
 
 
 class LaunchTemplate:
@@ -24,7 +24,6 @@ class LaunchTemplate:
         ]
         self.in_order = self.output_of_result == list(range(len(self.output_of_result)))
         self.outputs = self._outputs(finisher_leaves)
-        self._scalars: dict[CompiledProgram, list[tuple[int, int, str]]] = {}
 
     def _outputs(self, finisher_leaves):
         """Return a function of the sizes that describes how each output is allocated, in the format of
@@ -56,17 +55,6 @@ class LaunchTemplate:
         serialized += [f"('arg', {leaf})" for leaf in finisher_leaves]
         return sz.function(f"[{', '.join(serialized)}]", used, **dtypes)
 
-    def scalars(self, compiled_program) -> list[tuple[int, int, str]]:
-        """Return (leaf, slot, kind) of each argument passed by value."""
-        found = self._scalars.get(compiled_program)
-        if found is None:
-            at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
-            slots = [(key[1], slot) for key, slot in compiled_program.slots.ints.items() if key[0] == "scalar"]
-            found = self._scalars[compiled_program] = [
-                (at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots
-            ]
-        return found
-
     def placement(self, leaves) -> tuple:
         """Return the dispatcher's device for results, and the leaf whose framework allocates them."""
         return result_placement(leaves, self.first_array)
@@ -81,7 +69,7 @@ class LaunchTemplate:
             event = events.Launching(self.program, compiled_program, env, launch, keep)
             events.report(event)
             launch, keep = event.launch, event.keep
-        scalars = self.scalars(compiled_program)
+        scalars = [(self.leaf_of_arg[k], slot, kind) for k, slot, kind in compiled_program.scalars]
         return _native.Record(
             launch, plan.ints, self.arg_slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
         )

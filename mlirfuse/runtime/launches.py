@@ -17,9 +17,9 @@ from mlirfuse.lowering.host_steps import FusedRegion
 from mlirfuse.runtime import arrays, extern_ops, kernel_artifacts, load
 from mlirfuse.runtime.launch_template import LaunchTemplate, result_placement
 from mlirfuse.runtime.program import Program
+from mlirfuse.runtime.size_cache import SizeCache
 from mlirfuse.schedule.targets import Target
 
-_KEPT = 4096  # sets of sizes
 ALIGNED = 256  # bytes: the least alignment of torch's tensors in GPU memory
 Failed = Callable[[Graph, Exception], None]
 
@@ -46,7 +46,7 @@ class Launches:
         self._extents = sorted({n for v in region.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
         self._launch_template: LaunchTemplate | None = None
-        self._by_sizes: dict[tuple[int, ...], _native.Dispatcher] = {}
+        self._by_sizes = SizeCache()  # dispatchers
 
     def program(self, hint: dict[str, int]) -> Program:
         """Return the program, created for these sizes if it does not exist."""
@@ -61,10 +61,8 @@ class Launches:
         key = tuple([env[s] for s in self.region.symbols])
         found = self._by_sizes.get(key)
         if found is None:
-            if len(self._by_sizes) >= _KEPT:
-                self._by_sizes.clear()
             sizes = dict(zip(self.region.symbols, key))
-            found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
+            found = self._by_sizes.add(key, _native.Dispatcher(functools.partial(self._miss, sizes)))
         return found
 
     def start_compiling(self, env: dict[str, int], submit: load.Submit) -> Callable[[], None] | None:

@@ -40,7 +40,7 @@ class Plan:
 @dataclass(eq=False)
 class CompiledProgram:
     """Compiled code for one choice of parameters. ``evaluate(env)`` returns the ``ints`` of a plan and the sizes of its
-    buffers."""
+    buffers. ``scalars``: (argument of the graph, ints slot, "f" or "i") of each that is passed by value."""
 
     params: tuple
     module: KernelModule
@@ -51,6 +51,7 @@ class CompiledProgram:
     offsets: list[tuple[int, int, int, int]] = field(
         default_factory=list
     )  # (ints slot, size index, first step, last step)
+    scalars: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
@@ -203,6 +204,12 @@ class Program(SegmentedProgram):
         compiled_program.evaluate = sz.function(
             f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of
         )
+        at = {v: k for k, v in enumerate(self.graph.args)}
+        compiled_program.scalars = [
+            (at[what], slot, "f" if what.dtype.is_float else "i")
+            for (kind, what), slot in slots.ints.items()
+            if kind == "scalar"
+        ]
         spans = self.lifetimes(slots)
         compiled_program.offsets = [
             (slot, at, *spans.get(key, (0, len(self.steps))))

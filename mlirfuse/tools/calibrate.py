@@ -6,6 +6,7 @@ GPU without a file of its own; then the thresholds that matter most, each with a
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core.device_properties import DeviceProperties
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import MlirfuseError, UnsupportedError
 from mlirfuse.inspect.listing import bytes_text
 from mlirfuse.lowering import devices
 from mlirfuse.runtime import cache, calibration
@@ -31,22 +32,48 @@ SECONDS = 100  # after which no further threshold is measured
 GAIN = 0.02  # least gain of a threshold's value over the present one, beyond what runs differ by
 CACHED = 1.15  # rate of copies that L2 serves, relative to memory's
 SMALLEST, LARGEST = 1 << 20, 1 << 30  # bytes of copies, read and written
+MOST_COPIES = 20  # in a row: the host issues them while the GPU is busy with earlier writes
 
 
-def _softmax(x):
+def _softmax(x, out):
     e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+    out[...] = e / e.sum(-1, keepdims=True)
 
 
-PROGRAMS: dict[str, Callable[[Any], Any]] = {
-    "copy": lambda x: -x,
+def _gradient_and_sum(x, out, total):
+    gradient = np.tanh(x) * x
+    out[...] = gradient
+    total[...] = gradient.sum(0)
+
+
+def _set(f: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
+    def program(x, out):
+        out[...] = f(x)
+
+    return program
+
+
+# Functions of an array that write the others: no call allocates memory, which takes longer than many kernels.
+PROGRAMS: dict[str, Callable[..., None]] = {
+    "copy": _set(lambda x: -x),
     "softmax": _softmax,
-    "transpose": lambda x: np.ascontiguousarray(x.T),
-    "sum of columns": lambda x: x.sum(0),
-    "cumsum": lambda x: np.cumsum(x, -1),
-    "gradient and its sum": lambda x: (np.tanh(x) * x, (np.tanh(x) * x).sum(0)),
-    "concatenation": lambda x: np.concatenate([x, 2 * x], -1),
+    "transpose": _set(lambda x: x.T),
+    "sum of columns": _set(lambda x: x.sum(0)),
+    "cumsum": _set(lambda x: np.cumsum(x, -1)),
+    "gradient and its sum": _gradient_and_sum,
+    "concatenation": _set(lambda x: np.concatenate([x, 2 * x], -1)),
 }
+
+
+def _written(program: str, rows: int, columns: int) -> list[tuple[int, ...]]:
+    """The shapes of the arrays that a program writes for an array of these numbers of rows and columns."""
+    others: dict[str, list[tuple[int, ...]]] = {
+        "transpose": [(columns, rows)],
+        "sum of columns": [(columns,)],
+        "gradient and its sum": [(rows, columns), (columns,)],
+        "concatenation": [(rows, 2 * columns)],
+    }
+    return others.get(program, [(rows, columns)])
 
 
 @dataclass(frozen=True)
@@ -90,7 +117,7 @@ class Measurer(Protocol):
     """What measures a device: times in seconds."""
 
     def copy(self, nbytes: int) -> float:
-        """The time of one of many copies in a row of so many bytes, read and written."""
+        """The time of one of several copies in a row of so many bytes, read and written."""
 
     def times(self, case: Case, candidates: Sequence[GpuHeuristics]) -> list[float | None]:
         """The time of the case with the schedules of each of the heuristics; None if it cannot run."""
@@ -100,45 +127,40 @@ class GpuMeasurer:
     """Measures a GPU of this machine."""
 
     def __init__(self, properties: DeviceProperties, device: int = 0):
-        self.properties, self.device = properties, device
-        self.events = [_native.event_create(device) for _ in range(2)]
+        from mlirfuse.runtime.autotune import GpuTimer
 
-    def _array(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """An array whose memory is not written."""
+        self.properties, self.device, self.timer = properties, device, GpuTimer(device)
+
+    def arguments(self, case: Case) -> list[Any]:
+        """The arguments of a case's program, in memory that is not written."""
         from mlirfuse.runtime.device_array import DeviceArray
 
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        return DeviceArray(_native.mem_alloc(nbytes, self.device), shape, dtype, None, self.device)
+        arrays, size = [], np.dtype(case.dtype).itemsize
+        for shape in [case.shape, *_written(case.program, *case.shape)]:
+            pointer = _native.mem_alloc(math.prod(shape) * size, self.device)
+            arrays.append(DeviceArray(pointer, shape, case.dtype, None, self.device))
+        return arrays
 
     def copy(self, nbytes: int) -> float:
         from mlirfuse.api import jit
 
-        fn, x = jit(PROGRAMS["copy"]), self._array((nbytes // 8,), "float32")
-        measured, calls = [], max(5, min(200, (1 << 30) // nbytes))
-        for _ in range(4):
-            _native.event_record(self.events[0], 0)
-            for _ in range(calls):
-                fn(x)
-            _native.event_record(self.events[1], 0)
-            _native.synchronize(self.device)
-            measured.append(_native.event_elapsed_ms(*self.events) / calls)
-        return min(measured[1:]) * 1e-3
+        fn, arrays = jit(PROGRAMS["copy"]), self.arguments(Case("copy", (1, nbytes // 8), "float32"))
+        run = functools.partial(fn, *arrays)
+        run()
+        calls = max(1, min(MOST_COPIES, LARGEST // 16 // nbytes))
+        return statistics.median(self.timer.warm(run, calls) for _ in range(5)) * 1e-3
 
     def times(self, case: Case, candidates: Sequence[GpuHeuristics]) -> list[float | None]:
         from mlirfuse.api import jit
         from mlirfuse.runtime.autotune import TunedCall
 
-        call = TunedCall.of(jit(PROGRAMS[case.program]), [self._array(case.shape, case.dtype)])
+        call = TunedCall.of(jit(PROGRAMS[case.program]), self.arguments(case))
         chosen = []
         for heuristics in candidates:
             with tuning.using(self.properties, heuristics):
                 chosen.append(call.target.parameters(call.program, call.env, call.alignments))
         calls = {schedules: call.with_schedules(schedules) for schedules in dict.fromkeys(chosen)}
-        timer = call.timer()
-        try:
-            found = timer.medians({key: run for key, run in calls.items() if run is not None}, 9)
-        finally:
-            timer.close()
+        found = self.timer.medians({key: run for key, run in calls.items() if run is not None}, 15)
         return [found[schedules] * 1e-3 if schedules in found else None for schedules in chosen]
 
 
@@ -188,7 +210,11 @@ def calibrate(
             report(f"no time left for {', '.join(t.field for t in THRESHOLDS[at:])}, which keep their values")
             break
         before = tuning.field(heuristics, threshold.field)
-        value, gain = chosen_value(measurer, heuristics, threshold)
+        try:
+            value, gain = chosen_value(measurer, heuristics, threshold)
+        except MlirfuseError as error:
+            report(f"{threshold.field}: {before}, not measured: {error}")
+            continue
         if value != before:
             fields[threshold.field] = value
             heuristics = tuning.replaced(heuristics, fields)

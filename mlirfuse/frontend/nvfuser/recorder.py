@@ -139,17 +139,25 @@ class Recorder:
         shape = symbolic_sizes if shape is None else shape
         contiguity = contiguous if contiguity is None else contiguity
         if contiguity is not None and not isinstance(contiguity, bool) and any(type(c) is int for c in contiguity):
-            sizes, strides, shape, contiguity = (
-                shape,
-                contiguity,
-                None,
-                None,
-            )  # define_tensor(sizes, strides) of the older API
+            sizes, strides, shape, contiguity = shape, contiguity, None, None  # the older API's order
         if sizes is not None:
             if strides is None or len(sizes) != len(strides):
                 raise self._error("define_tensor: sizes and strides must have the same length")
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
             shape = [int(n) if static_sizes or n == 1 else -1 for n in sizes]
+        shape = self._declared_shape(shape)
+        if shape and is_cpu:
+            raise self._error("CPU non-scalar tensor is not supported!")
+        order = self._stride_order(stride_order, len(shape))
+        memory = Declaration(shape, (), dtype, is_cpu, order, None).memory_order
+        contiguity = self._declared_contiguity(contiguity, shape, memory)
+        element = self._dtype(dtype)
+        if is_cpu and element.kind in "cn":
+            raise self._error(f"a CPU scalar tensor of {dtype} is not supported: pass a number, to define_scalar")
+        return self._declared(Declaration(shape, contiguity, dtype, bool(is_cpu), order, user_line()), element)
+
+    def _declared_shape(self, shape) -> tuple[int, ...]:
+        """The shape that :meth:`define_tensor` is given, of numbers from -1 on."""
         if shape is None:
             raise self._error("define_tensor needs shape and contiguity, or sizes and strides", DefinitionTypeError)
         shape = [-1] * shape if isinstance(shape, int) else list(shape)
@@ -158,49 +166,45 @@ class Recorder:
                 f"define_tensor(): incompatible function arguments: shape must be 64-bit integers, not {shape}",
                 DefinitionTypeError,
             )
-        shape = [int(n) for n in shape]
+        shape = tuple(map(int, shape))
         for k, n in enumerate(shape):
             if n < -1:
                 raise self._error(
                     f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), "
                     "or static(>1)."
                 )
-        rank = len(shape)
-        if rank and is_cpu:
-            raise self._error("CPU non-scalar tensor is not supported!")
-        order = self._stride_order(stride_order, rank)
-        memory = Declaration(tuple(shape), (), dtype, is_cpu, order, None).memory_order
+        return shape
+
+    def _declared_contiguity(self, contiguity, shape: tuple[int, ...], memory: list[int]) -> tuple[bool | None, ...]:
+        """The contiguity that :meth:`define_tensor` is given, in ``memory`` order; None for broadcast dimensions."""
         if contiguity is None or isinstance(contiguity, bool):
             contiguity = [None if shape[d] == 1 else bool(contiguity) for d in memory]
-        if len(contiguity) != rank:
+        if len(contiguity) != len(shape):
             raise self._error(
-                f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank}). "
+                f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({len(shape)}). "
                 "The size of contiguity must equal to the number of non-broadcasting IterDomains"
             )
-        contiguity = tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
-        element = self._dtype(dtype)
-        if is_cpu and element.kind in "cn":
-            raise self._error(f"a CPU scalar tensor of {dtype} is not supported: pass a number, to define_scalar")
-        declaration = Declaration(tuple(shape), contiguity, dtype, bool(is_cpu), order, user_line())
+        return tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
+
+    def _declared(self, declaration: Declaration, element: DType) -> Tensor:
+        """The input of a declaration, with symbols for unknown extents and strides."""
+        shape, contiguity = declaration.shape, list(zip(declaration.contiguity, declaration.memory_order))
         extents = tuple(self._substituted(self._symbol("s")) if n == -1 else n for n in shape)
-        strides_: list[Size] = [0] * rank
+        strides: list[Size] = [0] * len(shape)
         running: Size = 1
-        for c, d in reversed(list(zip(contiguity, memory))):
+        for c, d in reversed(contiguity):
             stride = self._symbol("t") if c is False else None
             if c is None or extents[d] == 1:
                 continue
-            strides_[d] = running if stride is None else stride
-            running = sz.mul(strides_[d], extents[d])
+            strides[d] = running if stride is None else stride
+            running = sz.mul(strides[d], extents[d])
         value = Value(element, extents)
-        tensor = Tensor(
-            self, value, declaration, expanded=[d for c, d in zip(contiguity, memory) if c is None and shape[d] != 1]
-        )
+        tensor = Tensor(self, value, declaration, expanded=[d for c, d in contiguity if c is None and shape[d] != 1])
         # nvFuser numbers scalars together with the extents: one each for unknown and constant ones, and a zero.
-        self._counts["c"] += sum(n != 1 for n in shape) + (
-            1 if rank and not any(isinstance(i, Tensor) and i.ndim for i in self.inputs) else 0
-        )
+        zero = bool(shape) and not any(isinstance(i, Tensor) and i.ndim for i in self.inputs)
+        self._counts["c"] += sum(n != 1 for n in shape) + zero
         value.name = f"tv{tensor.number}"
-        self._add_input(tensor, value, Layout(tuple(strides_)), scalar=is_cpu)
+        self._add_input(tensor, value, Layout(tuple(strides)), scalar=declaration.is_cpu)
         return tensor
 
     def _stride_order(self, stride_order, rank) -> tuple[int, ...]:

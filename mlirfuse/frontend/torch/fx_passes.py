@@ -21,6 +21,7 @@ from torch.fx import Graph, GraphModule
 from mlirfuse.frontend.torch import (
     attention,
     channels_last,
+    concatenations,
     cse,
     distillation,
     equal_layers,
@@ -63,6 +64,7 @@ def inference_graph(options: Options) -> list[Pass]:
     backward side by side."""
     return [
         lambda module: channels_last.convert_if_it_pays(module, options.channels_last),  # cuDNN's faster format
+        _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
         _on_graph(random.share_seeds),  # one seed per device, to be saved instead of dropout masks
     ]

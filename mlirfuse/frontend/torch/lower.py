@@ -23,7 +23,7 @@ from torch.fx.node import map_arg
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.torch import collectives, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
-from mlirfuse.frontend.torch.calls import Literal, Serializer, base_window, serialized, window
+from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import WHY_RECOMPUTED
@@ -327,12 +327,12 @@ class _Lowering:
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         rank = len(shape)
         if strides != layouts.natural_strides(shape, order):
-            restride = serialized(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
+            restride = serialized(f"lambda x, *n: x.as_strided(n[:{rank}], n[{rank}:])", single=True)
             given = {"sizes": (*shape, *strides)}
             outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], given | {"shares": (0,)})[0]
         elif packed is not value:
             back = layouts.inverse(order)
-            permute = serialized(f"lambda x: [x.permute({back})]")
+            permute = serialized(f"lambda x: x.permute({back})", single=True)
             outside = self._call_op("aten.permute.default", permute, [packed], [fake], {"shares": (0,)})[0]
         else:
             outside = value
@@ -361,23 +361,20 @@ class _Lowering:
                 return None
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
-            created.append(self._window(root, fake, numbers, base_window if returned else window))
+            created.append(self._window(root, fake, numbers, returned))
             self.view_bases[created[-1]] = root, held
         return created if several else created[0]
 
-    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]],
-                make: Callable[..., list[Any]]) -> Value:  # fmt: skip
-        """The view ``fake`` of ``root``, by ``make``; ``numbers``: strides of root, and shape, strides and first
-        element of the view."""
-        names = {"window": make}
+    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]], returned: bool) -> Value:
+        """The view ``fake`` of ``root``; ``numbers``: strides of root, and shape, strides and first element of the
+        view. ``returned``: it is a result of the graph."""
         attrs: dict[str, Any] = {"shares": (0,)}
         if sz.symbols_of([n for part in numbers for n in part]):
-            a, b, c = len(numbers[0]), len(numbers[0]) + len(fake.shape), len(numbers[0]) + 2 * len(fake.shape)
-            function = serialized(f"lambda x, *n: window(x, n[:{a}], n[{a}:{b}], n[{b}:{c}], n[{c}])", names)
+            function = view_of_sizes(len(numbers[0]), len(fake.shape), returned)
             attrs["sizes"] = tuple(n for part in numbers for n in part)
         else:
-            *given, (start,) = numbers
-            function = serialized(f"lambda x: window(x, {', '.join(map(repr, given))}, {start})", names)
+            expected, shape, strides, (start,) = numbers
+            function = view_of(expected, shape, strides, start, returned)
         return self._call_op("aten.as_strided.default", function, [root], [fake], attrs)[0]
 
     def call(self, node: Node) -> Any:

@@ -168,7 +168,7 @@ class IndexRemapping(Accesses):
         """Load a GPU's vector along ``i``, whose lanes are all in one operand, from that operand alone, if each operand
         is computed from elements of one input of the same dtype. Returns the envs of the operands then, not clamped;
         else []."""
-        if self.e.target != "gpu" or i.lanes == 1 or self.past or any(condition.lanes > 1 for condition in behind):
+        if self.e.target != "gpu" or i.lanes == 1 or self.past_end or any(condition.lanes > 1 for condition in behind):
             return []
         envs = [self._along_operand(op, env, k, self.moved(i, sz.mul(start, -1))) for k, start in enumerate(starts)]
         loads = [load for load in map(self._only_load, op.operands, envs) if load is not None]

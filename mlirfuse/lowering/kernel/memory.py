@@ -73,12 +73,13 @@ class Line:
 
 class Accesses(Indices):
     """Loads and stores elements of the tensors in ``memories``, with the dimensions ``axes``. Values that were loaded
-    or computed for an index are memoized in the scope where they are visible. ``scalar`` returns a by-value
-    argument."""
+    or computed for an index are memoized in the scope where they are visible. ``scalar`` returns a by-value argument.
+    ``prefetch``: the software prefetch distance of a CPU's vector loads in bytes; 0: none. ``past_end``: vectors may
+    extend beyond tensors whose spans are known."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, scalar: Callable[[Value], Val] | None, inverse: Callable[[Size], Val] | None,
-                 known_multiples: frozenset[Size], multiple_of: int):  # fmt: skip
+                 known_multiples: frozenset[Size], multiple_of: int, prefetch: int, past_end: bool):  # fmt: skip
         super().__init__(e, index, size, inverse, known_multiples, multiple_of)
         self.axes, self.memories, self._scalar = axes, memories, scalar
         self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
@@ -87,11 +88,10 @@ class Accesses(Indices):
         self._policy: str | None = None
         self.copies: dict[Value, Memory] = {}  # second locations of stored values
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
-        self.ahead = 0  # software prefetch distance of a CPU's vector loads, in bytes; 0: none
+        self.prefetch, self.past_end = prefetch, past_end
         self.runs = 0  # unaligned vectors are loaded by so many elements at once, each only once
         self.flat: Flat | None = None  # vectors run across two loops, at envs with its indices
         self.line: Line | None = None  # vectors run across all loops
-        self.past = False  # vectors may extend beyond tensors whose spans are known
 
     # ---- scopes
 
@@ -146,6 +146,13 @@ class Accesses(Indices):
         self.flat, self.runs = flat, self.runs if runs is None else runs
         yield
         self.flat, self.runs = saved
+
+    @contextmanager
+    def contiguous(self, line: Line):
+        """Loads and stores in this context are of vectors that cross all loops as ``line`` says."""
+        saved, self.line = self.line, line
+        yield
+        self.line = saved
 
     def dims(self, value: Value) -> list[tuple[Axis, ...]]:
         found = self._dims.get(value)
@@ -292,11 +299,11 @@ class Accesses(Indices):
             return e.op(f"{text} -> {dtype.memory}", dtype)
         lanes = offset.lanes
         type_ = Val("", dtype, lanes).type
-        if self.past and memory.span is not None:
+        if self.past_end and memory.span is not None:
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
             address = self.address(memory, offset.base)
-            if self.ahead:
+            if self.prefetch:
                 self._fetch(address)
             if self.mask is not None:
                 mask, zero = e.splat(self.mask, lanes), e.const(0, dtype, lanes)
@@ -378,7 +385,7 @@ class Accesses(Indices):
     def _fetch(self, address: str) -> None:
         """Prefetch the memory :attr:`ahead` bytes after an address, which may be beyond the tensor."""
         name, pointer = self.e.fresh(), self.pointer_type
-        self.e.line(f"{name} = llvm.getelementptr {address}[{self.ahead}] : ({pointer}) -> {pointer}, i8")
+        self.e.line(f"{name} = llvm.getelementptr {address}[{self.prefetch}] : ({pointer}) -> {pointer}, i8")
         how = "<{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}>"  # to read, into all caches, data
         self.e.line(f'"llvm.intr.prefetch"({name}) {how} : ({pointer}) -> ()')
 

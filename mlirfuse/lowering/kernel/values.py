@@ -34,13 +34,16 @@ class ElementEmitter(IndexRemapping):
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, inside: set[Op], scalar: Callable[[Value], Val] | None = None,
                  known_multiples: frozenset[Size] = frozenset(), multiple_of: int = 1,
-                 inverse: Callable[[Size], Val] | None = None, reports: Callable[[], str] | None = None):  # fmt: skip
-        super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples, multiple_of)
+                 inverse: Callable[[Size], Val] | None = None, reports: Callable[[], str] | None = None,
+                 prefetch: int = 0, past_end: bool = False, short_means: bool = True):  # fmt: skip
+        super().__init__(
+            e, axes, memories, size, index, scalar, inverse, known_multiples, multiple_of, prefetch, past_end
+        )
         self.inside = inside
         self.reports = reports
         self._reduced_precision = ReducedPrecision(inside, self.memories)
         self._bounds = Known()
-        self.short_means = True  # division by a number of elements is branch-free
+        self.short_means = short_means
 
     def value(self, value: Value, env: Env) -> Val:
         """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`).

@@ -6,7 +6,7 @@ Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)``
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
@@ -35,10 +35,10 @@ class Elements(ElementEmitter):
     """An :class:`ElementEmitter` with CPU-only features: non-temporal stores, and separate functions for long ops that
     a large kernel uses often, since LLVM's compile time grows with the code."""
 
-    streamed: frozenset[Value] = frozenset()  # outputs too large to be cached until their next use
-
-    def __init__(self, name: str, e: Emitter, *arguments, **keywords):
+    def __init__(self, name: str, e: Emitter, *arguments, streamed: Iterable[Value], **keywords):
+        """``streamed``: outputs too large to be cached until their next use."""
         super().__init__(e, *arguments, **keywords)
+        self.streamed = frozenset(streamed)
         self.name = name
         self.functions: dict[tuple, str] = {}  # text by op and operand types; "": short, inlined
         self._uses = collections.Counter(op.name for op in self.inside)
@@ -86,7 +86,9 @@ class Elements(ElementEmitter):
 class CpuBody:
     """Base of CPU kernel bodies: the function, its arguments, loops."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=frozenset()):
+    def __init__(
+        self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=(), prefetch: int = 0
+    ):
         self.name, self.analysis, self.host = name, analysis, host
         self.e = Emitter("cpu", host.features)
         self.args = CpuArguments(self.e, slots, I64)
@@ -102,8 +104,9 @@ class CpuBody:
             set(analysis.ops),
             self.args.scalar,
             reports=self.args.reports,
+            streamed=streamed,
+            prefetch=prefetch,
         )
-        self.k.streamed = frozenset(streamed)
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
 

@@ -144,9 +144,9 @@ def _kept_extents(analysis: Analysis) -> list[sz.Size]:
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
     heuristics = heuristics_of(host).pointwise
-    body.k.ahead = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
+    prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
+    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else (), prefetch)
     loops = analysis.loops(analysis.kept)
     if not loops:
         body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))

@@ -119,7 +119,7 @@ class _FewColumns(ScannedRows):
     def extent(self, depth: int) -> sz.Size:
         return sz.mul(size_of(self.loops[0]), self.columns)
 
-    def place(self, env: Env, start: Val) -> None:
+    def place(self, env: Env, start: Val) -> Flat:
         k, e, lanes = self.k, self.e, self.lanes
         line = Index(start, 1, lanes)
         at = e.bitcast(k.materialize(line), dt.u64)
@@ -129,7 +129,7 @@ class _FewColumns(ScannedRows):
         self.set_loop(env, self.loops[0], outer)
         self.set_loop(env, self.inner, inner)
         axes = (self.loops[0][-1], self.inner[-1])
-        k.flat = Flat(axes, size_of(self.inner), self.constant(0), line, outer, inner)
+        return Flat(axes, size_of(self.inner), self.constant(0), line, outer, inner)
 
     def behind(self, state: sc.State, run: sc.State) -> tuple[sc.State, sc.State]:
         last = 0 if self.reverse else self.lanes - self.columns  # the first lane of the last row

@@ -21,7 +21,7 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Flat, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
@@ -133,9 +133,10 @@ class ScannedRows(RowsBody):
         """The extent of the loop at this depth."""
         return size_of(self.loops[depth])
 
-    def place(self, env: Env, start: Val) -> None:
-        """Set the innermost loop in ``env`` to the vector that starts at ``start``."""
+    def place(self, env: Env, start: Val) -> Flat | None:
+        """Set the innermost loop in ``env`` to the vector that starts at ``start``. Returns how it crosses rows."""
         self.set_loop(env, self.loops[-1], Index(start, int(self.lanes > 1), self.lanes))
+        return None
 
     def behind(self, state: sc.State, run: sc.State) -> tuple[sc.State, sc.State]:
         """The two states whose combination the next vector continues: the one before a vector, and the end of its scan
@@ -187,8 +188,8 @@ class ScannedRows(RowsBody):
                 for u in reversed(range(count)) if self.reverse else range(count):
                     here = dict(env)
                     at = self.e.add(start, u * self.lanes) if u else start
-                    self.place(here, at)
-                    state = visit(here, mask, state)
+                    with self.k.coalesced(self.place(here, at)):
+                        state = visit(here, mask, state)
                 return state
 
             return (self.backward if self.reverse else self.forward)(low, high, carried, vectors)
@@ -250,7 +251,6 @@ def _states(body: ScannedRows) -> CpuKernel:
         for memory, val in zip(memories, done):
             body.put(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
 
-    body.k.streamed = frozenset()
     body.tasks(task)
     return body.finish(sz.mul(body.rows, body.split), 1)
 

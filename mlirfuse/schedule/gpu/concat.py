@@ -199,9 +199,8 @@ class _Body(GpuBody):
     """The kernel body: computes vectors of the results' linear memory."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: ConcatRows):
-        super().__init__(name, analysis, slots, p.access, p.threads)
+        super().__init__(name, analysis, slots, p.access, p.threads, past_end=True)
         self.p, self.rows, self.lanes = p, rows, p.access.lanes
-        self.k.past = True
 
     def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
         """The env of the vector at linear index ``vector``, in an interval that starts at ``begin``."""
@@ -259,16 +258,15 @@ class _Body(GpuBody):
 
     def at(self, value: Value, env: Env, vector: Val) -> Val:
         """``value`` for the vector at linear index ``vector``."""
-        self.k.line = Line(self.rows.in_line, env, vector, self.lanes)
-        return self.k.value(value, env)
+        with self.k.contiguous(Line(self.rows.in_line, env, vector, self.lanes)):
+            return self.k.value(value, env)
 
     def store(
         self, values: list[tuple[Value, Val]], env: Env, vector: Val, valid: Val, elements: Val | None = None
     ) -> None:
         """Store vectors; lane by lane if the tensors end at linear index ``elements`` within the vector."""
-        e, k, line = self.e, self.k, self.k.line
-        assert line is not None
-        with k.region(f"scf.if {valid} {{"):
+        e, k, line = self.e, self.k, Line(self.rows.in_line, env, vector, self.lanes)
+        with k.region(f"scf.if {valid} {{"), k.contiguous(line):
             if elements is None:
                 for value, val in values:
                     k.store(value, env, val)
@@ -280,8 +278,8 @@ class _Body(GpuBody):
             with k.region("", "}"):
                 for lane in range(self.lanes):
                     at = e.add(vector, lane)
-                    with k.region(f"scf.if {e.cmp('lt', at, elements)} {{"):
-                        k.line = replace(line, offset=at, lanes=1)
+                    here = replace(line, offset=at, lanes=1)
+                    with k.region(f"scf.if {e.cmp('lt', at, elements)} {{"), k.contiguous(here):
                         for value, val in values:
                             k.store(value, env, e.extract(val, lane))
 

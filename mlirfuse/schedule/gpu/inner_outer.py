@@ -1,37 +1,22 @@
-"""Reductions along rows fused with partial sums over rows, on a GPU: the backward of layer norm and RMS norm.
-
-A block processes every ``blocks``-th group of ``ty`` rows. The next group's inputs are prefetched before the current
-one is computed. Within a row its threads reduce and write like :mod:`mlirfuse.schedule.gpu.rows`, and add the summands
-of the sums over rows to accumulators in registers. At the end the block combines those of its rows, and stores one
-partial sum. Rows too long for registers (``vectors_per_thread == 0``) are processed in a loop, with partial sums in
-memory."""
+"""Reductions along rows fused with partial sums over rows, on a GPU: when to do so, and the choice of parameters. The
+kernels are in :mod:`mlirfuse.schedule.gpu.inner_outer_body`."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.device_properties import DeviceProperties
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Value
-from mlirfuse.lowering import compensated_sums
-from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
-from mlirfuse.schedule.gpu.partial import load_partial, store_partial
-from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, row_inputs
+from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, Params, ResidentRows, streamed_rows, sums_bytes
+from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
@@ -40,362 +25,6 @@ from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
-
-
-class Params(NamedTuple):
-    """``tx`` threads per row and ``ty`` rows per block and iteration; ``vectors_per_thread`` (0: looped); ``unmasked``:
-    how many of those are inside the row for every thread; ``min_blocks_per_sm``: blocks that must fit a multiprocessor;
-    ``stages``: iterations in shared memory or in flight to it (0: the next one is prefetched to registers); ``blocks``:
-    iterations after which sums over rows are added to compensated totals in memory (0: never)."""
-
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    unmasked: int
-    min_blocks_per_sm: int = 1
-    stages: int = 0
-    blocks: int = 0
-
-    @property
-    def cluster(self) -> int:
-        """Always 1; :class:`RowsBody` reads it."""
-        return 1
-
-    @property
-    def online(self) -> bool:
-        """Always False; :class:`RowsBody` reads it."""
-        return False
-
-
-class _SummedRows(RowsBody):
-    """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over
-    them."""
-
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p)
-        self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
-        sums = {op.result for op in self.partials}
-        self.full = [v for v in self.full if v not in sums]
-        self.number = self.wide(self.block)  # of this block, and its first iteration
-
-    def each_iteration(self, carried: list[Val], iteration, after_block=None) -> list[Val]:
-        """Run ``iteration(number, carried)`` for every iteration of this block, and ``after_block(carried)`` after each
-        ``p.blocks`` of them."""
-        iterations = self.size(sz.ceildiv(self.kept, self.p.ty))
-        if not (self.p.blocks and after_block):
-            return self.loop(self.number, iterations, self.blocks, carried, iteration)
-
-        def one_block(low: Val, high: Val, carried: list[Val]) -> list[Val]:
-            return after_block(self.loop(low, high, self.blocks, carried, iteration))
-
-        return self.each_block(self.number, iterations, self.blocks, self.p.blocks, carried, one_block)
-
-    def totals(self, op: Op, count: sz.Size) -> list[Memory]:
-        """Memory for the compensated totals of a sum over rows, with ``count`` elements per block: the sums, and their
-        rounding errors."""
-        out = []
-        for component, dtype in enumerate(compensated_sums.types(op)):
-            nbytes = sz.mul(count, self.blocks, dtype.bytes)
-            out.append(Memory(self.args.temporary((op, "total", component), nbytes), (), dtype, dtype.bytes))
-        return out
-
-    def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
-        """Bind the reductions of a row, combined from the accumulators of its threads."""
-        self.bind(phase, self.across(phase, totals), row)
-        if len(self.phases) == 1 and self.p.tx > 32:
-            self.barrier()  # the next iteration writes the same shared memory
-
-    def summand(self, op: Op, place: Place) -> Val:
-        """The summand of a sum over rows at this place; 0 for a row beyond the last."""
-        val = self.e.splat(self.k.value(op.operands[0], place.env), self.lanes)
-        return val if self.row_inside is None else self.e.select(self.row_inside, val, 0)
-
-    def partial_env(self, op: Op, place: Place) -> Env:
-        """The env of this block's partial sum for the columns at this place."""
-        return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
-
-    def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
-        """Store this block's partial sum for the columns at this place."""
-        if place.inside is None:
-            self.k.store(op.result, self.partial_env(op, place), val)
-        else:
-            with self.k.region(f"scf.if {place.inside} {{"):
-                self.k.store(op.result, self.partial_env(op, place), val)
-
-
-class _ResidentRows(_SummedRows):
-    """Rows in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
-
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p)
-        self.streamed = analysis.once(_streamed)
-        over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
-        by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
-        self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
-        self.same = [v for v in inputs if v not in by_row]  # shared by all rows
-        self.copies = (
-            AsyncCopies(self, self.streamed * p.vectors_per_thread, self.lanes, p.stages) if p.stages else None
-        )
-        # The offset in shared memory where a block combines the sums of its rows.
-        self.sums_offset = (
-            self.reserve_dynamic(_sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)) if p.ty > 1 else 0
-        )
-
-    # Prefetched values are bound by their indices, so that those along a row are computed once, before the loop.
-
-    @functools.cached_property
-    def columns(self) -> list[Place]:
-        """The places of this thread's vectors along each row."""
-        p = self.p
-        return [
-            self.at(
-                {}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.unmasked
-            )
-            for chunk in range(p.vectors_per_thread)
-        ]
-
-    def vectors(self, row: Env) -> list[tuple[Value, Env]]:
-        """This thread's vectors of a row's streamed inputs."""
-        return [(v, row | place.env) for place in self.columns for v in self.streamed]
-
-    def env_later(self, iteration: Val, iterations: int) -> Env:
-        """The env of this thread's row, ``iterations`` iterations after ``iteration``, clamped to the last row. Also
-        sets ``row_inside`` for that row, until :meth:`arrived` sets it back."""
-        e, later = self.e, self.e.add(iteration, iterations * self.blocks) if iterations else iteration
-        row = self.row_of(later)
-        return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
-
-    def loads(self, iteration: Val, iterations: int) -> list[Val]:
-        """Prefetch the row ``iterations`` iterations later to registers, except for inputs that are copied to shared
-        memory."""
-        with self.k.forget():
-            env = self.env_later(iteration, iterations)
-            vectors = [] if self.copies else self.vectors(env)
-            return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
-
-    def visit(self) -> None:
-        """Compute all rows of this block."""
-        e, stages = self.e, self.p.stages
-        for place in self.columns:
-            for v in self.same:
-                self.k.preload(v, place.env)
-        sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in self.columns]
-        loaded = self.loads(self.number, 0)
-        if self.copies:
-            for later in range(stages - 1):
-                self.copies.start(e.const(later, dt.i32), self.vectors(self.env_later(self.number, later)))
-            # The stage of this iteration, and the one that it issues copies to.
-            loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]
-
-        def iteration(number: Val, carried: list[Val]) -> list[Val]:
-            following = self.loads(number, 1)
-            here = self.arrived(number, carried[len(sums) :], following)
-            return self.computed(here, carried[: len(sums)]) + following
-
-        if self.p.blocks:
-            done = self.in_totals(lambda after: self.each_iteration(sums + loaded, iteration, after))
-        else:
-            done = self.each_iteration(sums + loaded, iteration)
-        for at, op in enumerate(self.partials):
-            self.store_sums(op, done[at * self.p.vectors_per_thread : (at + 1) * self.p.vectors_per_thread])
-
-    def in_totals(self, iterations: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
-        """The sums over all ``iterations(after_block)``, whose loop carries the sums of one block of iterations. Each
-        thread has its own compensated totals in memory."""
-        e, p, lanes = self.e, self.p, self.lanes
-        own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.vectors_per_thread * lanes)
-        memories = {
-            op: self.totals(op, self.threads * p.vectors_per_thread * lanes)
-            for op in self.partials
-            if compensated_sums.rounded(op)
-        }
-        places = [
-            (at * p.vectors_per_thread + vector, op, e.add(own, vector * lanes))
-            for at, op in enumerate(self.partials)
-            if op in memories
-            for vector in range(p.vectors_per_thread)
-        ]
-
-        def zero(op: Op) -> Val:
-            return e.const(0, op.operands[0].dtype.compute, lanes)
-
-        def added(op: Op, offset: Val, val: Val) -> list[Val]:
-            before = [load_partial(self, memory, offset, memory.dtype, lanes) for memory in memories[op]]
-            return compensated_sums.added(e, [op], before, [val])
-
-        def keep(op: Op, offset: Val, vals: list[Val]) -> None:
-            for memory, val in zip(memories[op], vals):
-                store_partial(self, memory, offset, val)
-
-        def after_block(carried: list[Val]) -> list[Val]:
-            for at, op, offset in places:
-                keep(op, offset, added(op, offset, carried[at]))
-                carried = [*carried[:at], zero(op), *carried[at + 1 :]]
-            return carried
-
-        for _, op, offset in places:
-            keep(op, offset, [zero(op)] * len(memories[op]))
-        done = iterations(after_block)
-        for at, op, offset in places:
-            done[at] = compensated_sums.settled(e, [op], added(op, offset, done[at]))[0]
-        return done
-
-    def arrived(self, iteration: Val, loaded: list[Val], following: list[Val]) -> Env:
-        """The env of an iteration's row. Binds its prefetched inputs, from ``loaded`` or from shared memory, and
-        appends to ``following`` what the loop carries to the next iteration."""
-        if self.copies:
-            *loaded, stage, free = loaded
-            self.copies.start(free, self.vectors(self.env_later(iteration, self.p.stages - 1)))
-            self.copies.wait(self.p.stages - 1)
-            loaded += self.copies.read(stage)
-            following += [self.copies.next(stage), self.copies.next(free)]
-        here = self.env_of(self.row_of(iteration))
-        for (v, env), val in zip([*((v, here) for v in self.narrow), *self.vectors(here)], loaded):
-            self.k.bind_loaded(v, env, val)
-        return here
-
-    def computed(self, row: Env, sums: list[Val]) -> list[Val]:
-        """Reduce and write a row; return ``sums`` plus its summands."""
-        places = [place._replace(env=row | place.env) for place in self.columns]
-        for phase in self.phases:
-            self.reduced(phase, [red.total(self.e, op, self.elements_of(op, places)) for op in phase], row)
-        pairs = [(op, place) for op in self.partials for place in places]
-        sums = [self.e.add(before, self.summand(op, place)) for before, (op, place) in zip(sums, pairs)]
-        for place in places:
-            self.store(self.full, place)
-        self.write_small(row)
-        return sums
-
-    def store_sums(self, op: Op, sums: list[Val]) -> None:
-        """Store this block's partial sum, combined from its threads' vectors ``sums``."""
-        if self.p.ty == 1:
-            for place, val in zip(self.columns, sums):
-                self._store_own_partial(op, place, val)
-            return
-        e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
-        if op is not self.partials[0]:
-            self.barrier()  # wait until the previous sum has been read
-
-        def address(y: Val, vector: Val) -> str:
-            """The address of a vector in row ``y`` of threads."""
-            return self.dynamic_address(
-                self.sums_offset, e.mul(e.add(e.mul(y, p.tx * p.vectors_per_thread), vector), lanes * nbytes)
-            )
-
-        for n, val in enumerate(sums):
-            self.shared_store(
-                address(self.quotient(self.thread, p.tx), e.add(self.x, n * p.tx)), val, min(16, lanes * nbytes)
-            )
-        self.barrier()
-        for iteration in range(-(-p.vectors_per_thread // p.ty)):
-            vector = e.add(self.thread, iteration * self.threads)
-            place = self.at({}, self.wide(e.mul(vector, lanes)))
-            with self.k.region(f"scf.if {place.inside} {{"):
-                partial_sums = [
-                    self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes))
-                    for y in range(p.ty)
-                ]
-                self.k.store(op.result, self.partial_env(op, place), red.in_pairs(e.add, partial_sums))
-
-
-class _LoopedRows(_SummedRows):
-    """Rows that are read again in each phase; the sums over them are in memory."""
-
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p)
-        self.rounding_errors: dict[Op, Memory] = {}
-
-    def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
-        """Run ``visit(place, carried)`` along a row, in a ``loop``."""
-        e, zero = self.e, self.e.const(0, self.index)
-        return (loop or self.loop)(
-            zero,
-            self.size(self.length),
-            self.p.tx * self.lanes,
-            carried,
-            lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state),
-        )
-
-    def sums_along(self, row: Env, phase: list[Op]) -> list[Val]:
-        """The accumulators of a row's reductions."""
-
-        def visit(place: Place, state: list[Val]) -> list[Val]:
-            return self.accumulated(phase, [place], state)
-
-        if not self.p.blocks:
-            return self.along_row(row, self.nothing(phase), visit)
-        loop = functools.partial(self.summed, phase, self.p.blocks, self.nothing(phase))
-        return compensated_sums.settled(
-            self.e, phase, self.along_row(row, compensated_sums.nothing(self.e, phase, 1), visit, loop)
-        )
-
-    def visit(self) -> None:
-        """Compute all rows of this block."""
-        if self.p.blocks:  # rounding errors are stored in a buffer of the sums' layout
-            for op in filter(compensated_sums.rounded, self.partials):
-                memory = self.k.memories[op.result]
-                pointer = self.args.temporary((op, "rounding errors"), sz.mul(op.result.numel, memory.dtype.bytes))
-                self.rounding_errors[op] = dataclasses.replace(memory, pointer=pointer)
-        self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
-
-        def iteration(row: Val, _) -> list[Val]:
-            here = self.env_of(row)
-            for phase in self.phases:
-                self.reduced(phase, red.grouped(phase, self.sums_along(here, phase)), here)
-            self.along_row(here, [], self.write_and_add)
-            self.write_small(here)
-            return []
-
-        self.each_iteration([], iteration)
-        if self.rounding_errors:
-            self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
-
-    def clear(self, place: Place, _) -> list[Val]:
-        """Set the sums of these columns to 0."""
-        for op in self.partials:
-            zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
-            self.put_sum(op, place, [zero] * (2 if op in self.rounding_errors else 1))
-        return []
-
-    def write_and_add(self, place: Place, _) -> list[Val]:
-        """Write a row's outputs at one place, and add its summands to the sums."""
-        for op in self.partials:
-            summand = self.summand(op, place)
-            before = self.sum_at(op, place)
-            uncompensated = op not in self.rounding_errors
-            self.put_sum(
-                op,
-                place,
-                [self.e.add(before[0], summand)]
-                if uncompensated
-                else compensated_sums.added(self.e, [op], before, [summand]),
-            )
-        self.store(self.full, place)
-        return []
-
-    def settle(self, place: Place, _) -> list[Val]:
-        """Add the rounding errors to the sums of these columns."""
-        for op in self.rounding_errors:
-            self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
-        return []
-
-    def sum_at(self, op: Op, place: Place) -> list[Val]:
-        """This block's partial sum, and its rounding error if it is compensated."""
-        value = self.k.reload(op.result, self.partial_env(op, place))
-        if op not in self.rounding_errors:
-            return [value]
-        return [value, load_partial(self, self.rounding_errors[op], self._offset(op, place), value.dtype, self.lanes)]
-
-    def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
-        """Store the components that :meth:`sum_at` returns, or only the sum."""
-        self._store_own_partial(op, place, vals[0])
-        for val in vals[1:]:
-            with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
-                store_partial(self, self.rounding_errors[op], self._offset(op, place), val)
-
-    def _offset(self, op: Op, place: Place) -> Val:
-        return self.k.scalar(self.k.offset(op.result, self.partial_env(op, place)).base)
 
 
 class InnerOuter(GpuScheduler[Params]):
@@ -437,8 +66,8 @@ class InnerOuter(GpuScheduler[Params]):
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        rows: _ResidentRows | _LoopedRows = (
-            _ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else _LoopedRows(name, analysis, slots, p)
+        rows: ResidentRows | LoopedRows = (
+            ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else LoopedRows(name, analysis, slots, p)
         )
         rows.visit()
         return [rows.finish(rows.blocks)]
@@ -471,7 +100,7 @@ class InnerOuter(GpuScheduler[Params]):
             p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
             f"vectors_per_thread * lanes: at most {MOST_REGISTER_ELEMENTS} elements per thread",
         )
-        nbytes = _sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
+        nbytes = sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
         if p.stages:
             require(p.stages > 1, "stages = 1: must be 0, or at least 2")
             require(properties.async_copies, f"stages: {properties.chip} has no asynchronous copies")
@@ -503,7 +132,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
             threads = (less, usual, more) if much else (usual, more, less)
             # Several rows per block only if a row has few threads.
             for ty in [*(n // tx for n in threads if tx < heuristics.block and n > tx), 1]:
-                if _sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
+                if sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
                     yield Params(
                         access,
                         tx,
@@ -516,7 +145,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
     for p in without_copies():
         iteration, others = (
             p.tx * p.ty * p.vectors_per_thread * lanes * nbytes,
-            _sums_bytes(analysis, access, p.tx, p.ty, p.vectors_per_thread),
+            sums_bytes(analysis, access, p.tx, p.ty, p.vectors_per_thread),
         )
         most = room if p.tx < 1024 else 2 * room  # the registers of 1024 threads leave one block
         exact = p.unmasked == p.vectors_per_thread
@@ -565,7 +194,7 @@ def _places(
 def _registers(analysis: Analysis) -> tuple[float, int, bool]:
     """Per element of a row, for all streamed inputs and sums: registers per thread, bytes of the inputs, and whether
     those are 16-bit floats."""
-    sizes = [v.dtype.bytes for v in analysis.once(_streamed)]
+    sizes = [v.dtype.bytes for v in analysis.once(streamed_rows)]
     return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
@@ -612,17 +241,8 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
-def _streamed(analysis: Analysis) -> list[Value]:
-    """The inputs that vary along rows and columns, and are read at the rows' own indices."""
-    return at_own_index(analysis, streamed_inputs(analysis))
-
-
-def _sums_bytes(analysis: Analysis, access: Access, tx: int, ty: int, vectors_per_thread: int) -> int:
-    """Bytes of shared memory in which a block combines the sums of its rows, one sum after the other."""
-    widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
-    return tx * ty * vectors_per_thread * access.lanes * widest if ty > 1 else 0
-
-
 def _copyable(analysis: Analysis, access: Access) -> bool:
     """Whether rows can be copied asynchronously to shared memory."""
-    return async_copies.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])
+    return async_copies.possible(
+        analysis, access, analysis.once(streamed_rows), analysis.loops(analysis.reduced)[-1][-1]
+    )

@@ -40,15 +40,11 @@ class GpuBody:
         threads: int,
         cluster: int = 1,
         min_blocks_per_sm: int = 1,
+        **options: bool,
     ):
-        self.name, self.analysis, self.access, self.threads, self.cluster, self.min_blocks_per_sm = (
-            name,
-            analysis,
-            access,
-            threads,
-            cluster,
-            min_blocks_per_sm,
-        )
+        """``options``: of the :class:`ElementEmitter`."""
+        self.name, self.analysis, self.access, self.threads = name, analysis, access, threads
+        self.cluster, self.min_blocks_per_sm = cluster, min_blocks_per_sm
         self.e = Emitter("gpu")
         self.e.depth = 2
         self.index = access.index
@@ -95,6 +91,7 @@ class GpuBody:
             access.lanes,
             self.args.inverse,
             self.args.reports,
+            **options,
         )
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)

@@ -12,48 +12,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
-from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
+from mlirfuse.schedule.gpu.access import Access, access_of, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scan_body import power_from, power_to
+from mlirfuse.schedule.gpu.pointwise_choice import (
+    Params,
+    PointwiseOfSize,
+    coalesced,
+    coalesced_extents,
+    extents_of,
+    row_extents,
+    steps_across,
+    wide_access,
+)
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
+from mlirfuse.schedule.gpu.windows import read_at_once
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 _LONG = 1 << 28  # elements, more than any device has threads for
 MOST_UNROLLED = 64  # vectors per thread along columns or rows: more only takes longer to compile
-
-
-class Params(NamedTuple):
-    """``tx`` threads along columns and ``ty`` along rows, with ``vectors_per_thread`` and ``rows_per_thread``.
-    ``row_segments``: the rows are coalesced to so many segments, of each of which a thread takes a vector at the same
-    offset (0: not coalesced). ``runs``: if none of a thread's vectors crosses a row boundary, elements that several of
-    its vectors need are loaded once, in loads of so many elements. ``ragged``: the last vector of all elements is
-    partial."""
-
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    rows_per_thread: int
-    row_segments: int = 0
-    runs: int = 0
-    ragged: bool = False
 
 
 class _Kernel:
@@ -64,7 +53,7 @@ class _Kernel:
         self.body = body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
         self.e, self.k = e, k = body.e, body.k
         self.loops = loops = analysis.loops(analysis.kept)
-        self.columns, self.rows = columns, _ = _extents(analysis, p.row_segments)
+        self.columns, self.rows = columns, _ = extents_of(analysis, p.row_segments)
         self.inner, self.outer = loops[-1:], loops[:-1]
         self.middle: list[Axis] = []
         if p.row_segments and self.outer:
@@ -222,112 +211,7 @@ class Pointwise(GpuScheduler[Params]):
     def candidates(
         self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
     ) -> Iterator[Params]:
-        """Parameters worth measuring, the heuristic's choice first.
-
-        Blocks have 512 threads along the columns; 256 if there is little work or that leaves fewer threads idle, or
-        along several rows if there are few columns. Threads have several vectors if vectors are short and there is work
-        for all threads, or if L2 holds much of the data and the kernel is latency-bound."""
-        return self._candidates(analysis, env, alignments, properties, True)
-
-    def _candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties, folds: bool
-    ) -> Iterator[Params]:
-        """See :meth:`candidates`. ``folds``: vectors may cross row boundaries, and the last vector may be partial."""
-        read, written = moved(analysis, env, properties)
-        heuristics = heuristics_of(properties).pointwise
-        cached = read + written < heuristics_of(properties).access.staying
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        columns, rows = analysis.values(_plain_extents, env)
-        window = bool(analysis.pinned) and analysis.once(unaligned_reads) > 1
-        at_once = read_at_once(analysis, env, alignments) if window else 0
-        least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
-        read_rows = analysis.once(rows_read) if analysis.pinned else 1
-        under = read_rows > 1 and columns * rows >= heuristics.rows_shared
-        odd = under and columns % 2 == 1 and columns >= heuristics.long_under and read_rows <= 3
-        odd = odd and at_once >= heuristics.at_once and least <= 4 and analysis.once(unaligned_reads) > read_rows
-        under = under and not odd  # otherwise odd rows would be written element by element
-        coalesce = folds and (columns % 8 or window) and not under
-        spread = properties.sm_count * properties.threads_per_sm // heuristics.spread
-        found = _coalesced(analysis, access, env, alignments, heuristics.coalesced) if coalesce else None
-        if found and found[2] and columns * rows < found[1].lanes * spread:
-            found = None  # fetching the code for the last elements takes longer than vectors save
-        parts, access, ragged = found or (0, access, False)
-        row = columns
-        if parts:
-            columns, rows = analysis.values(_flat_extents, env)
-        if not parts:
-            access = _narrowed(analysis, access, columns * rows, spread, heuristics.least_bytes)
-        runs = 0
-        wide = of_slices(analysis, access, env, alignments) if under and window else None
-        lanes = min(wide.lanes, heuristics.lanes_under) if wide else 1
-        if wide and lanes > access.lanes and _busy(-(-columns // lanes)):
-            access = narrowed(analysis, wide, lanes)
-            runs = max(1, min(at_once, heuristics.bytes_under // least))
-        vectors = -(-columns // access.lanes)
-
-        def params(threads: int, wanted: int) -> Params:
-            tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-            # No two threads have the same element: one that overwrites an argument is read only once.
-            ty = threads // tx if rows > 1 else 1
-            full = properties.sm_count * (properties.threads_per_sm // threads)
-            across, down = 1, 1
-            while across * down < wanted:
-                if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
-                    across *= 2
-                elif tx < threads and rows // (ty * down * 2) >= full:
-                    down *= 2
-                else:
-                    break
-            return Params(access, tx, ty, across, down, min(parts, 1), runs, ragged)
-
-        several_rows = vectors < heuristics.several_rows  # a block spans rows
-        few = vectors * rows < properties.sm_count * properties.threads_per_sm
-        large, small = heuristics.block, heuristics.small_block
-        threads = small if several_rows or few or -(-vectors // large) * 2 > -(-vectors // small) else large
-        rows_a_thread = heuristics.cached_rows[len(analysis.inputs) == 1] if cached else 1
-        of_long_rows = analysis.once(_vectors_a_thread, access.lanes, heuristics.most_vectors, heuristics.in_flight)
-        first = params(threads, rows_a_thread if several_rows else of_long_rows)
-        if parts and analysis.pinned:
-            busy = columns * rows >= access.lanes * spread
-            several = 0
-            if not window:  # elements are read one by one, which few threads would do slowly
-                least_threads = properties.sm_count * properties.threads_per_sm // heuristics.spread_coalesced
-                fewer = [n for n in (4, 2) if n < access.lanes and columns * rows <= n * least_threads]
-                access = narrowed(analysis, access, fewer[-1]) if fewer else access
-                vectors, ragged = -(-columns // access.lanes), ragged and columns % access.lanes != 0
-            if window:
-                lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, heuristics)
-                if lanes < access.lanes:
-                    known = known_multiples(analysis, lanes, env, alignments) if row % lanes == 0 else frozenset()
-                    access = narrowed(analysis, access, lanes)._replace(multiples=known)
-                    vectors, ragged = -(-columns // lanes), columns % lanes != 0
-            alone = row == columns or row % access.lanes == 0  # no vector crosses a row boundary
-            runs = min(at_once, heuristics.at_once) if window and (alone or (busy and row >= heuristics.run)) else 0
-            if runs and odd and least == 4:
-                several, runs = heuristics.of_three_rows
-            if columns * rows < spread * heuristics.soon:
-                several, runs = 1, 0  # the time of short kernels is dominated by fetching their code
-            written = access.lanes * analysis.once(_written)
-            in_flight = max(1, min(heuristics.most_vectors, heuristics.in_flight // written))
-            first = params(small // 2, 1 if several else in_flight)
-            across = several if several and vectors >= first.tx * several else first.vectors_per_thread
-            parts, first = 1, first._replace(runs=runs, vectors_per_thread=across)
-            first = _of_several_vectors(first, vectors, rows, properties) if cached and not window else first
-        elif not parts and analysis.pinned and first.vectors_per_thread < heuristics.most_vectors:
-            wide_concat = analysis.once(_most_concatenated) > 1 and analysis.once(_written) * access.lanes >= WIDEST
-            if cached and wide_concat:
-                first = _of_several_vectors(params(small // 2, 1), vectors, rows, properties)
-            else:
-                first = _of_several_rows(analysis, first, env, properties)
-        elif not parts and analysis.once(_column_share) >= heuristics.shared:
-            first = _that_share_columns(analysis, first, env, properties)
-        if parts > 1:
-            yield Params(access, small, 1, 1, parts, parts)
-        yield first
-        if first.runs:
-            yield from (first._replace(runs=n) for n in (1, 2, 8) if n <= at_once and n != first.runs)
-        others = (params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
-        yield from (p for p in dict.fromkeys(others) if p != first)
+        return PointwiseOfSize(analysis, env, alignments, properties, True).candidates()
 
     def together(
         self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: DeviceProperties
@@ -339,7 +223,7 @@ class Pointwise(GpuScheduler[Params]):
         if any(len(analysis.loops(analysis.kept)) != 1 or analysis.pinned for analysis in analyses):
             return None
         own = [access_of(analysis, True, env, alignments) for analysis in analyses]
-        counts = [analysis.values(_plain_extents, env)[0] for analysis in analyses]
+        counts = [analysis.values(row_extents, env)[0] for analysis in analyses]
         out: list[Params | None] = [None] * len(analyses)
         left = list(range(len(analyses)))
         for all_of_them in (False, True):
@@ -348,18 +232,20 @@ class Pointwise(GpuScheduler[Params]):
             if len(found) >= LEAST:
                 largest = max(found, key=lambda at: counts[at])
                 sizes = _as_long(analyses[largest], env, counts[largest], sum(counts[at] for at in found))
-                best = next(self._candidates(analyses[largest], sizes, alignments, properties, False))
+                best = next(PointwiseOfSize(analyses[largest], sizes, alignments, properties, False).candidates())
                 lanes = min(best.access.lanes, *(own[at].lanes for at in found))
                 fitted = {at: narrowed(analyses[at], own[at], lanes) for at in left if own[at].lanes >= lanes}
                 aligns = tuple(map(min, *(fitted[at].aligns for at in found)))
                 found = [at for at in left if at in found or (at in fitted and fitted[at].aligns == aligns)]
                 index = dt.i64 if any(own[at].index is dt.i64 for at in found) else dt.i32
                 for at in found:
-                    line = fitted[at].multiples.intersection(_plain_extents(analyses[at])[:1])
+                    line = fitted[at].multiples.intersection(row_extents(analyses[at])[:1])
                     out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
             left = [at for at in left if at not in found]
-        chosen = (p or next(self._candidates(a, env, alignments, properties, False)) for a, p in zip(analyses, out))
-        return list(chosen)
+        return [
+            p or next(PointwiseOfSize(a, env, alignments, properties, False).candidates())
+            for a, p in zip(analyses, out)
+        ]
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
@@ -379,7 +265,7 @@ class Pointwise(GpuScheduler[Params]):
         )
         if p.row_segments:
             narrow = p.access._replace(lanes=1)
-            found = _coalesced(analysis, narrow, env, alignments, heuristics_of(properties).pointwise.coalesced)
+            found = coalesced(analysis, narrow, env, alignments, heuristics_of(properties).pointwise.coalesced)
             require(
                 found is not None, "row_segments: outputs are not contiguous across rows, or not aligned for vectors"
             )
@@ -393,7 +279,7 @@ class Pointwise(GpuScheduler[Params]):
             )
             known = known_multiples(analysis, lanes, env, alignments)
             require(p.access.multiples <= known, f"multiples: not all are known to be multiples of {lanes}")
-            (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
+            (elements, _), (rows, *_) = analysis.values(coalesced_extents, env), analysis.values(steps_across, env)
             require(
                 p.row_segments > 0
                 and rows % p.row_segments == 0
@@ -405,7 +291,7 @@ class Pointwise(GpuScheduler[Params]):
                 p.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.row_segments),
                 "row_segments: needs ty = 1 and rows_per_thread = row_segments",
             )
-        elif p.runs and p.access.lanes > 1 and (wide := _wide(analysis, p.access.hint, env, alignments)):
+        elif p.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, env, alignments)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             wide = narrowed(analysis, wide, p.access.lanes)
@@ -430,207 +316,3 @@ def _as_long(analysis: Analysis, env: Sizes, own: int, all_: int) -> Sizes:
     symbols = sorted(sz.symbols_of(axis.size for axis in analysis.domain))
     times = min(all_, max(own, _LONG)) // own | 1
     return env | {symbols[0]: env[symbols[0]] * times} if symbols else env
-
-
-def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, least: int) -> Access:
-    """``access`` with vectors of ``least`` bytes, if ``threads`` threads suffice for all of them: the time of short
-    kernels is dominated by fetching their code."""
-    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
-    lanes = max(1, least // max(sizes, default=least))
-    if lanes >= access.lanes or elements > threads * lanes:
-        return access
-    return narrowed(analysis, access, lanes)
-
-
-def _written(analysis: Analysis) -> int:
-    """The bytes of an element of the widest output."""
-    return max(analysis.stored(v).bytes for v in analysis.outputs)
-
-
-def _busy(vectors: int) -> bool:
-    """Whether warps along a row leave few threads without a vector."""
-    return -(-vectors // WARP) * WARP <= 1.25 * vectors
-
-
-def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DeviceProperties) -> Params:
-    """``p`` with more vectors per thread, as long as every multiprocessor has blocks. ``vectors``: per row. A thread
-    loads from all operands of a concatenation, and these loads are in flight together."""
-    heuristics = heuristics_of(properties).pointwise
-    most = vectors * rows // (p.tx * p.ty * heuristics.blocks_joined * properties.sm_count)
-    most = power_to(max(1, min(most, heuristics.most_vectors)))
-    down = min(max(1, most // 2), power_to(max(1, rows // p.ty)))
-    across = min(most // down, power_to(max(1, vectors // p.tx)))
-    return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
-
-
-def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
-    """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread. Those
-    have enough bytes in flight, share values that depend only on the column, and load elements that adjacent rows have
-    in common once. The number of threads along a row is chosen to leave few of them idle."""
-    heuristics, lanes = heuristics_of(properties).pointwise, p.access.lanes
-    columns, rows, read, elements = analysis.values(_work, env)
-    written = analysis.once(_written)
-    operands = analysis.once(_most_concatenated)
-    if operands > 1 and lanes * written >= WIDEST:
-        return _of_aligned_operands(analysis, p, rows, columns, properties)
-    if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
-        return p
-    vectors = -(-columns // lanes)
-    short = p.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
-    threads = heuristics.small_block // 2 if short else heuristics.small_block
-    most = min(threads, power_from(vectors))
-    idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
-    fewest = min(idle, key=lambda tx: idle[tx], default=most)
-    tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
-    ty = threads // tx if rows > 1 else 1
-    in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
-    most_rows = heuristics.most_rows // lanes if p.runs else heuristics.most_rows
-    wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
-    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
-    down = 1
-    while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
-        down *= 2
-    more = p.runs or down > p.vectors_per_thread * p.rows_per_thread
-    return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
-
-
-def _of_aligned_operands(
-    analysis: Analysis, p: Params, rows: int, columns: int, properties: DeviceProperties
-) -> Params:
-    """``p``, or, if vectors of 16 bytes divide long concatenated rows, of which a thread loads all operands, parameters
-    with more vectors of half that size."""
-    heuristics, access = heuristics_of(properties).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
-    tx, vectors = heuristics.whole_parts, -(-columns // access.lanes)
-    ty, down = heuristics.small_block // tx, 1
-    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
-    while down < heuristics.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
-        down *= 2
-    return Params(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
-
-
-def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
-    """The access of rows that are not coalesced, and whose inputs may be unaligned."""
-    return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
-
-
-def _column_share(analysis: Analysis) -> float:
-    """The instructions, including loads, whose results depend only on the column, relative to those per element."""
-    loops = analysis.loops(analysis.kept)
-    if len(loops) < 2:
-        return 0.0
-    column, counts = set(loops[-1]), {True: 0, False: 0}
-    costs = [(v, 1) for v in analysis.inputs]
-    costs += [(op.result, op.row.cost) for op in analysis.ops if op.results and not op.row.view]
-    for value, cost in costs:
-        axes = {a for dim in analysis.axes.dims(value) for a in dim}
-        if axes:
-            counts[axes <= column] += cost
-    return counts[True] / max(1, counts[False])
-
-
-def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
-    """``p``, or parameters with several rows per thread, which share values that depend only on the column, and vectors
-    of half the bytes, so that registers hold those values."""
-    heuristics = heuristics_of(properties).pointwise
-    columns, rows = analysis.values(_plain_extents, env)
-    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
-    lanes = min(p.access.lanes, max(1, heuristics.shared_bytes // min(sizes)))
-    aligns = tuple(max(n, min(a, lanes * n)) for a, n in zip(p.access.aligns, sizes))
-    vectors = -(-columns // lanes)
-    tx = min(heuristics.small_block, power_from(vectors))
-    ty = heuristics.small_block // tx
-    blocks = -(-vectors // tx) * (rows // (ty * heuristics.shared_rows))
-    if blocks < properties.sm_count * (properties.threads_per_sm // (tx * ty)):
-        return p
-    access = p.access._replace(lanes=lanes, aligns=aligns)
-    return Params(access, tx, ty, 1, heuristics.shared_rows)
-
-
-def _most_concatenated(analysis: Analysis) -> int:
-    """The most operands of a concatenation; a thread loads an element of each for each of its own."""
-    return max((len(op.operands) for op in analysis.ops if op.name == "concatenate"), default=1)
-
-
-def _work(analysis: Analysis) -> tuple:
-    """The numbers of columns and rows, the bytes of inputs, and the number of elements."""
-    read = sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0)
-    return (*_plain_extents(analysis), read, sz.product(a.size for a in analysis.domain))
-
-
-def _coalesced(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
-) -> tuple[int, Access, bool] | None:
-    """The number of segments to coalesce rows to, the access, and whether the last vector is partial; None if
-    coalescing does not give wider vectors. One segment, or several that share values if many inputs of 16-bit floats
-    are read element by element."""
-    wide = analysis.once(_contiguous_across_rows)
-    if not wide:
-        return None
-    lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
-    rows, *steps = analysis.values(_steps_across, env)
-    elements = analysis.values(_flat_extents, env)[0]
-    limits = [*steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
-    lanes = min(n & -n for n in limits if n)
-    if lanes <= access.lanes:
-        return None
-    aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
-    several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= many
-    segments = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
-    return segments, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset()), elements % lanes != 0
-
-
-def _contiguous_across_rows(analysis: Analysis) -> list[Value]:
-    """The tensors that are contiguous across the two innermost loops (or along the only one); none if an output is not.
-    Inputs that are also read at other indices are excluded, because their vectors may be unaligned."""
-    loops = analysis.loops(analysis.kept)
-    if not loops:
-        return []
-    inner = loops[-1]
-    moved = {v for op in analysis.ops if op.row.indexed for v in op.operands}
-    tensors = dict.fromkeys([v for v in analysis.inputs if v not in moved] + analysis.outputs)
-    wide = [v for v in tensors if analysis.axis_stride(v, inner[-1]) == 1]
-    for middle in loops[-2:-1]:
-        wide = [v for v in wide if analysis.axis_stride(v, middle[-1]) == size_of(inner)]
-    return wide if set(analysis.outputs) <= set(wide) else []
-
-
-def _by_elements(analysis: Analysis) -> int:
-    """The number of inputs that vary along the columns but not along the rows."""
-    inner = analysis.loops(analysis.kept)[-1][-1]
-    return sum(
-        analysis.axis_stride(v, inner) != 0 and v not in analysis.once(_contiguous_across_rows) for v in analysis.inputs
-    )
-
-
-def _steps_across(analysis: Analysis) -> tuple:
-    """The extent of the second innermost loop, and the strides along the outer loops of tensors that are accessed by
-    vectors across rows."""
-    *around, _ = analysis.loops(analysis.kept)
-    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_contiguous_across_rows) for loop in around[:-1]]
-    return (size_of(around[-1]) if around else 1, *dict.fromkeys(steps))
-
-
-def _extents(analysis: Analysis, segments: int) -> tuple[Size, Size]:
-    """The numbers of columns and rows, with rows coalesced to ``parts`` segments (0: not)."""
-    sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
-    if segments and len(sizes) > 1:
-        return sz.mul(sizes[-1], sz.floordiv(sizes[-2], segments)), sz.product(sizes[:-2])
-    return sizes[-1], sz.product(sizes[:-1])
-
-
-def _plain_extents(analysis: Analysis) -> tuple:
-    return _extents(analysis, 0)
-
-
-def _flat_extents(analysis: Analysis) -> tuple:
-    return _extents(analysis, 1)
-
-
-def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, in_flight: int) -> int:
-    """Vectors along the columns per thread: several inputs, including sliced and concatenated ones, need some bytes in
-    flight."""
-    columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
-    axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
-    inputs = [v for v in analysis.inputs if columns & axes[v] or not domain >= axes[v]]
-    nbytes = lanes * max(v.dtype.bytes for v in inputs) * len(inputs) if inputs else 0
-    return max(1, min(most, in_flight // nbytes)) if len(inputs) > 1 else 1

@@ -29,10 +29,12 @@ class RowsBody(GpuBody):
     rows (``p``: parameters of :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
-        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.min_blocks_per_sm)
-        self.p, self.lanes = p, p.access.lanes
         # With few registers, ptxas spills more if no branch separates the reductions from the code after them.
-        self.k.short_means = p.min_blocks_per_sm == 1
+        short_means = p.min_blocks_per_sm == 1
+        super().__init__(
+            name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.min_blocks_per_sm, short_means=short_means
+        )
+        self.p, self.lanes = p, p.access.lanes
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
         reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]

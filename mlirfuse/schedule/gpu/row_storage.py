@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 
 from mlirfuse.analysis.joint import MaxSumExp
@@ -21,6 +21,7 @@ from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 
 UNROLL = 4  # vectors in flight of a looped row, more if vectors are short
 EXPONENTIALS = 16  # elements whose exponentials are computed at once: more only takes longer to compile
+Visit = Callable[[list[Place], list[Val]], list[Val]]  # of a thread's places and the loop-carried values
 
 
 def in_registers(rows: RowsBody) -> sz.Size:
@@ -83,127 +84,176 @@ def in_shared(rows: RowsBody) -> sz.Size:
 
     If ``p.unaligned``, the row may be unaligned, and ``rows`` are
     :class:`mlirfuse.schedule.gpu.unaligned_rows.UnalignedRows`."""
-    e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
-    stride = p.tx * lanes * p.cluster
-    exact = p.unmasked == p.vectors_per_thread
-    inner = range(int(p.unaligned), p.unmasked)  # vectors inside the row
-    edges = [c for c in range(p.vectors_per_thread) if c not in inner]
-    weights = [] if p.online else rows.shared  # loaded together with the row
-    reduced_precision = any(v.dtype.bits == 16 for v in rows.streamed)
-    if p.unaligned and len(weights) > 1:  # each vector of weights takes two loads
-        at_once: Sequence[int] = (1,)
-    elif p.unaligned or not weights:  # more vectors at once only make the code longer
-        at_once = (2, 3)
-    elif not reduced_precision:
-        at_once = range(4, 8)
-    else:  # layer norm, 3000×50256 bf16, 216 µs, 236 by two; in clusters, two leave registers for another block
-        at_once = (3,) if p.cluster == 1 else (2, 3)
-    unroll = min(at_once, key=lambda n: (len(inner) % n, n))  # leaves a small remainder
-    start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
-    staging = AsyncCopies(rows, rows.streamed, lanes, p.vectors_per_thread)
-    here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
+    return (_UnalignedSharedRows if rows.p.unaligned else _SharedRows)(rows).emit()
 
-    def column(vector: Val) -> Val:
-        return e.add(e.mul(vector, stride), start)
 
-    def bring(vector: Val, checked: bool) -> list[Val]:
+class _SharedRows:
+    """A row in shared memory. Vectors are numbered: ``inner`` are inside the row for every thread, ``edges`` not."""
+
+    def __init__(self, rows: RowsBody):
+        self.rows, self.e, self.k, self.p = rows, rows.e, rows.k, rows.p
+        e, p, lanes = rows.e, rows.p, rows.lanes
+        self.stride = p.tx * lanes * p.cluster
+        self.exact = p.unmasked == p.vectors_per_thread
+        self.inner = range(int(p.unaligned), p.unmasked)
+        self.edges = [c for c in range(p.vectors_per_thread) if c not in self.inner]
+        unroll = self.vectors_at_once(any(v.dtype.bits == 16 for v in rows.streamed))
+        self.unroll = min(unroll, key=lambda n: (len(self.inner) % n, n))  # leaves a small remainder
+        self.start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
+        self.copies = AsyncCopies(rows, rows.streamed, lanes, p.vectors_per_thread)
+        self.here, self.zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
+
+    def vectors_at_once(self, reduced_precision: bool) -> Sequence[int]:
+        """How many vectors may be visited at once."""
+        if self.p.online or not self.rows.shared:  # more vectors at once only make the code longer
+            return (2, 3)
+        if not reduced_precision:
+            return range(4, 8)
+        # Layer norm, 3000×50256 bf16, 216 µs, 236 by two; in clusters, two leave registers for another block.
+        return (3,) if self.p.cluster == 1 else (2, 3)
+
+    def emit(self) -> sz.Size:
+        """Emit the kernel. Returns the grid size."""
+        rows, e = self.rows, self.e
+        rows.loop(
+            self.zero, e.const(self.p.unmasked, rows.index), 1, [], lambda vector, _: self.copy_vector(vector, False)
+        )
+        for vector in self.consts(range(self.p.unmasked, self.p.vectors_per_thread)):
+            self.copy_last(vector)
+        self.copies.wait(0)
+        for phase in rows.phases:
+            rows.bind(phase, rows.across(phase, self.reduce(phase)), self.here)
+        if rows.full:
+            self.passes([], self.write, rows.shared)
+        rows.write_small(self.here)
+        return rows.kept
+
+    def column(self, vector: Val) -> Val:
+        """The column of this thread's vector."""
+        return self.e.add(self.e.mul(vector, self.stride), self.start)
+
+    def consts(self, vectors: Iterable[int]) -> list[Val]:
+        return [self.e.const(c, self.rows.index) for c in vectors]
+
+    def copy_vector(self, vector: Val, checked: bool) -> list[Val]:
         """Issue the copy of one vector of each input."""
-        place = rows.at(here, column(vector), checked)
-        staging.start(e.cast(vector, dt.i32), [(v, place.env) for v in rows.streamed])
+        place = self.rows.at(self.here, self.column(vector), checked)
+        self.copies.start(self.e.cast(vector, dt.i32), [(v, place.env) for v in self.rows.streamed])
         return []
 
-    def bring_end(vector: Val) -> list[Val]:
-        """Like :func:`bring`, for a vector that may extend beyond the row and the tensor: then element by element."""
-        stage, place = e.cast(vector, dt.i32), rows.at(here, column(vector))
-        assert isinstance(rows, UnalignedRows) and place.inside is not None and place.unmasked is not None
-        with k.region(f"scf.if {e.extract(place.inside, lanes - 1)} {{", "} else {"):
-            staging.start(stage, [(v, place.unmasked) for v in rows.streamed])
-        with k.region("", "}"), k.region(f"scf.if {rows.has(column(vector))} {{"):
-            staging.put(stage, [k.preload(v, place.env) for v in rows.streamed])
-        return []
+    def copy_last(self, vector: Val) -> None:
+        """Issue the copies of a vector that may be beyond the row."""
+        self.copy_vector(vector, True)
 
-    def passes(carried: list[Val], visit, weights: Sequence[Value] = ()) -> list[Val]:
+    def passes(self, carried: list[Val], visit: Visit, weights: Sequence[Value] = ()) -> list[Val]:
         """Run ``visit(places, carried)`` over the thread's vectors, a few at a time, together with vectors of
         ``weights``; all loads are in flight before the first use."""
-
-        def some(vectors_per_thread: list[Val], checked: list[bool], state: list[Val]) -> list[Val]:
-            places = [rows.at(here, column(vector), check) for vector, check in zip(vectors_per_thread, checked)]
-            for vector, place in zip(vectors_per_thread, places):
-                for value, val in zip(rows.streamed, staging.read(e.cast(vector, dt.i32))):
-                    k.bind_loaded(value, place.env, val)
-            for value in weights:
-                for place in places:
-                    rows.load_shared(value, place)
-            return visit(places, state)
+        e, rows, inner, unroll = self.e, self.rows, self.inner, self.unroll
 
         def iteration(vector: Val, state: list[Val]) -> list[Val]:
-            return some([vector, *(e.add(vector, u) for u in range(1, unroll))], [False] * unroll, state)
+            vectors = [vector, *(e.add(vector, u) for u in range(1, unroll))]
+            return self.visit_some(vectors, [False] * unroll, state, visit, weights)
 
-        def edge(vector: Val, state: list[Val]) -> list[Val]:
-            """Visit a vector at the end of the row, which many threads may not have."""
-            assert isinstance(rows, UnalignedRows)
-            return k.where(rows.has(column(vector)), lambda: some([vector], [True], state), lambda: state, state)
-
-        def consts(vectors_per_thread) -> list[Val]:
-            return [e.const(c, rows.index) for c in vectors_per_thread]
-
-        if isinstance(rows, UnalignedRows) and weights:
-            rows.load_last_parts(list(weights))
         iterations = len(inner) // unroll * unroll
         if iterations:
-            low, high = consts([inner.start, inner.start + iterations])
+            low, high = self.consts([inner.start, inner.start + iterations])
             carried = rows.loop(low, high, unroll, carried, iteration)
-        rest = [*inner[iterations:], *([] if p.unaligned else edges)]
-        if rest:
-            carried = some(consts(rest), [c in edges for c in rest], carried)
-        return functools.reduce(
-            lambda state, vector: edge(vector, state), consts(edges) if p.unaligned else [], carried
-        )
+        return self.visit_rest(inner[iterations:], carried, visit, weights)
 
-    def weights_of(phase: list[Op]) -> list[Value]:
-        """The weights that the phase itself reads, to be loaded by vectors instead of by elements."""
-        return read_by(rows.analysis, phase, rows.shared) if p.unaligned else []
+    def visit_some(
+        self, vectors: list[Val], checked: list[bool], state: list[Val], visit: Visit, weights: Sequence[Value]
+    ) -> list[Val]:
+        """Visit these vectors together."""
+        rows = self.rows
+        places = [rows.at(self.here, self.column(vector), check) for vector, check in zip(vectors, checked)]
+        for vector, place in zip(vectors, places):
+            for value, val in zip(rows.streamed, self.copies.read(self.e.cast(vector, dt.i32))):
+                self.k.bind_loaded(value, place.env, val)
+        for value in weights:
+            for place in places:
+                rows.load_shared(value, place)
+        return visit(places, state)
 
-    def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
+    def visit_rest(self, inner: range, carried: list[Val], visit: Visit, weights: Sequence[Value]) -> list[Val]:
+        """Visit the ``inner`` vectors that no iteration has, and the edges."""
+        rest = [*inner, *self.edges]
+        if not rest:
+            return carried
+        return self.visit_some(self.consts(rest), [c in self.edges for c in rest], carried, visit, weights)
+
+    def weights_of(self, phase: list[Op]) -> list[Value]:
+        """The weights to load by vectors when the phase visits the row."""
+        return []
+
+    def reduce(self, phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
-        totals = red.grouped(
-            phase,
-            passes(
-                rows.nothing(phase),
-                lambda places, state: rows.accumulated(phase, places, state, True),
-                weights_of(phase),
-            ),
-        )
-        return [deviating(op, *total) if op.row.accumulator == "moments" else total for op, total in zip(phase, totals)]
+        rows = self.rows
 
-    def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
+        def visit(places: list[Place], state: list[Val]) -> list[Val]:
+            return rows.accumulated(phase, places, state, True)
+
+        totals = red.grouped(phase, self.passes(rows.nothing(phase), visit, self.weights_of(phase)))
+        moments = [op.row.accumulator == "moments" for op in phase]
+        return [self.deviating(op, *total) if m else total for op, m, total in zip(phase, moments, totals)]
+
+    def deviating(self, op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
         """The moments accumulator. The squared deviations from this thread's mean need another pass."""
-        count = e.const(float(p.vectors_per_thread * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
+        e, p = self.e, self.p
+        count = (
+            e.const(float(p.vectors_per_thread * self.rows.lanes), count.dtype)
+            if self.exact
+            else red.sum_of_lanes(e, count)
+        )
 
         def deviations_from(mean: Val) -> Val:
-            return passes(
-                [nothing],
-                lambda places, state: [e.add(state[0], red.deviations(e, rows.elements_of(op, places), mean))],
-                weights_of([op]),
-            )[0]
+            def visit(places: list[Place], state: list[Val]) -> list[Val]:
+                return [e.add(state[0], red.deviations(e, self.rows.elements_of(op, places), mean))]
+
+            return self.passes([nothing], visit, self.weights_of([op]))[0]
 
         return red.means_and_deviations(e, count, total, deviations_from)
 
-    rows.loop(zero, e.const(p.unmasked, rows.index), 1, [], lambda chunk, _: bring(chunk, False))
-    for c in range(p.unmasked, p.vectors_per_thread):
-        bring_end(e.const(c, rows.index)) if p.unaligned else bring(e.const(c, rows.index), True)
-    staging.wait(0)
-    for phase in rows.phases:
-        rows.bind(phase, rows.across(phase, reduce(phase)), here)
-
-    def write(places: list[Place], _: list[Val]) -> list[Val]:
-        rows.write(rows.full, places)
+    def write(self, places: list[Place], _: list[Val]) -> list[Val]:
+        self.rows.write(self.rows.full, places)
         return []
 
-    if rows.full:
-        passes([], write, rows.shared)
-    rows.write_small(here)
-    return rows.kept
+
+class _UnalignedSharedRows(_SharedRows):
+    """A row that may be unaligned: its first and last vectors extend beyond it."""
+
+    rows: UnalignedRows
+
+    def vectors_at_once(self, reduced_precision: bool) -> Sequence[int]:
+        several = len(self.rows.shared) > 1 and not self.p.online  # each vector of weights takes two loads
+        return (1,) if several else (2, 3)
+
+    def copy_last(self, vector: Val) -> None:
+        """Issue the copies of a vector that may extend beyond the row and the tensor: then element by element."""
+        rows, e, k = self.rows, self.e, self.k
+        stage, place = e.cast(vector, dt.i32), rows.at(self.here, self.column(vector))
+        assert place.inside is not None and place.unmasked is not None
+        with k.region(f"scf.if {e.extract(place.inside, rows.lanes - 1)} {{", "} else {"):
+            self.copies.start(stage, [(v, place.unmasked) for v in rows.streamed])
+        with k.region("", "}"), k.region(f"scf.if {rows.has(self.column(vector))} {{"):
+            self.copies.put(stage, [k.preload(v, place.env) for v in rows.streamed])
+
+    def passes(self, carried: list[Val], visit: Visit, weights: Sequence[Value] = ()) -> list[Val]:
+        if weights:
+            self.rows.load_last_parts(list(weights))
+        return super().passes(carried, visit, weights)
+
+    def visit_rest(self, inner: range, carried: list[Val], visit: Visit, weights: Sequence[Value]) -> list[Val]:
+        """Like the base class; each edge by itself, which many threads do not have."""
+        if inner:
+            carried = self.visit_some(self.consts(inner), [False] * len(inner), carried, visit, weights)
+        for vector in self.consts(self.edges):
+            visited = functools.partial(self.visit_some, [vector], [True], carried, visit, weights)
+            carried = self.k.where(self.rows.has(self.column(vector)), visited, lambda state=carried: state, carried)
+        return carried
+
+    def weights_of(self, phase: list[Op]) -> list[Value]:
+        """The weights that the phase itself reads."""
+        return read_by(self.rows.analysis, phase, self.rows.shared)
 
 
 def vectors_per_iteration(p, inputs: Iterable[Value]) -> int:
@@ -216,89 +266,106 @@ def vectors_per_iteration(p, inputs: Iterable[Value]) -> int:
 def in_loops(rows: RowsBody) -> sz.Size:
     """Emit a kernel in which every phase reads the row, or this block's part of it, from memory again. Returns the grid
     size."""
-    e, k, p, lanes, phases = rows.e, rows.k, rows.p, rows.lanes, rows.phases
-    row, part = rows.wide(rows.block), None
-    if p.split > 1:
-        q, r = k.divmod(Index(row), p.split)
-        row, part = k.scalar(q.base), k.scalar(r.base)
-    row = rows.row_of(row)
-    here = rows.env_of(row)
-    step, unroll = p.tx * lanes, vectors_per_iteration(p, rows.streamed + rows.shared)
-    span = step * unroll
-    limit = rows.size(rows.length)
-    low, high = e.const(0, rows.index), limit
-    if part is not None:
-        length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
-        low = e.min(e.mul(part, length_of_part), limit)
-        high = e.add(low, e.min(length_of_part, e.sub(limit, low)))  # in an order that cannot overflow the index type
+    return _LoopedRows(rows).emit()
 
-    # Full spans first, without checks; the remainder in one more iteration, with checks.
-    middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
-    last_span = e.sub(e.add(low, middle), span)
 
-    def vectors(i: Val, checked: bool):
-        return [
-            rows.at(here, e.add(e.add(i, rows.x_base), u * step) if u else e.add(i, rows.x_base), checked)
-            for u in range(unroll)
-        ]
+class _LoopedRows:
+    """A row that is read from memory in spans of all threads' vectors; ``part``: the block's part of it, or None."""
 
-    def over_row(carried: list[Val], visit, backwards: bool = False, loop=rows.loop) -> list[Val]:
-        """Visit the row. Every other pass runs backwards, so that it starts with what is still cached."""
+    def __init__(self, rows: RowsBody):
+        self.rows, self.e, self.k, self.p = rows, rows.e, rows.k, rows.p
+        e, p = rows.e, rows.p
+        row, self.part = rows.wide(rows.block), None
+        if p.split > 1:
+            q, r = rows.k.divmod(Index(row), p.split)
+            row, self.part = rows.k.scalar(q.base), rows.k.scalar(r.base)
+        self.row = rows.row_of(row)
+        self.here = rows.env_of(self.row)
+        self.step, self.unroll = p.tx * rows.lanes, vectors_per_iteration(p, rows.streamed + rows.shared)
+        self.span = span = self.step * self.unroll
+        limit = rows.size(rows.length)
+        low, high = e.const(0, rows.index), limit
+        if self.part is not None:
+            length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
+            low = e.min(e.mul(self.part, length_of_part), limit)
+            # In an order that cannot overflow the index type.
+            high = e.add(low, e.min(length_of_part, e.sub(limit, low)))
+        # Full spans first, without checks; the remainder in one more iteration, with checks.
+        self.low, self.high = low, high
+        self.middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
+        self.last_span = e.sub(e.add(low, self.middle), span)
 
-        def full_spans(carried):
-            return loop(
-                low,
-                middle,
-                span,
-                carried,
-                lambda i, state: visit(vectors(e.sub(last_span, i) if backwards else i, False), state),
-            )
+    def emit(self) -> sz.Size:
+        """Emit the kernel. Returns the grid size."""
+        rows, p, phases = self.rows, self.p, self.rows.phases
+        for passes, phase in enumerate(phases):
+            totals = rows.across(phase, red.grouped(phase, self.reduce(phase, passes % 2 == 1)))
+            if p.split > 1:
+                self.store_partials(phase, totals)
+                return sz.mul(rows.kept, p.split)
+            rows.bind(phase, totals, self.here)
+        late = [v for v in rows.full if v not in rows.early]
 
-        if not backwards:
-            carried = full_spans(carried)
+        def write(places: list[Place], _: list[Val]) -> list[Val]:
+            rows.write(late, places)
+            return []
 
-        def last(i, state):
-            places = vectors(i, True)
-            if part is not None:
-                ends = [e.cmp("lt", e.add(e.add(i, rows.x_base), u * step), high) for u in range(unroll)]
+        if late:
+            self.over_row([], write, len(phases) % 2 == 1)
+        rows.write_small(self.here)
+        return sz.ceildiv(rows.kept, p.ty)
+
+    def column(self, i: Val, vector: int) -> Val:
+        """The column of this thread's vector in the span at ``i``."""
+        column = self.e.add(i, self.rows.x_base)
+        return self.e.add(column, vector * self.step) if vector else column
+
+    def places(self, i: Val, checked: bool) -> list[Place]:
+        """This thread's vectors in the span at ``i``."""
+        return [self.rows.at(self.here, self.column(i, u), checked) for u in range(self.unroll)]
+
+    def over_row(self, carried: list[Val], visit: Visit, backwards: bool = False, loop=None) -> list[Val]:
+        """Visit the row, in a ``loop``. Every other pass runs backwards, so that it starts with what is still
+        cached."""
+        e, loop = self.e, loop or self.rows.loop
+
+        def full_span(i: Val, state: list[Val]) -> list[Val]:
+            return visit(self.places(e.sub(self.last_span, i) if backwards else i, False), state)
+
+        def last(i: Val, state: list[Val]) -> list[Val]:
+            places = self.places(i, True)
+            if self.part is not None:
+                ends = [e.cmp("lt", self.column(i, u), self.high) for u in range(self.unroll)]
                 places = [place._replace(inside=e.and_(place.inside, end)) for place, end in zip(places, ends)]
             return visit(places, state)
 
-        carried = loop(middle, high, span, carried, last)
-        return full_spans(carried) if backwards else carried
+        spans = (self.low, self.middle, self.span, full_span), (self.middle, self.high, self.span, last)
+        for low, high, span, body in reversed(spans) if backwards else spans:
+            carried = loop(low, high, span, carried, body)
+        return carried
 
-    for passes, phase in enumerate(phases):
+    def reduce(self, phase: list[Op], backwards: bool) -> list[Val]:
+        """The accumulators of this thread's part of the row. The first phase also writes outputs that need no
+        reduction."""
+        rows = self.rows
 
-        def add(places, state: list[Val], phase=phase) -> list[Val]:
+        def add(places: list[Place], state: list[Val]) -> list[Val]:
             state = rows.accumulated(phase, places, state)
-            if phase is phases[0] and rows.early:
+            if phase is rows.phases[0] and rows.early:
                 rows.write(rows.early, places)
             return state
 
-        backwards = passes % 2 == 1
-        if p.blocks:
-            in_blocks = functools.partial(rows.summed, phase, p.blocks, rows.nothing(phase))
-            done = compensated_sums.settled(
-                e, phase, over_row(compensated_sums.nothing(e, phase, 1), add, backwards, in_blocks)
-            )
-        else:
-            done = over_row(rows.nothing(phase), add, backwards)
-        totals = rows.across(phase, red.grouped(phase, done))
-        if p.split > 1:
-            with rows.leader(e.cmp("eq", rows.x, 0)):
-                for op, total in zip(phase, totals):
-                    for which, v in enumerate(total):
-                        memory = partial_memory(rows, op, which, sz.mul(rows.kept, p.split))
-                        store_partial(rows, memory, e.add(e.mul(part, rows.size(rows.kept)), row), v)
-            return sz.mul(rows.kept, p.split)
-        rows.bind(phase, totals, here)
-    late = [v for v in rows.full if v not in rows.early]
+        if not self.p.blocks:
+            return self.over_row(rows.nothing(phase), add, backwards)
+        in_blocks = functools.partial(rows.summed, phase, self.p.blocks, rows.nothing(phase))
+        done = self.over_row(compensated_sums.nothing(self.e, phase, 1), add, backwards, in_blocks)
+        return compensated_sums.settled(self.e, phase, done)
 
-    def write(places: list[Place], _: list[Val]) -> list[Val]:
-        rows.write(late, places)
-        return []
-
-    if late:
-        over_row([], write, len(phases) % 2 == 1)
-    rows.write_small(here)
-    return sz.ceildiv(rows.kept, p.ty)
+    def store_partials(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> None:
+        """Store the accumulators of the block's part in the workspace."""
+        rows, e = self.rows, self.e
+        with rows.leader(e.cmp("eq", rows.x, 0)):
+            for op, total in zip(phase, totals):
+                for which, v in enumerate(total):
+                    memory = partial_memory(rows, op, which, sz.mul(rows.kept, self.p.split))
+                    store_partial(rows, memory, e.add(e.mul(self.part, rows.size(rows.kept)), self.row), v)

@@ -23,7 +23,7 @@ from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.lowering import devices
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import arrays, async_compile, load
+from mlirfuse.runtime import arrays, async_compile, load, size_cache
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
@@ -229,6 +229,16 @@ def test_other_sizes_compile_nothing():
     x = floats(40, 16, seed=1)
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
     assert [f.host.launches[step.region].program({}).compiled_programs for step in f.host.kernels] == known
+
+
+def test_more_sizes_than_are_kept(monkeypatch):
+    monkeypatch.setattr(size_cache, "_MOST", 3)
+    found, w = program(LAYERS), floats(8, 8, seed=1) / 8
+    sizes = [3, 4, 5, 6, 7, 3, 4]
+    for n in sizes:
+        np.testing.assert_allclose(found(floats(n, 8), w)[0], layers(floats(n, 8), w), rtol=1e-5)
+        caches = [found.host._functions, *(x._by_sizes for x in found.host.launches.values())]
+        assert all(0 < len(cache) <= 3 for cache in caches)
 
 
 def test_torch_tensors_stay_torchs():

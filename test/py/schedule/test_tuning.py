@@ -14,6 +14,7 @@ import pytest
 import mlirfuse
 from mlirfuse import _native
 from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.runtime import cache, calibration
 from mlirfuse.runtime.calibration import Calibration
 from mlirfuse.runtime.program import Program
@@ -183,6 +184,32 @@ def test_thresholds_to_measure_are_fields():
             value = tuning.field(derive(properties), threshold.field)
             assert all(type(value)(value * factor) != value for factor in threshold.factors)
             assert {case.program for case in threshold.cases} <= set(calibrate.PROGRAMS)
+
+
+@pytest.mark.parametrize("program", calibrate.PROGRAMS)
+def test_programs_to_measure_are_one_program_each(program):
+    """They write their arguments, and compute what NumPy does."""
+    x = np.random.default_rng(0).standard_normal((6, 8), np.float32)
+    shapes = calibrate._written(program, *x.shape)
+    found, expected = ([np.zeros(shape, np.float32) for shape in shapes] for _ in range(2))
+    calibrate.PROGRAMS[program](x, *expected)
+    fn = mlirfuse.jit(calibrate.PROGRAMS[program], fallback=False)
+    fn(x, *found)
+    for a, b in zip(found, expected):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    assert fn.specialization_of(x, *found)[0].executor.program is not None
+    lowered = mlirfuse.jit(calibrate.PROGRAMS[program], target="cuda:sm_90", fallback=False).lower(x, *found)
+    assert lowered.segmented()
+
+
+def test_a_case_that_does_not_run_is_reported():
+    class Broken(FakeGpu):
+        def times(self, case, candidates):
+            raise MlirfuseError("no memory")
+
+    reported: list[str] = []
+    assert calibrate.calibrate(CARDS["A100"], Broken(), reported.append, lambda: 0).fields == {}
+    assert any("scans.block: 256, not measured: no memory" in line for line in reported)
 
 
 def test_calibrate_says_what_is_missing(capsys, monkeypatch):

@@ -21,11 +21,11 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
+from mlirfuse.runtime.size_cache import SizeCache
 from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
 
 _MOST_STEPS = 1000  # step limit of a tree
-_MOST_SIZES = 1024  # limit of a subgraph's cached size tuples
 
 
 class Unknown(Exception):
@@ -148,7 +148,7 @@ class Subgraph(Step):
         if storage_views.needed(self.graph):
             self._split = StorageViews(self.graph)
         self._executors: dict[int | None, Executor] = {}  # by GPU; None: the CPU
-        self._runs: dict[tuple, Callable[..., list]] = {}
+        self._runs = SizeCache()  # by the GPU and sizes: functions of the arguments
         self._symbols = sorted(
             {s for v in [*self.whole.args, *(r for op in self.whole.ops for r in op.results)] for n in v.shape
              for s in sz.symbols(n)} | {s for op in self.whole.ops for s in _symbols_in(op)}
@@ -161,9 +161,7 @@ class Subgraph(Step):
         key = (target.device, *[env[s] for s in self._symbols])
         run = self._runs.get(key)
         if run is None:
-            if len(self._runs) >= _MOST_SIZES:
-                self._runs.clear()
-            run = self._runs[key] = self._runner(target, dict(env))
+            run = self._runs.add(key, self._runner(target, dict(env)))
         created = run(*given)
         if state.like is not None:  # results are NumPy arrays where all inputs are numbers
             created = [state.own(x) if isinstance(x, np.ndarray) else x for x in created]

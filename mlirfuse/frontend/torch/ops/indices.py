@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mlirfuse.core import config
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, element, rule
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
@@ -27,6 +28,24 @@ def checked(c: Context, index: Value, extent: Size, dim: int, wraps: bool = Fals
     if c.out.device.type != "cpu" and not config.check_indices:
         return c.op("position", index, extent=extent, axis=dim, wraps=wraps)
     return c.op("position", index, extent=extent, axis=dim, checked=True, wraps=wraps)
+
+
+def joined(c: Context, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Value, int]:
+    """``x`` with the indexed dimensions as one, an index into that one, checked, and its dimension. Negative indices
+    count from the end. Raises :class:`Unsupported` where the indexed dimensions are not adjacent, and for boolean
+    masks."""
+    given = {dim: positions(index) for dim, index in enumerate(indices) if index is not None}
+    first, count = min(given), len(given)
+    if list(given) != list(range(first, first + count)):
+        raise Unsupported("indices of dimensions that are not adjacent")
+    at = [checked(c, index, x.shape[dim], dim, wraps=True) for dim, index in given.items()]
+    if count == 1:
+        return x, at[0], first
+    linear: Value = c.b.cast(at[0], dt.i64)
+    for dim, index in zip(list(given)[1:], at[1:]):
+        linear = c.b.elementwise("add", c.b.elementwise("mul", linear, c.b.size(x.shape[dim])), c.b.cast(index, dt.i64))
+    extent = sz.product(x.shape[first : first + count])
+    return c.b.reshape(x, (*x.shape[:first], extent, *x.shape[first + count :])), linear, first
 
 
 @rule("mlirfuse.checked.default")

@@ -171,3 +171,30 @@ def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)
     created = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
     return c.b.cast(created, c.dtype)
+
+
+_MOST_BINS = 1024
+_MOST_COMPARED = 1 << 24  # numbers times bins: each bin compares all numbers
+
+
+@rule("aten.histc.default")
+def histogram(c: Context, x: Value, bins: int = 100, low: Any = 0, high: Any = 0) -> Value:
+    """How many of the integers ``x`` are in each bin, as routers count the words of experts. A bin counts those whose
+    bin is its number; integers in floats are exact, so that no rounding decides."""
+    _require_elements(x)
+    given = x.op.operands[0] if x.op is not None and x.op.name == "cast" else x
+    if not element(given).is_integer or not float(low).is_integer() or not float(high).is_integer():
+        raise Unsupported("numbers that are not integers")
+    low, width, count = int(low), int(high) - int(low), given.numel
+    if not 0 < width <= 4 * _MOST_BINS or bins > _MOST_BINS:
+        raise Unsupported("many bins, or bounds that the numbers decide")
+    if not isinstance(count, int) or count * bins > _MOST_COMPARED:
+        raise Unsupported("more numbers than each bin can compare")
+    numbers = c.op("sub", c.b.cast(c.b.reshape(given, (1, count)), dt.i64), c.b.constant(low, dt.i64))
+    inside = c.b.elementwise("logical_and", c.op("ge", numbers, c.b.constant(0, dt.i64)),
+                             c.op("le", numbers, c.b.constant(width, dt.i64)))  # fmt: skip
+    own = c.op("floor_div", c.op("mul", numbers, c.b.constant(bins, dt.i64)), c.b.constant(width, dt.i64))
+    own = c.op("minimum", own, c.b.constant(bins - 1, dt.i64))  # the last bin has the upper bound too
+    here = c.op("iota", shape=(bins, 1), axis=0, dtype=dt.i64)
+    hit = c.b.elementwise("logical_and", inside, c.op("eq", own, here))
+    return c.b.cast(c.op("sum", c.b.cast(hit, dt.i64), axes=(1,), keepdims=False), c.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked
+from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked, joined
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -41,11 +41,16 @@ def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, al
 
 @rule("aten.index_put.default")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    index, *others = indices
-    if not accumulate or index is None or any(i is not None for i in others) or index.rank != 1:
-        raise Unsupported("values that are stored, or indices of several dimensions")
-    shape = (index.shape[0], *x.shape[1:])
-    return _add(c, x, index, c.b.broadcast_to(c.b.cast(values, element(x)), shape), wraps=True)
+    if not accumulate:
+        raise Unsupported("values that are stored")
+    rows, at, first = joined(c, x, indices)
+    if first:
+        raise Unsupported("indices along another dimension than the first")
+    _in_any_order(c)
+    values = c.b.broadcast_to(c.b.cast(values, element(x)), (*at.shape, *rows.shape[1:]))
+    values = c.b.reshape(values, (at.numel, *rows.shape[1:]))
+    added = c.op("index_put_accumulate", rows, c.b.reshape(at, (at.numel,)), values)
+    return c.b.reshape(added, x.shape)
 
 
 @rule("aten._unsafe_index_put.default")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked
+from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked, joined
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
+
+_MOST_SCATTERED = 16  # values of a row that each of its elements is compared with
 
 
 def in_own_memory(c: Context, x: Value) -> Value:
@@ -305,12 +307,36 @@ def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value
     return x
 
 
+@rule("aten.index.Tensor")
+def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    x, at, dim = joined(c, x, indices)
+    return c.op("take", x, at, axis=dim)
+
+
 @rule("aten.gather.default")
 def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
         raise Unsupported("indices for a part of the tensor")
     return c.op("take_along_axis", x, checked(c, index, x.shape[dim], dim), axis=dim)
+
+
+@rule("aten.scatter.src")
+def scatter_source(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """A few values of each row, as in the gradient of top-k: each element compares its position with the indices. Of
+    equal indices the last one stays."""
+    dim = axis(dim, x.rank)
+    given = index.shape[dim] if x.rank else 0
+    if not isinstance(given, int) or not 0 < given <= _MOST_SCATTERED or index.shape != source.shape:
+        raise Unsupported("many values per row, or some of the source")
+    if any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
+        raise Unsupported("indices for a part of the tensor")
+    index = checked(c, index, x.shape[dim], dim)
+    here = c.op("iota", shape=tuple(n if k == dim else 1 for k, n in enumerate(x.shape)), axis=dim, dtype=index.dtype)
+    for k in range(given):
+        hit = c.op("eq", here, c.b.slice(index, dim, k, 1))
+        x = c.op("where", hit, c.b.cast(c.b.slice(source, dim, k, 1), element(x)), x)
+    return x
 
 
 @rule("aten.scatter.value")
