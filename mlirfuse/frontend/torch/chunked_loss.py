@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mlirfuse.frontend.torch.torch_private import assert_async
+
 ROWS = 2048  # of a chunk; from about 1200 on, the product hides the read of its accumulator on an H100
 BLOCK_BYTES = 256 << 20  # of a block of the logits' gradient, about
 MIN_WORDS = 1024  # of a block
@@ -146,7 +148,7 @@ def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
 
 def _checked(target: torch.Tensor, words: int) -> torch.Tensor:
     """``target``. A label that is no word is an error, on a GPU an assertion of the device, as in eager."""
-    torch._assert_async(((target >= 0) & (target < words)).all(), "cross entropy: a label is out of bounds")
+    assert_async(((target >= 0) & (target < words)).all(), "cross entropy: a label is out of bounds")
     return target
 
 

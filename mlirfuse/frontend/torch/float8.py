@@ -91,9 +91,16 @@ class _Rewriter:
             x = source
             if is_float8(source):
                 to = torch.float32 if is_float8(node) else node.meta["val"].dtype
-                x = call(node.graph, node, decode_float8._opoverload, self._bytes(source), source.meta["val"].dtype, to)
+                x = call(
+                    node.graph,
+                    node,
+                    torch.ops.mlirfuse.decode_float8.default,
+                    self._bytes(source),
+                    source.meta["val"].dtype,
+                    to,
+                )
             if is_float8(node):
-                x = call(node.graph, node, encode_float8._opoverload, x, node.meta["val"].dtype)
+                x = call(node.graph, node, torch.ops.mlirfuse.encode_float8.default, x, node.meta["val"].dtype)
                 self._result(node, x)
                 return
         x.meta["val"] = node.meta["val"]  # with its strides
