@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Steps of decoders whose graph makes the mask, and losses without logits, beside Inductor and eager: time and peak.
+"""Steps of decoders whose graph makes the mask, losses without logits and flex attention, beside Inductor and eager:
+time and peak.
 
     python benchmarks/torch_attention.py masks --json masks.json    # decoders with causal, padded, packed, window masks
     python benchmarks/torch_attention.py loss --json loss.json      # a linear layer and its loss, by vocabulary
     python benchmarks/torch_attention.py steps --json steps.json    # whole steps, logits in chunks and whole
+    python benchmarks/torch_attention.py flex --json flex.json      # flex attention of 8192 words, by mask
     python benchmarks/torch_attention.py masks --small              # tiny sizes, also on a CPU: does it run
 
 Compilation dominates: fill the caches first by several processes side by side (``--by``, ``--only``), then measure.
@@ -21,11 +23,11 @@ import os
 import statistics
 import sys
 import time
+from importlib.metadata import version
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
-import transformers
 
 import mlirfuse.torch  # noqa: F401  (registers the back end)
 
@@ -63,6 +65,8 @@ def timed(run, repeats: int) -> tuple[float, int]:
 
 
 def decoder(kind: str, small: bool, words: int = 32000):
+    import transformers
+
     sizes = {"vocab_size": words, "hidden_size": 1024, "num_hidden_layers": 14, "intermediate_size": 3072,
              "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}  # fmt: skip
     if small:
@@ -179,9 +183,55 @@ def loss(small: bool, repeats: int, by, only):
             gc.collect()
 
 
+def flex(small: bool, repeats: int, by, only):
+    """Flex attention, forward and backward, after a product: 8192 words, 16 heads of 128."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    batch, length, heads, features = (1, 256, 2, 16) if small else (2, 8192, 16, 128)
+    documents = torch.arange(length, device=DEVICE) // (length // 8)
+    slopes = torch.randn(heads, device=DEVICE).requires_grad_(DEVICE == "cuda")
+    cases = {
+        "causal": (lambda b, h, q, k: k <= q, None),
+        "window": (lambda b, h, q, k: (k <= q) & (q - k < length // 8), None),
+        "documents": (lambda b, h, q, k: (k <= q) & (documents[q] == documents[k]), None),
+        "bias": (lambda b, h, q, k: k <= q, lambda score, b, h, q, k: score - slopes[h] * (q - k)),
+    }
+    for case, (shown, score) in cases.items():
+        if only and case not in only:
+            continue
+        block_mask = create_block_mask(shown, None, None, length, length, device=DEVICE)
+        shape = (batch, heads, length, features)
+        dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_(DEVICE == "cuda") for _ in range(3))
+        given = [q, k, v, *([slopes] if score is not None else [])]
+        expected = None
+        for peer in by or ("Inductor", "mlirfuse"):
+            torch._dynamo.reset()
+
+            def attend(q, k, v, mask, score=score):
+                return flex_attention(q * 1.5, k, v, score_mod=score, block_mask=mask)
+
+            called = PEERS[peer](attend)
+
+            def run(called=called, q=q, k=k, v=v, mask=block_mask, given=given):
+                out = called(q, k, v, mask)
+                return [out, *torch.autograd.grad(out, given, out)] if out.requires_grad else [out]
+
+            start = time.perf_counter()
+            found = [x.detach().float() for x in run()]
+            first = time.perf_counter() - start
+            expected = [x.cpu() for x in found] if expected is None else expected
+            differs = [float((a.cpu() - b).norm() / b.norm()) for a, b in zip(found, expected)]
+            del found
+            took, peak = timed(run, repeats)
+            yield {"mask": case, "words": length, "by": peer, "ms": round(took, 2), "GB": round(peak / 1e9, 2),
+                   "first s": round(first, 1), "differs": max(differs)}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["masks", "loss", "steps"])
+    parser.add_argument("what", choices=["masks", "loss", "steps", "flex"])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--by", type=lambda names: names.split(";"), help="peers, by semicolons")
@@ -189,13 +239,13 @@ def main() -> None:
     parser.add_argument("--json")
     given = parser.parse_args()
     found = []
-    for row in {"masks": masks, "loss": loss, "steps": steps}[given.what](
+    for row in {"masks": masks, "loss": loss, "steps": steps, "flex": flex}[given.what](
         given.small, given.repeats, given.by, given.only
     ):
         found.append(row)
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if given.json:
-        where = {"torch": torch.__version__, "transformers": transformers.__version__, "device": DEVICE}
+        where = {"torch": torch.__version__, "transformers": version("transformers"), "device": DEVICE}
         where["name"] = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
         with open(given.json, "w", encoding="utf-8") as file:
             json.dump({**where, "rows": found}, file, indent=1)

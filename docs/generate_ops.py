@@ -40,6 +40,11 @@ KINDS = {
         "Accumulations",
         "Rows of the result are chosen by indices, which are to be in range; several values may go to one.",
     ),
+    "product": (
+        "Products",
+        "Of 16-bit floats, and on Hopper GPUs, kernels compute them together with the ops on the result. Elsewhere they are "
+        "the extern op `matmul`.",
+    ),
     "create": ("Creation", ""),
     "query": ("Queries", "What a program may ask of a tensor."),
     "random": (

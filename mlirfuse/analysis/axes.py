@@ -352,6 +352,11 @@ class Axes:
     def _take_along_axis(self, op: Op) -> None:
         self._set(op.result, self._dims[op.operands[1]])
 
+    def _dot(self, op: Op) -> None:
+        (rows, inner), (other, columns) = (self._dims[v] for v in op.operands)
+        unify(inner, other)
+        self._set(op.result, self._apart([rows, columns], op.result.shape))
+
     def _index_put_accumulate(self, op: Op) -> None:
         # The result has the operand's axes; the values' rows are the indices', and their columns the operand's.
         operand, _, first, *_ = op.operands

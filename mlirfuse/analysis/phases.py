@@ -23,7 +23,8 @@ class Analysis:
     of one phase depend only on earlier phases. ``scans``: in program order; ``reduced`` are then the axes that they run
     along, in row-major order, and the segment's reductions, over the same axes, depend on no scan. ``strides``: of
     every tensor in memory (inputs and outputs). ``scatter_add``: the op that adds the values, which the domain runs
-    over, to rows of its result, which is then the only output.
+    over, to rows of its result, which is then the only output. ``product``: the matrix product whose result the
+    other ops work on, element by element; the domain is its result's.
     """
 
     ops: list[Op]
@@ -39,6 +40,7 @@ class Analysis:
     finishing: list[Op] = field(default_factory=list)  # the sums of the partial sums, and the ops that depend on them
     scans: list[Op] = field(default_factory=list)
     scatter_add: Op | None = None
+    product: Op | None = None
     pinned: set[Axis] = field(default_factory=set)  # axes whose index is used: never merged with others
     hint: Mapping[str, int] = field(default_factory=dict)  # one call's sizes; the order of strides is every call's
     passed_on: frozenset[Value] = frozenset()  # values passed between the kernels of one segment
@@ -62,7 +64,7 @@ class Analysis:
     @property
     def elementwise(self) -> bool:
         """Whether each element of an output depends on elements of inputs alone."""
-        return not (self.phases or self.partials or self.finishing or self.scans or self.scatter_add)
+        return not (self.phases or self.partials or self.finishing or self.scans or self.scatter_add or self.product)
 
     def once(self, function: Callable[..., Any], *args) -> Any:
         """Return ``function(self, *args)``, computed once: for results that do not depend on the sizes of a call."""
@@ -189,6 +191,10 @@ def is_scatter_add(op: Op) -> bool:
     return op.row.kind == "accumulate"
 
 
+def is_product(op: Op) -> bool:
+    return op.row.kind == "product"
+
+
 def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
     """Return the reductions of ``program`` by depth: the number of reductions that each one depends on in a chain."""
     depth: dict[Value, int] = {}
@@ -231,6 +237,7 @@ def analyze(
     phases = phases_of([op for op in program if op not in finishing], axes)
     scans = [op for op in program if is_scan(op) and axes.scanned(op)]
     scatter_add = next(filter(is_scatter_add, program), None)
+    product = next(filter(is_product, program), None)
     if scans:
         reduced = axes.scanned(scans[0])
         kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
@@ -241,6 +248,8 @@ def analyze(
         kept = [a for a in full if a not in reduced]
     elif scatter_add is not None:
         kept, reduced = axes.flat(scatter_add.operands[2]), []
+    elif product is not None:
+        kept, reduced = axes.flat(product.result), []
     elif partials:
         full = axes.flat(partials[0].operands[0])
         kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
@@ -262,6 +271,7 @@ def analyze(
         finishing,
         scans,
         scatter_add,
+        product,
     )
     for value in outputs:
         if value.op in partials or value.op in finishing or value.op is scatter_add is not None:

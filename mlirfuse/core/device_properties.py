@@ -44,6 +44,11 @@ class DeviceProperties:
         return self.architecture >= 80
 
     @property
+    def tensor_cores(self) -> bool:
+        """Whether there are kernels for the tensor cores: by Hopper's ``wgmma``, which no later architecture has."""
+        return self.architecture == 90
+
+    @property
     def cache_policies(self) -> bool:
         """Whether a load or store can carry an L2 eviction policy."""
         return self.architecture >= 80

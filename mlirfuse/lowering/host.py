@@ -10,7 +10,11 @@ from collections.abc import Sequence
 
 from mlirfuse.lowering.foreach import GpuForeach, operand
 from mlirfuse.lowering.module import CpuKernel, GpuKernel
-from mlirfuse.lowering.slots import Slots
+from mlirfuse.lowering.slots import Slots, TensorMap
+
+ENCODE = "mgpuTensorMapEncodeTiled"
+_TENSOR_MAP_TYPES = {"f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+_SWIZZLE_128, _PROMOTE_256 = 3, 3  # CUtensorMapSwizzle, CUtensorMapL2promotion
 
 
 def _runtime_function(name: str, slots: Slots) -> list[str]:
@@ -93,6 +97,36 @@ class HostLines:
         base, offset = self.pointer_at(slots.workspace), self.int_at(slot)
         return self.value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
 
+    def encoded(self, slots: Slots, of: TensorMap) -> str:
+        """A pointer to the encoded ``of``."""
+        kind, slot = of.place
+        address = self.pointer_at(slot) if kind == "pointer" else self.temporary_at(slots, slot)
+        one = self.constant(1)
+        made = self.value(f"llvm.alloca {one} x !llvm.array<128 x i8> {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        dims = self._array("i64", [self.int_at(n) for n in of.dims])
+        pitch = self._array("i64", [self.int_at(of.pitch)])
+        box, steps = (self._array("i32", [self._i32(n) for n in numbers]) for numbers in (of.box, (1, 1)))
+        numbers = [self._i32(n) for n in (_TENSOR_MAP_TYPES[of.dtype], 2, 0, _SWIZZLE_128, _PROMOTE_256, 0)]
+        dtype, rank, interleave, swizzle, promotion, fill = numbers
+        given = f"{made}, {dtype}, {rank}, {address}, {dims}, {pitch}, {box}, {steps}, {interleave}, {swizzle}"
+        pointers = ", ".join(["!llvm.ptr"] * 5)
+        self.lines.append(
+            f"  llvm.call %{ENCODE}({given}, {promotion}, {fill}) : !llvm.ptr, "
+            f"(!llvm.ptr, i32, i32, {pointers}, i32, i32, i32, i32) -> ()"
+        )
+        return made
+
+    def _i32(self, number: int) -> str:
+        return self.value(f"llvm.mlir.constant({number} : i32) : i32")
+
+    def _array(self, type_: str, numbers: list[str]) -> str:
+        """A pointer to an array of ``numbers``."""
+        array = self.value(f"llvm.alloca {self.constant(len(numbers))} x {type_} : (i64) -> !llvm.ptr")
+        for at, number in enumerate(numbers):
+            to = self.value(f"llvm.getelementptr {array}[{at}] : (!llvm.ptr) -> !llvm.ptr, {type_}")
+            self.lines.append(f"  llvm.store {number}, {to} : {type_}, !llvm.ptr")
+        return array
+
 
 def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
     """The host function of GPU kernels as MLIR."""
@@ -109,6 +143,11 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
             continue
         params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
         for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
+            if kind == "tensor_map":
+                source = host.encoded(slots, slot)
+                slot_of = value(f"llvm.getelementptr {params}[{at}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+                lines.append(f"  llvm.store {source}, {slot_of} : !llvm.ptr, !llvm.ptr")
+                continue
             if kind == "pointer":
                 source, stored_type = host.pointer_at(slot), "!llvm.ptr"
             elif kind == "temporary":
@@ -128,7 +167,8 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
         lines.append(f"  llvm.call %{_launch(kernel)}({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
     head = [f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{"]
-    for function in dict.fromkeys(map(_launch, kernels)):
+    encodes = any(kind == "tensor_map" for kernel in kernels for kind, _ in kernel.passed)
+    for function in dict.fromkeys([*map(_launch, kernels), *([ENCODE] if encodes else [])]):
         head += _runtime_function(function, slots)
     return "\n".join(head + lines + [f"  return {zero} : i32", "}"])
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.slots import TensorMap
 
 
 @dataclass
@@ -43,6 +45,11 @@ class GpuKernel:
     waits: str = ""
     end: str = "gpu.return"
 
+    def buffers(self) -> Iterator[tuple[str, Any]]:
+        """The kind and slot of each parameter; those of the memory, for a tensor map."""
+        for kind, slot in self.passed:
+            yield slot.place if isinstance(slot, TensorMap) else (kind, slot)
+
     @property
     def text(self) -> str:
         """The kernel as a ``gpu.func``."""
@@ -52,7 +59,7 @@ class GpuKernel:
         if self.waits == "before":
             lines.append("    nvvm.griddepcontrol wait")
             for name, type_ in self.passed.values():
-                if "ptr" in type_:
+                if type_ == "!llvm.ptr<1>":
                     head = head.replace(f"{name}: ", f"{name}_early: ")
                     lines.append(known_from_here(name, type_))
         lines = [head, *lines, self.body]

@@ -26,9 +26,18 @@ PTX_VERSIONS = {
 }  # lowest that supports the chip and cache hints; from sm_90 on also parameters of more than 4 KB
 
 
+TENSOR_MAP_ALIGNMENT = "llvm.align = 64 : i64"  # the attribute by which a parameter is known to be a tensor map
+
+
 def parameter_bytes(chip: str) -> int:
     """The most bytes of a kernel's parameters."""
     return 32764 if PTX_VERSIONS[int(chip.removeprefix("sm_").rstrip("af"))] >= 81 else 4096
+
+
+def specific(text: str, chip: str) -> str:
+    """``chip``, or the variant of it that the kernels in ``text``, MLIR or PTX, are for: those with Hopper's wgmma
+    instructions run on sm_90a only."""
+    return f"{chip}a" if "wgmma" in text and not chip.endswith(("a", "f")) else chip
 
 
 def attach_target(chip: str) -> str:
@@ -47,7 +56,7 @@ def to_gpu_passes(chip: str) -> str:
 
 def to_gpu(text: str, chip: str) -> Any:
     """The module ``text`` of gpu.modules with its target ``chip`` ("sm_90"), and loops lowered to branches."""
-    passes = to_gpu_passes(chip)
+    passes = to_gpu_passes(specific(text, chip))
     with mlir.plain_context():
         module = mlir.ir.Module.parse(loops_to_ids(text))
     mlir.run_passes(module, f"builtin.module({passes})", verify=False)  # LLVM verifies the result
@@ -73,11 +82,28 @@ def to_ptx(text: str, chip: str) -> str:
 def assemble(module: Any) -> str:
     """The PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` if it has ops of other
     dialects."""
+    _pass_tensor_maps_by_value(module)
     try:
         mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
     except mlir.MLIRError as error:
         raise CompileError(f"translation to PTX failed: {error}") from error
     return binary_of(module)
+
+
+def _pass_tensor_maps_by_value(module: Any) -> None:
+    """Have kernels take their tensor maps (:class:`mlirfuse.lowering.slots.TensorMap`) by value, as constants: TMA then
+    reads them where they are, and no copy in local memory. Those are the generic pointers among the parameters.
+    convert-gpu-to-nvvm drops ``llvm.byval``, and only functions of the LLVM dialect may have ``nvvm.grid_constant``."""
+    for kernels in module.body.operations:
+        if kernels.operation.name != "gpu.module":
+            continue
+        for op in kernels.operation.regions[0].blocks[0].operations:
+            attributes = op.operation.attributes
+            if "arg_attrs" not in attributes or TENSOR_MAP_ALIGNMENT not in (text := str(attributes["arg_attrs"])):
+                continue
+            given = "llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant, "
+            marked = text.replace(TENSOR_MAP_ALIGNMENT, given + TENSOR_MAP_ALIGNMENT)
+            attributes["arg_attrs"] = mlir.ir.Attribute.parse(marked, module.context)
 
 
 def binary_of(module: Any) -> str:

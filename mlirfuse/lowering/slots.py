@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -75,6 +75,19 @@ class Slots:
         if value in self.pointers:
             return "pointer", self.pointers[value]
         return "temporary", self.temporary(value, sz.mul(value.numel, value.dtype.bytes))
+
+
+class TensorMap(NamedTuple):
+    """A description of a matrix in global memory for the tensor memory accelerator (TMA), which the host function
+    encodes for each launch. ``place``: its memory, as :meth:`Slots.place` gives it; ``dims`` and ``pitch``: the slots
+    of its extents, the contiguous one first, and of the bytes from one row to the next; ``box``: the extents of a copy,
+    in the same order, whose rows have at most 128 bytes, and are swizzled by 128 bytes in shared memory."""
+
+    place: tuple[str, int]
+    dtype: str
+    dims: tuple[int, int]
+    pitch: int
+    box: tuple[int, int]
 
 
 class CpuArguments:
@@ -164,6 +177,16 @@ class GpuArguments:
         """The pointer to a tensor."""
         kind, slot = self.slots.place(value)
         return self._parameter(kind, slot, "!llvm.ptr<1>")
+
+    def tensor_map(
+        self, value: Value, dtype: dt.DType, extents: tuple[Size, Size], pitch: Size, box: tuple[int, int]
+    ) -> str:
+        """The pointer to a :class:`TensorMap` of ``value``, whose rows have ``extents[0]`` elements and are ``pitch``
+        elements apart."""
+        size = self.slots.size
+        dims = size(extents[0]), size(extents[1])
+        of = TensorMap(self.slots.place(value), dtype.name, dims, size(sz.mul(pitch, dtype.bytes)), box)
+        return self._parameter("tensor_map", of, "!llvm.ptr")
 
     def temporary(self, key, nbytes: Size) -> str:
         """The pointer to a buffer in the workspace."""

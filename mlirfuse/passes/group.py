@@ -14,7 +14,7 @@ from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 from mlirfuse.passes.remove_inplace import STAYS
 
-FUSIBLE = {"elementwise", "reduce", "scan", "accumulate", "shape", "index", "create", "random"}
+FUSIBLE = {"elementwise", "reduce", "scan", "accumulate", "product", "shape", "index", "create", "random"}
 _ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
 FIRST = "the first group"
 _NOTES = 8  # printed per group; further ones are counted

@@ -40,6 +40,7 @@ def to_segments(
             "fusion-cse",
             *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",
+            f"fusion-extern-products{{tensor-cores={str(_tensor_cores(properties)).lower()}}}",
             *(["fusion-scale-products"] if isinstance(properties, HostProperties) else []),
             _group(single_op, horizontal, max_args, foreach),
             "fusion-recompose",
@@ -51,6 +52,11 @@ def to_segments(
             *(["fusion-foreach"] if foreach else []),
         ]
     )
+
+
+def _tensor_cores(properties: HostProperties | DeviceProperties) -> bool:
+    """Whether kernels compute matrix products."""
+    return isinstance(properties, DeviceProperties) and properties.tensor_cores
 
 
 def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False) -> str:

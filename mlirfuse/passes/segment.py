@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_reduction, is_scan, is_scatter_add
+from mlirfuse.analysis.phases import is_product, is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.ir.size_relations import problem_of_segments
@@ -25,6 +25,8 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
         return "scan"
     if any(map(is_scatter_add, members)):
         return "scatter_add"
+    if any(map(is_product, members)):
+        return "matmul"
     if not reductions:
         return "pointwise"
     late = {v for op in reductions for v in op.results}

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import os
 
+from mlirfuse.lowering.ptx import specific
 from mlirfuse.runtime import cache
 
 _PTX = 2  # NVJITLINK_INPUT_PTX
@@ -47,6 +48,7 @@ def of(ptx: str, chip: str) -> bytes | None:
     support it. Releases the GIL."""
     if not _version():
         return None
+    chip = specific(ptx, chip)
     key = cache.key("cubin", ptx, chip, _version())
     found = cache.load(key)
     if found is None:

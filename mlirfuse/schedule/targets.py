@@ -158,7 +158,7 @@ class GpuTarget(Scheduled):
                     if v not in stage.passed_on or v in stage.results
                 }
                 # This step's part of the workspace may overlap one that a kernel of an earlier step still uses.
-                used = {slot for one in created for k in one for kind, slot in k.passed if kind == "temporary"}
+                used = {slot for one in created for k in one for kind, slot in k.buffers() if kind == "temporary"}
                 apart = not used or (fresh and used.isdisjoint(buffers))
                 waits = (
                     "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"

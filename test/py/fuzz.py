@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -139,6 +140,7 @@ OF_TORCH = ("torch_view_programs", "torch_numbers", "torch_strides", "torch_chec
 def _child(pipe) -> None:
     """Runs programs as they are asked for: (generator, seed) comes, what is wrong goes back."""
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the parent ends this one
     problems: dict[str, Problem] = {}
     while True:
         try:
@@ -168,7 +170,7 @@ def _order(names: list[str], count: int, first: int) -> Iterator[tuple[str, int]
 
 
 def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
-    """Runs ``count`` programs; gives how many differ."""
+    """Runs ``count`` programs, or those that run until Ctrl-C; gives how many differ."""
     known = [name for name in GENERATORS if name not in OF_TORCH or importlib.util.find_spec("torch")]
     context = multiprocessing.get_context("spawn")
     ran: collections.Counter[str] = collections.Counter()
@@ -186,6 +188,9 @@ def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
         try:
             pipe.send((name, seed))
             found = pipe.recv()
+        except KeyboardInterrupt:
+            child.kill()
+            return _summary(ran, wrong)
         except (EOFError, OSError):
             child.join()
             found, child, pipe = f"seed {seed}: the process ended with {child.exitcode}", None, None
@@ -198,6 +203,10 @@ def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
     if pipe is not None:
         pipe.close()
         child.join()
+    return _summary(ran, wrong)
+
+
+def _summary(ran: collections.Counter[str], wrong: collections.Counter[str]) -> int:
     for name in ran:
         print(f"{name}: {ran[name]} programs, {wrong[name]} differ")
     print(f"{sum(ran.values())} programs, {sum(wrong.values())} differ")

@@ -18,8 +18,8 @@ errors. ``explain`` asks in the same order, and says why the strategies before d
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.strategies import View
     from mlirfuse.inspect.shown import Shown
 
+Result = TypeVar("Result")
 _UNSUPPORTED_DTYPE = object()  # marks keys of calls with unsupported dtypes: strings, dates, objects, records
 
 
@@ -81,7 +82,12 @@ class Entry(Source):
             return (self.eager,)
         if not self.may_fall_back():
             return (self.traced,)
-        loops = [self.native_loops if call.numpys else self.device_loops] if self.owner.eager.has_loops else []
+        eager = self.owner.eager
+        loops: list[Strategy]
+        if call.numpys:
+            loops = [self.native_loops] if eager.may_outline else []
+        else:
+            loops = [self.device_loops] if eager.has_loops else []
         return (*loops, self.traced, *loops, self.graph_breaks, self.eager)
 
     def make(self, call: Call) -> Specialization | None:
@@ -91,19 +97,25 @@ class Entry(Source):
         if chosen is not None and chosen.in_python and self.may_fall_back():
             call.strategy = chosen
             return None
-        for strategy in self.strategies(call):
+        call.strategy, found = self._first(call, self.strategies(call), lambda strategy: strategy.specialize(call))
+        if found is not None:
+            call.error = None
+        return found
+
+    @staticmethod
+    def _first(
+        call: FunctionCall, strategies: Sequence[Strategy], run: Callable[[Strategy], Result]
+    ) -> tuple[Strategy, Result]:
+        """The first strategy that accepts the call and that ``run`` does not fail for, and what ``run`` returns. Raises
+        what the strategies do where none runs it."""
+        for strategy in strategies:
             if not strategy.accepts(call):
                 continue
             try:
-                found = strategy.specialize(call)
+                return strategy, run(strategy)
             except (Exception, TooLong) as error:
                 call.reject(strategy, error)
                 strategy.failed(call, error)
-            else:
-                call.strategy = strategy
-                if found is not None:
-                    call.error = None
-                return found
         raise AssertionError("the last strategy accepts the call or raises")
 
     def explain(self, leaves: Sequence, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
@@ -114,18 +126,9 @@ class Entry(Source):
         strategies = self.strategies(call)
         if call.numpys and call.error is None and len(strategies) > 1 and not config.enabled_for(call.device):
             strategies, call.error = (self.eager,), UnsupportedError("config.fuse_cpu is off")
-        for strategy in strategies:
-            if not strategy.accepts(call):
-                continue
-            try:
-                found = strategy.explain(call, args, kwargs, view)
-            except (Exception, TooLong) as error:
-                call.reject(strategy, error)
-                strategy.failed(call, error)
-            else:
-                found.rejected = [*(why for why in call.rejected if why[0] != strategy.name), *found.rejected]
-                return found
-        raise AssertionError("the last strategy accepts the call or raises")
+        strategy, found = self._first(call, strategies, lambda strategy: strategy.explain(call, args, kwargs, view))
+        found.rejected = [*(why for why in call.rejected if why[0] != strategy.name), *found.rejected]
+        return found
 
     # ---- calls that run in Python
 
@@ -146,9 +149,9 @@ class Entry(Source):
         self.chosen[types] = strategy
         self.owner.eager.revive()
         if self.only_leaves:
-            self.owner._set_fast_path(self.tree.leaves, self._fast)
+            self.owner._set_fast_path(self.tree.leaves, self.fast)
 
-    def _fast(self, *leaves):
+    def fast(self, *leaves):
         """A call whose arguments are all leaves, some of types that run in Python."""
         strategy = self.chosen.get(types_of(leaves))
         if strategy is not None and strategy.in_python and config.fuse_cpu and self.may_fall_back():

@@ -6,22 +6,17 @@ NumPy can run it. A warning names the line and the cause once.
 
 from __future__ import annotations
 
-import dis
 import functools
-import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import has_line, located, warn
+from mlirfuse.frontend.numpy.loops import helpers
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.frontend.numpy.loops.outline import Outlined
-
-# Every loop jumps backward, which the bytecode shows cheaply. Only functions with loops pay for importing the outliner
-# and for parsing their source.
-_JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 
 
 class EagerFunction:
@@ -37,13 +32,17 @@ class EagerFunction:
     @functools.cached_property
     def has_loops(self) -> bool:
         """Whether the function may have loops."""
-        fn = self.original
-        return isinstance(fn, types.FunctionType) and not _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2])
+        return helpers.jumps_back(self.original)
+
+    @functools.cached_property
+    def may_outline(self) -> bool:
+        """Whether the function or functions that it calls may have loops: others need not be parsed."""
+        return self.has_loops or helpers.loops_in_helpers(self.original)
 
     @functools.cached_property
     def outlined(self) -> Outlined | None:
         """The function with its loops outlined; None where none may run natively."""
-        if not self.has_loops:
+        if not self.may_outline:
             return None
         from mlirfuse.frontend.numpy.loops import outline
 
@@ -60,8 +59,8 @@ class EagerFunction:
 
     @property
     def loops(self) -> Sequence[Loop]:
-        """The outlined loops."""
-        return self.outlined.loops if self.outlined else ()
+        """The outlined loops, and those of functions that it calls."""
+        return self.outlined.all_loops() if self.outlined else ()
 
     def log(self, cause: object) -> None:
         """Warns once per function, at the caller's line."""
@@ -90,10 +89,18 @@ class EagerFunction:
             self.loops_failed = True
         else:
             self.log(refused)
+        self._drop_dead_loops()
         return result
+
+    def _drop_dead_loops(self) -> None:
+        """Calls the user's own function from now on if none of its loops can run natively."""
+        if self.outlined is not None and all(loop.dead for loop in self.loops):
+            self.fn = self.original
 
     def revive(self) -> None:
         """Retries loops that could not be compiled, for arguments of other types."""
+        if self.outlined is not None:
+            self.fn = self.outlined.function
         for loop in self.loops:
             loop.dead = False
 
@@ -101,5 +108,5 @@ class EagerFunction:
         """Warns of a loop that runs as Python."""
         for loop in self.loops:
             if loop.refused is not None and not loop.ran:
-                where = (self.original.__code__.co_filename, loop.node.lineno)
+                where = (loop.scope.file, loop.node.lineno)
                 self.log(located(f"one of its loops runs as Python, because of {loop.refused}", where))

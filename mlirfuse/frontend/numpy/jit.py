@@ -116,6 +116,9 @@ class Jitted(_native.Function):
                 args, kwargs = tree.unflatten(leaves)
         entry = self._entry(tree)
         if entry.only_leaves:
+            if entry.chosen:  # some calls run in Python
+                self._set_fast_path(len(args), entry.fast)
+                return entry.fast(*leaves)
             self._set_fast_path(
                 len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,66 +26,44 @@ def at(array: Any, axis: int, index: int) -> Any:
 
 
 def through(array: Any, step: Any, env: dict[str, int]) -> Any:
-    """The view of an array after one step; ``env``: the values of size symbols."""
+    """The view of an array of NumPy, CuPy or torch after one step; ``env``: the values of size symbols. A copy for a
+    negative step in torch, whose views cannot have one."""
 
     def known(sizes) -> tuple[int, ...]:
         return tuple(sz.substitute(n, env) for n in sizes)
 
-    return (_of_torch if arrays.framework(array) == "torch" else _of_numpy)(array, step, known)
-
-
-def _of_numpy(array: Any, step: Any, known: Callable) -> Any:
-    """The view of a NumPy or CuPy array."""
+    torch = arrays.framework(array) == "torch"
     if isinstance(step, vw.Permute):
-        return array.transpose(step.dims)
-    if isinstance(step, vw.Reshape):
-        return array.reshape(known(step.shape))
-    if isinstance(step, vw.ExpandDims):
-        return np.expand_dims(array, step.axes)
-    if isinstance(step, vw.Squeeze):
-        return np.squeeze(array, step.axes)
-    if isinstance(step, vw.Slice):
-        return array[tuple(_slice(*given) for given in zip(known(step.start), known(step.size), step.step))]
-    if isinstance(step, vw.Broadcast):
-        return np.broadcast_to(array, known(step.shape))
-    if isinstance(step, vw.ComplexPart):
-        return getattr(array, step.name)
-    if isinstance(step, vw.Diagonal):
-        return np.diagonal(array, step.column - step.row, -2, -1)
-    assert isinstance(step, (vw.FullView, vw.ReadOnly))
-    array = array.view()
-    if isinstance(step, vw.ReadOnly) and isinstance(array, np.ndarray):
-        array.flags.writeable = False
-    return array
-
-
-def _of_torch(array: Any, step: Any, known: Callable) -> Any:
-    """The view of a torch tensor; a copy for a negative step, which torch's views cannot have."""
-    if isinstance(step, vw.Permute):
-        return array.permute(step.dims)
+        return array.permute(step.dims) if torch else array.transpose(step.dims)
     if isinstance(step, vw.Reshape):
         return array.reshape(known(step.shape))
     if isinstance(step, vw.ExpandDims):
         for axis in sorted(step.axes):
-            array = array.unsqueeze(axis)
+            array = array.unsqueeze(axis) if torch else np.expand_dims(array, axis)
         return array
     if isinstance(step, vw.Squeeze):
         return array.squeeze(tuple(step.axes))
     if isinstance(step, vw.Slice):
-        given = list(zip(known(step.start), known(step.size), step.step))
-        back = [axis for axis, (_, _, stride) in enumerate(given) if stride < 0]
-        if back:
-            array = array.flip(back)
-            given = [(array.shape[k] - 1 - a, n, -by) if by < 0 else (a, n, by) for k, (a, n, by) in enumerate(given)]
-        return array[tuple(_slice(*one) for one in given)]
+        return _sliced(array, list(zip(known(step.start), known(step.size), step.step)), torch)
     if isinstance(step, vw.Broadcast):
-        return array.expand(known(step.shape))
+        return array.expand(known(step.shape)) if torch else np.broadcast_to(array, known(step.shape))
     if isinstance(step, vw.ComplexPart):
         return getattr(array, step.name)
     if isinstance(step, vw.Diagonal):
         return array.diagonal(step.column - step.row, -2, -1)
     assert isinstance(step, (vw.FullView, vw.ReadOnly))
-    return array.view(array.shape)
+    array = array.view(array.shape) if torch else array.view()
+    if isinstance(step, vw.ReadOnly) and isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
+
+
+def _sliced(array: Any, given: list[tuple[int, int, int]], torch: bool) -> Any:
+    back = [axis for axis, (_, _, by) in enumerate(given) if by < 0] if torch else []
+    if back:
+        array = array.flip(back)
+        given = [(array.shape[k] - 1 - a, n, -by) if by < 0 else (a, n, by) for k, (a, n, by) in enumerate(given)]
+    return array[tuple(_slice(*one) for one in given)]
 
 
 def _slice(start: int, size: int, step: int) -> slice:

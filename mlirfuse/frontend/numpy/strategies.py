@@ -19,7 +19,7 @@ from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization, traced_specialization
-from mlirfuse.inspect.eager import EagerExplanation
+from mlirfuse.inspect.call_explanation import CallExplanation
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.specializations import Call, Specialization
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_EFFECTS = 2  # traces with effects: the first call may have some that later ones lack, such as to fill a cache
 _MOST_OPS = 2000  # limit of a trace where the function can run another way
-_MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
+_MOST_OPS_OF_LOOPS = 150  # limit of an unrolled loop; longer ones stay loops where possible
 
 
 @dataclass(eq=False)
@@ -128,15 +128,15 @@ class NativeLoops(Strategy):
         self.entry.run_in_python(call, self)
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation  # lazy: few programs need it
+        from mlirfuse.frontend.numpy.loops.explanation import explanation  # lazy: few programs need it
 
         eager = self.owner.eager
         assert eager.outlined is not None
         file = eager.original.__code__.co_filename
-        explanation = LoopsExplanation.of(eager.name, eager.outlined, file, args, kwargs)
-        if not self._preferred and not explanation.launches:
+        found = explanation(eager.name, eager.outlined, file, args, kwargs)
+        if not self._preferred and not found.launches:
             raise NotThisWay("none of its loops ran natively")
-        return explanation
+        return found
 
 
 class DeviceLoops(Strategy):
@@ -178,13 +178,13 @@ class DeviceLoops(Strategy):
         return programs.specialization_of(call, self.entry.name, self.program(call))
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
+        from mlirfuse.frontend.numpy.device_loops.explanation import explanation
         from mlirfuse.frontend.numpy.device_loops.program import on_host
 
         program = self.program(call)
         if on_host(call.leaves):  # its loops run natively
             return program.by_numpy.explain(call.leaves, view)
-        found = DeviceLoopsExplanation.of(self.entry.name, program, list(call.leaves))
+        found = explanation(self.entry.name, program, list(call.leaves))
         if found is None:
             raise NotThisWay(program.refused or "a region cannot be compiled")
         return found
@@ -219,10 +219,12 @@ class Traced(Strategy):
 
     def most_ops(self, call: FunctionCall, otherwise: int | None = _MOST_OPS) -> int | None:
         """The limit on a trace's ops: lower where the function's loops can run as loops, else ``otherwise``."""
-        if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.has_loops:
+        if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.may_outline:
+            return otherwise
+        if not self.entry.may_fall_back():
             return otherwise
         loops = self.owner.has_loops(call.leaves) or (
-            not call.numpys and self.entry.device_loops.program(call) is not None
+            not call.numpys and self.owner.eager.has_loops and self.entry.device_loops.program(call) is not None
         )
         return _MOST_OPS_OF_LOOPS if loops else otherwise
 
@@ -287,14 +289,14 @@ class GraphBreaks(Strategy):
         call.error = error
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.graph_breaks.explanation import GraphBreaksExplanation
+        from mlirfuse.frontend.numpy.graph_breaks.explanation import explanation
 
         def not_so(_: list, refused: Any) -> Any:
             why = created.refused if refused is None else refused
             raise why if isinstance(why, Exception) else TraceError(str(why))
 
         created = self.program(not_so)
-        return GraphBreaksExplanation.of(self.entry.name, created, list(call.leaves))
+        return explanation(self.entry.name, created, list(call.leaves))
 
 
 class Eager(Strategy):
@@ -322,7 +324,8 @@ class Eager(Strategy):
                 if isinstance(error, type(raised)) and has_line(error):
                     raise error from raised
                 raise
-        return EagerExplanation(self.entry.name, str(error or dict(call.rejected).get(Traced.name)))
+        why = error or dict(call.rejected).get(Traced.name)
+        return CallExplanation(self.entry.name, f"{self.entry.name} runs op by op: {why}")
 
 
 def types_of(leaves: Sequence) -> tuple:

@@ -10,7 +10,7 @@ import linecache
 import textwrap
 import types
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -82,6 +82,16 @@ def appended(node: ast.Expr) -> ast.Name | None:
     name = call.func.value
     plain = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
     return name if plain and isinstance(name, ast.Name) else None
+
+
+def assigned_names(statements: list[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    return {
+        n.id
+        for statement in statements
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del))
+    }
 
 
 def dotted(node: ast.expr) -> str | None:
@@ -199,7 +209,13 @@ def remade(
 
 
 def over_range(node: ast.For) -> bool:
-    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
+    called = node.iter.args if called_by_name(node.iter, "reversed") else [node.iter]
+    return len(called) == 1 and called_by_name(called[0], "range")
+
+
+def called_by_name(node: ast.expr, name: str) -> TypeGuard[ast.Call]:
+    """Whether an expression is a call of this name without keywords."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
 
 
 def loops_of(statements: list[ast.stmt]) -> Iterator[ast.For | ast.While]:

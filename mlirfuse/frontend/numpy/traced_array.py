@@ -238,6 +238,16 @@ class TracedArray(Operators):
         trace = self._trace
         return tuple([n if n.__class__ is int else trace.sym(n) for n in self._value.shape])
 
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        """Reshapes in place, which NumPy allows where no copy is needed."""
+        if self._buffer.leaf is not None and not self._path:
+            fail(TraceError, "an argument's shape is set: reshape it to a new variable")
+        found = self.reshape(shape)
+        if found._buffer is not self._buffer:
+            fail(TraceError, "the shape of an array is set that would need a copy: reshape it to a new variable")
+        self._value, self._path, self._version = found._value, found._path, found._version
+
     @property
     def ndim(self) -> int:
         return len(self._value.shape)

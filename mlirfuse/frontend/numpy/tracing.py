@@ -84,7 +84,7 @@ def trace(
         graph_aliases,
         device,
     )
-    _finish(t, graph)
+    apply_equalities(t, graph)
     captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(
         graph,
@@ -378,7 +378,7 @@ def _number_type(x: TracedArray) -> type | None:
     return np.generic if x._scalar else None
 
 
-def _finish(t: Trace, graph: Graph) -> None:
+def apply_equalities(t: Trace, graph: Graph) -> None:
     """Applies the equalities to the whole graph, so that equal sizes have one symbol."""
     if not t.learned:
         return

@@ -6,14 +6,14 @@ strides that no fused kernel accepts (torch then falls back to a matmul, a float
 causal mask is not recognized, so no flash kernel takes it. Tracing also ranks kernels differently from eager.
 
 So masks are analysed as functions of query and key index (:mod:`mlirfuse.frontend.torch.mask_patterns`): a causal mask
-becomes ``is_causal``, and a window goes to the flash kernel with windows. Masks that this cannot prove are evaluated
-here if they are small and constant; else the mask stays.
+becomes ``is_causal``, and other masks go to kernels that skip what they hide
+(:mod:`mlirfuse.frontend.torch.attention_calls`). Masks that this cannot prove are evaluated here if they are small and
+constant; else the mask stays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -23,14 +23,13 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mlirfuse.frontend.torch import index_expressions, purity
+from mlirfuse.frontend.torch import attention_calls, index_expressions, purity
+from mlirfuse.frontend.torch.attention_calls import argument, example
 from mlirfuse.frontend.torch.index_cases import Unknown
 from mlirfuse.frontend.torch.index_expressions import Expressions, MutatedTensor
 from mlirfuse.frontend.torch.mask_patterns import MaskPattern, pattern_of
 from mlirfuse.frontend.torch.nodes import explain
-from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, unset_fake_temporarily
-
-aten = torch.ops.aten
+from mlirfuse.frontend.torch.torch_private import unset_fake_temporarily
 
 _LARGEST = 1 << 26  # elements of a mask that is evaluated at compile time
 
@@ -49,6 +48,7 @@ class _MaskRewriter:
     def __init__(self, module: GraphModule, expressions: Expressions):
         self.module, self.expressions = module, expressions
         self.patterns: dict[Any, MaskPattern | None] = {}
+        self.blocks: dict[Node, list[Node]] = {}
         self.without: set[Node] = set()  # masks that some attention no longer reads
 
     def run(self) -> None:
@@ -65,9 +65,9 @@ class _MaskRewriter:
 
     def attention(self, node: Node) -> bool:
         """Rewrites one attention; whether it changed."""
-        mask = _argument(node, "attn_mask", 3)
+        mask = argument(node, "attn_mask", 3)
         value = mask.meta.get("example_value") if isinstance(mask, Node) else None
-        query, key = (_example(_argument(node, name, k)) for k, name in enumerate(("query", "key")))
+        query, key = (example(argument(node, name, k)) for k, name in enumerate(("query", "key")))
         if not isinstance(mask, Node) or value is None or query is None or key is None or value.requires_grad:
             return False
         try:
@@ -82,7 +82,7 @@ class _MaskRewriter:
             with self.module.graph.inserting_before(node):
                 rows = self.module.graph.call_method("contiguous", (mask,))
             rows.meta["example_value"] = value.contiguous()
-            _set(node, rows, bool(_argument(node, "is_causal", 5)))
+            _set(node, rows, bool(argument(node, "is_causal", 5)))
             return True
         return False
 
@@ -102,37 +102,28 @@ class _MaskRewriter:
     def replace_mask(self, node: Node, mask: Node, pattern: MaskPattern) -> bool:
         """Replaces the mask by an equivalent argument; whether the attention no longer needs it."""
         if pattern.hides_nothing:
-            _set(node, None, bool(_argument(node, "is_causal", 5)))
+            _set(node, None, bool(argument(node, "is_causal", 5)))
             explain(node, "the mask hides nothing: no mask")
         elif pattern.is_causal:
             _set(node, None, True)
             explain(node, "the mask is causal: is_causal")
-        elif pattern.is_lower_right and _takes_windows(node):
-            _windowed(self.module, node, pattern)
+        elif pattern.is_lower_right and attention_calls.takes_windows(node):
+            attention_calls.windowed(self.module, node, pattern)
+        elif (refused := attention_calls.refusal(node, mask, pattern)) is None:
+            attention_calls.masked(self.module, node, self.mask_blocks(mask, node), str(pattern))
         else:
-            explain(node, f"the mask stays a tensor: {pattern}; {_remedy(pattern)}")
+            explain(
+                node,
+                f"the mask stays a tensor: {pattern}; flex attention's kernel, which skips what it hides, {refused}",
+            )
             return False
         return True
 
-
-def _remedy(pattern: MaskPattern) -> str:
-    """What to change for a faster kernel, for ``explain``."""
-    if pattern.other_conditions:
-        return (
-            f"a mask that is causal alone, without {' and '.join(pattern.other_conditions)}, takes a kernel without one"
-        )
-    return (
-        "a flash kernel takes it on a GPU, in float16 or bfloat16, with as many batches and no more queries than keys"
-    )
-
-
-def _example(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _argument(node: Node, name: str, index: int) -> Any:
-    return node.kwargs.get(name, node.args[index] if len(node.args) > index else None)
+    def mask_blocks(self, mask: Node, like: Node) -> list[Node]:
+        """The mask and its blocks for :func:`attention_calls.masked`, computed once, after the mask."""
+        if mask not in self.blocks:
+            self.blocks[mask] = attention_calls.mask_blocks(self.module, mask, like)
+        return self.blocks[mask]
 
 
 def _set(node: Node, mask: Node | None, causal: bool) -> None:
@@ -150,58 +141,6 @@ def _erase(module: GraphModule, node: Node) -> None:
         if n.op in ("call_function", "call_method") and not n.users and not n._erased and index_expressions.has_rule(n):
             left += n.all_input_nodes
             module.graph.erase_node(n)
-
-
-# ---- windows
-
-
-def _takes_windows(node: Node) -> bool:
-    """Whether torch's flash kernel with windows takes the attention's operands; it aligns the last query with the last
-    key."""
-    operands = [_example(_argument(node, name, k)) for k, name in enumerate(("query", "key", "value"))]
-    if (
-        any(x is None or x.dim() != 4 or is_traceable_wrapper_subclass(x) for x in operands)
-        or not torch.backends.cuda.flash_sdp_enabled()
-    ):
-        return False
-    q, k, v = operands
-    assert q is not None and k is not None and v is not None
-    types = {(x.dtype, x.device) for x in (q, k, v)}
-    if len(types) != 1 or q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16):
-        return False
-    sizes = [*q.shape, *k.shape, *v.shape]
-    if not all(isinstance(n, int) for n in sizes) or _argument(node, "is_causal", 5) or not _is_recent(q.device):
-        return False
-    heads = q.shape[1] == k.shape[1] or (_argument(node, "enable_gqa", 7) and q.shape[1] % k.shape[1] == 0)
-    alike = q.shape[0] == k.shape[0] and k.shape[:3] == v.shape[:3] and q.shape[-1] == k.shape[-1] == v.shape[-1]
-    return bool(heads and alike and q.shape[2] <= k.shape[2] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256)
-
-
-def _is_recent(device: torch.device) -> bool:
-    """Whether the flash kernel supports the device: Ampere or later."""
-    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _windowed(module: GraphModule, node: Node, pattern: MaskPattern) -> None:
-    """Replaces the attention by the flash kernel with a window, with the last query at the last key."""
-    graph = module.graph
-    operands = [_argument(node, name, k) for k, name in enumerate(("query", "key", "value"))]
-    queries, keys = (int(_example(x).shape[2]) for x in operands[:2])  # type: ignore[union-attr]
-    window_left = -1 if pattern.window_left is None else int(sympy.Integer(pattern.window_left)) + keys - queries
-    with graph.inserting_before(node):
-        rows = [graph.call_method("transpose", (x, 1, 2)) for x in operands]
-        dropout = _argument(node, "dropout_p", 4) or 0.0
-        how = {"scale": _argument(node, "scale", 6)}
-        if window_left >= 0:
-            how |= {"window_size_left": window_left, "window_size_right": 0}
-        sizes = (None, None, queries, keys, dropout, True, False)
-        found = graph.call_function(aten._flash_attention_forward.default, (*rows, *sizes), how)
-        first = graph.call_function(operator.getitem, (found, 0))
-        created = graph.call_method("transpose", (first, 1, 2))
-    created.meta["example_value"] = node.meta.get("example_value")
-    explain(found, f"the mask is {pattern}: the flash kernel's window")
-    node.replace_all_uses_with(created)
-    graph.erase_node(node)
 
 
 # ---- masks evaluated at compile time

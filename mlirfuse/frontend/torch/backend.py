@@ -29,7 +29,7 @@ from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.eager import op_by_op, where_transformed
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
-from mlirfuse.frontend.torch.lower import Lowered, lower
+from mlirfuse.frontend.torch.lower import Lowered, lower, main_device
 from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
 from mlirfuse.inspect import progress
@@ -147,7 +147,9 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
         donated = _donated(module) if which == "backward" else []
         if which == "inference":  # others come from a joint graph, which was checked
             fx_passes.run(fx_passes.inference_graph(options), module)
-        lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
+        lowered, host = lower_to_host(
+            module, which, failed.kernel, options.eager_rounding, [] if recorded else donated, options.matmul_epilogues
+        )
         for observer in observers:  # before the function is built, whose steps they may observe
             observer(which, lowered, host)
         run = where_transformed(boxed(lowered, host), lambda: module, which)
@@ -177,13 +179,19 @@ def _donated(module: GraphModule) -> list[int]:
 
 
 @gc_control.gc_disabled(aged=True)
-def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
-                  donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
+def lower_to_host(
+    module: GraphModule,
+    which: str,
+    failed: Failed | None = None,
+    rounds: bool = False,
+    donated: Sequence[int] = (),
+    matmul_epilogues: str = "never",
+) -> tuple[Lowered, HostProgram]:
     """The graph after all passes, and its host program; ``failed`` collects kernels that do not compile. ``rounds``,
-    ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
-    fx_passes.run(fx_passes.BEFORE_LOWERING, module)
+    ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`; ``matmul_epilogues`` as in :class:`Options`."""
+    target = target_of(main_device(module))
+    fx_passes.run(fx_passes.before_lowering(target.properties, matmul_epilogues), module)
     lowered = lower(module, which, _visible(which), rounds, donated)
-    target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)
     if events.GraphLowered.observers:
         events.report(events.GraphLowered(which, lowered.graph))

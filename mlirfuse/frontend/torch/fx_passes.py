@@ -5,8 +5,8 @@ A graph comes from Dynamo, is traced to ATen ops by AOTAutograd (as a joint grap
 nothing requires gradients), is partitioned into forward and backward if it is a joint graph, and is then lowered:
 
     dynamo_graph → (equal layers are outlined, AOTAutograd traces) → AFTER_TRACING
-    → joint_graph → (partition) → PARTITIONED → BEFORE_LOWERING      for a joint graph
-    → inference_graph → BEFORE_LOWERING                              for an inference graph
+    → joint_graph → (partition) → PARTITIONED → before_lowering      for a joint graph
+    → inference_graph → before_lowering                              for an inference graph
 
 :func:`mlirfuse.frontend.torch.equal_layers.compiled` outlines the layers, as it also repeats the trace where a layer
 cannot be traced by itself.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 from torch.fx import Graph, GraphModule
 
+from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.frontend.torch import (
     attention,
     channels_last,
@@ -32,6 +33,7 @@ from mlirfuse.frontend.torch import (
     random,
     real_dtypes,
 )
+from mlirfuse.frontend.torch import matmul_epilogues as epilogues
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.options import Options
 
@@ -85,12 +87,16 @@ PARTITIONED: tuple[Callable[[GraphModule, GraphModule, int], object], ...] = (
     matmul_padding.pad_both,  # an operand that both pad is saved padded
 )
 
-# On each forward, backward and inference graph.
-BEFORE_LOWERING: tuple[Pass, ...] = (
-    real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
-    matmul_padding.pad,  # 16-bit matmuls get aligned rows
-    float8.as_bytes,  # kernels cast from and to float8
-)
+
+def before_lowering(properties: DeviceProperties | HostProperties, matmul_epilogues: str) -> list[Pass]:
+    """The passes on each forward, backward and inference graph, for a device; ``matmul_epilogues`` as in
+    :class:`Options`."""
+    return [
+        real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
+        matmul_padding.pad,  # 16-bit matmuls get aligned rows
+        float8.as_bytes,  # kernels cast from and to float8
+        lambda module: epilogues.mark(module, properties, matmul_epilogues),  # kernels compute products and their users
+    ]
 
 
 def _on_graph(function: Callable[[Graph], object]) -> Pass:

@@ -21,9 +21,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, input_mutations, layouts, refusals, sizes
+from mlirfuse.frontend.torch import collectives, inductor_calls, input_mutations, layouts, refusals, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
+from mlirfuse.frontend.torch.matmul_epilogues import FUSES
 from mlirfuse.frontend.torch.nodes import WHY
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.partition import WHY_RECOMPUTED
@@ -92,12 +93,13 @@ class _Created:
 class _Lowering:
     def __init__(self, module: GraphModule, name: str, visible: int | None, rounds: bool):
         self.module, self.rounds = module, rounds
+        self.templates = inductor_calls.Templates(module)
         self.visible = visible
         self.block = Block()
         self.node: Node | None = None
         self.builder = Builder(self.block, lambda: user_line(self.node))
         self.created: dict[Node, _Created] = {}
-        self.device = _main_device(module)
+        self.device = main_device(module)
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
         self.writes = input_mutations.at_end(module)
@@ -245,6 +247,7 @@ class _Lowering:
             outside = self.view(node)
         else:
             outside = self.call(node)
+            reason = self.templates.reasons.get(node, reason)
             why = (node.meta.get("custom") or {}).get(WHY, reason)
             self.result.outside.append((name, why, user_line(node)))
         self.created[node] = _Created(outside, outside)
@@ -285,7 +288,8 @@ class _Lowering:
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
-        found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds, fakes), *args, **kwargs)
+        context = Context(self.builder, fakes[0], flat, self.rounds, fakes, bool(node.meta.get(FUSES)))
+        found = RULES[name](context, *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
         for k, fake in enumerate(fakes):
             value, shape = results[k], sizes.shape(fake.shape)
@@ -383,7 +387,10 @@ class _Lowering:
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
         target = torch.ops._c10d_functional.all_reduce_.default if collectives.in_place(node) else node.target
-        function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
+        if (template := self.templates.of(node)) is not None:
+            function = serializer.function(*template, {}, True)
+        else:
+            function = serializer.function(self.in_place.get(node, target), node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(serializer.sizes), "effects": _has_effects(node)}
         if node in self.in_place:
@@ -500,7 +507,7 @@ def _is_returned(node: Node) -> bool:
     return any(user.op == "output" for user in users)
 
 
-def _main_device(module: GraphModule) -> torch.device:
+def main_device(module: GraphModule) -> torch.device:
     """The device of the graph's kernels: the first GPU among its tensors' devices, else the CPU."""
     found = None
     for node in module.graph.nodes:
@@ -521,4 +528,4 @@ def _has_effects(node: Node) -> bool:
     """Whether a call has side effects."""
     if isinstance(node.target, OpOverload):
         return node.target._schema.is_mutable or node.is_impure()
-    return isinstance(node.target, HigherOrderOperator)
+    return isinstance(node.target, HigherOrderOperator) and node.target not in inductor_calls.GRAPHS

@@ -16,6 +16,13 @@ from mlirfuse.frontend.torch.index_expressions import Indexed, dim, same, size_o
 QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol("key", integer=True, nonnegative=True)
 
 
+_DOCUMENTS, _PADDING, _CHOICE = "documents given by values", "padding given by values", "a choice of masks"
+_POSITIONS = "an order of positions given by values"
+_HIDDEN_KEYS, _INDICES = "keys that are hidden from all queries", "a pattern of indices"
+_EMPTY_ROWS = "rows that may hide every key"
+_BLOCKS = {_POSITIONS, _DOCUMENTS, _PADDING, _CHOICE, _HIDDEN_KEYS, _INDICES, _EMPTY_ROWS}
+
+
 @dataclass(frozen=True)
 class MaskPattern:
     """Which of ``keys`` keys each of ``queries`` queries sees.
@@ -46,6 +53,11 @@ class MaskPattern:
         ends_together = self.causal_offset is not None and same(self.causal_offset, self.keys - self.queries)
         return ends_together and not self.other_conditions
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it hides exactly, by False or -inf, and is known to hide in blocks rather than here and there."""
+        return _BLOCKS.issuperset(self.other_conditions)
+
     def __str__(self) -> str:
         names = (
             []
@@ -72,9 +84,7 @@ def pattern_of(mask: Indexed, queries: Any, keys: Any) -> MaskPattern:
     if not exact and not _every_row_sees(found):
         return MaskPattern(q, k, other_conditions=("rows that hide every key by a finite number",))
     if mask.dtype is not torch.bool and not _every_row_sees(found):
-        return MaskPattern(
-            q, k, found.causal_offset, found.window_left, (*found.other_conditions, "rows that may hide every key")
-        )
+        return MaskPattern(q, k, found.causal_offset, found.window_left, (*found.other_conditions, _EMPTY_ROWS))
     return found
 
 
@@ -169,14 +179,26 @@ def _described(part: Any) -> str:
     if part == sympy.false:
         return "everything hidden"
     if isinstance(part, sympy.Eq) and part.atoms(AppliedUndef) and _is_swapped(part):
-        return "documents given by values"
+        return _DOCUMENTS
+    if _is_order(part):
+        return _POSITIONS
     if isinstance(part, sympy.Or):
-        return "a choice of masks"
+        return _CHOICE
     if part.atoms(AppliedUndef):
-        return "padding given by values" if not part.has(QUERY) and part.has(KEY) else "values of the call"
-    return "keys that are hidden from all queries" if not part.has(QUERY) else "a pattern of indices"
+        return _PADDING if not part.has(QUERY) and part.has(KEY) else "values of the call"
+    return _HIDDEN_KEYS if not part.has(QUERY) else _INDICES
 
 
 def _is_swapped(part: sympy.Eq) -> bool:
-    left = part.lhs.xreplace({QUERY: KEY, KEY: QUERY})
-    return part.lhs != part.rhs and bool(left == part.rhs)
+    return part.lhs != part.rhs and bool(_swapped(part.lhs) == part.rhs)
+
+
+def _is_order(part: Any) -> bool:
+    """Whether ``part`` compares one function of values at the query with the same at the key, up to a distance."""
+    e = _at_least_zero(part)
+    values = None if e is None else e - e.as_coeff_Add()[0]
+    return bool(values is not None and values.atoms(AppliedUndef) and sympy.expand(_swapped(values) + values) == 0)
+
+
+def _swapped(e: Any) -> Any:
+    return e.xreplace({QUERY: KEY, KEY: QUERY})

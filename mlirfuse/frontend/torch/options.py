@@ -20,7 +20,9 @@ class Options:
     folder of temporary files. ``channels_last``: use channels-last memory format for a graph's convolutions; None:
     where it is expected to pay. ``cuda_graphs``: record CUDA graphs; None: as the mode says. ``chunked_loss``: compute
     the loss of a linear layer in chunks of rows and blocks of words, without storing all logits: "always", "never", or
-    "auto" (where that saves much memory).
+    "auto" (where that saves much memory). ``matmul_epilogues``: compute a matrix product of 16-bit floats and the
+    elementwise ops on its result by one kernel, on a Hopper GPU: "always" where that is possible, "never", or "auto"
+    (where it is expected to be faster).
     """
 
     fallback: bool = True
@@ -31,6 +33,7 @@ class Options:
     channels_last: bool | None = None
     cuda_graphs: bool | None = None
     chunked_loss: str = "auto"
+    matmul_epilogues: str = "never"
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:
@@ -41,9 +44,9 @@ class Options:
         for name, value in (given or {}).items():
             if name not in names:
                 raise ValueError(f"mlirfuse has no option '{name}'{nearest(str(name), sorted(names))}")
-            if name == "chunked_loss":
-                if value not in _CHUNKED:
-                    takes = ", ".join(map(repr, _CHUNKED))
+            if name in ("chunked_loss", "matmul_epilogues"):
+                if value not in _WHEN:
+                    takes = ", ".join(map(repr, _WHEN))
                     raise ValueError(f"mlirfuse's option '{name}' takes {takes}, not {value!r}")
                 continue
             none = getattr(Options, name) is None
@@ -55,7 +58,7 @@ class Options:
         return Options(**(given or {}))
 
 
-_CHUNKED = ("auto", "always", "never")
+_WHEN = ("auto", "always", "never")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")  # as Inductor's
 
 

@@ -101,6 +101,14 @@ def hint(value: Any) -> int:
     return int(found)
 
 
+def hint_or(value: Any, instead: int) -> int:
+    """:func:`hint`, or ``instead`` where there is none."""
+    try:
+        return hint(value)
+    except OpaqueSize:
+        return instead
+
+
 def hinted(symbols: dict[str, str], inputs: list) -> dict[str, int]:
     """The symbols' values in the traced call. ``symbols``: each symbol as a Python expression over the list of inputs,
     ``args``; ``inputs``: the fake ones. Omits symbols without a value."""

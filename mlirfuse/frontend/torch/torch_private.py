@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -354,3 +354,26 @@ cudagraphify_impl = _Late(
     instead=_RECORDED,
 )
 get_manager = _Late(_TREES, "get_manager", "create_if_none_exists", instead=_RECORDED)
+
+# ---- Inductor, for single calls
+
+_UNCOMPILED = "flex attention runs uncompiled"
+_compile_fx_inner = _Late("torch._inductor.compile_fx", "compile_fx_inner", "cudagraphs", instead=_UNCOMPILED)
+_BoxedBool = _Late("torch._inductor.utils", "BoxedBool", instead=_UNCOMPILED)
+_CompiledFxGraphConstants = _Late("torch._inductor.output_code", "CompiledFxGraphConstants", instead=_UNCOMPILED)
+has_triton = _use("torch.utils._triton", "has_triton", missing=lambda: False, instead="masks stay tensors")
+inductor_decompositions = _Late("torch._inductor.decomposition", "select_decomp_table", instead=_UNCOMPILED)
+
+
+def compiled_by_inductor(module: torch.fx.GraphModule, fakes: Sequence[Any]) -> Any:
+    """An ATen graph compiled by Inductor, for inputs like ``fakes``: a function with the boxed calling convention."""
+    with tracing(TracingContext(detect_fake_mode(fakes))), functorch_config.patch(bundled_autograd_cache=False):
+        return _compile_fx_inner(module, fakes, cudagraphs=_BoxedBool(False))
+
+
+def loaded_by_inductor(code: Any) -> Any:
+    """What :func:`compiled_by_inductor` returned in another process, unpickled, as a function again."""
+    constants = _CompiledFxGraphConstants()
+    code.after_deserialization(constants)
+    code.post_compile([], constants, {**code.fx_kwargs, "cudagraphs": _BoxedBool(False)})
+    return code

@@ -9,6 +9,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from mlirfuse.lowering.ptx import specific
+
 
 def sass(text: str, chip: str) -> str:
     """Return the machine code for a chip, from PTX, or a comment that names the missing CUDA tool."""
@@ -23,7 +25,9 @@ def sass(text: str, chip: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source, image = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text(text.rstrip("\0"))
-        created = subprocess.run([assembler, f"-arch={chip}", "-o", image, source], capture_output=True, text=True)
+        created = subprocess.run(
+            [assembler, f"-arch={specific(text, chip)}", "-o", image, source], capture_output=True, text=True
+        )
         if created.returncode:
             return f"// ptxas: {created.stderr.strip()}"
         options = ["-sass"] if disassembler.endswith("cuobjdump") else ["-c"]

@@ -15,6 +15,7 @@ from mlirfuse.ir.ops import (  # noqa: I001  (the order of the rows is the order
     indexing as _indexing,  # noqa: F401
     creation as _creation,  # noqa: F401
     random as _random,  # noqa: F401
+    products as _products,  # noqa: F401
     extern as _library,  # noqa: F401
     activations as _activations,  # noqa: F401
     norms as _norms,  # noqa: F401

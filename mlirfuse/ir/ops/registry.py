@@ -31,6 +31,7 @@ Kind = Literal[
     "partial",
     "scan",
     "accumulate",
+    "product",
     "shape",
     "index",
     "create",

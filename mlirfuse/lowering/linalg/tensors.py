@@ -43,7 +43,7 @@ class Function(Generics):
             return self._reduction(op)
         if kind_of(op) == "scan":
             return self._scan(op)
-        if kind_of(op) == "accumulate":
+        if kind_of(op) in ("accumulate", "product"):
             raise UnsupportedError(f"{op.name} has no linalg form", op.loc)
         if op.name == "slice":
             return self._slice(self.full(op.operands[0]), op.attrs["start"], value.shape, op.attrs["step"])

@@ -8,7 +8,7 @@ import math
 from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
+from mlirfuse.passes.segmentation.drafts import MULTIPLIES, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import LARGEST
 from mlirfuse.passes.segmentation.work import cost_of, moves
 
@@ -49,7 +49,7 @@ class Copies:
             for reader in dict.fromkeys(
                 self.drafts.draft_of(op) for v in draft.outs for op in self.drafts.users.get(v, ())
             ):
-                if reader is None or reader is draft or reader.into is not None:
+                if reader is None or reader is draft or reader.into is not None or reader.ways == MULTIPLIES:
                     continue
                 if not (draft.moving or reader.moving):  # else the memory order matters, which has no cost in the cut
                     continue
@@ -168,6 +168,8 @@ class Copies:
         sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v not in inside]
         readers = dict.fromkeys(self.drafts.draft_of(op) for op in self.drafts.users.get(value, ()))
         others = [p for p in readers if p is not None and p is not draft]
+        if not all(op.row.view == "all" for op in cone):  # a product's kernel reads its operands from memory
+            others = [p for p in others if value not in self.drafts.operands_of_products(p)]
         stored = self._bytes(value)
         costs = {
             p: sum(self._bytes(v) for v in sources if v not in self.drafts.unread and v not in p.ins) for p in others

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import following, is_reduction, is_scan, is_scatter_add
+from mlirfuse.analysis.phases import following, is_product, is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
@@ -15,7 +15,7 @@ from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 ASKED = "segment_set"  # the op by which a user requests a cut, and the cut's reason
 
 # What a kernel does along its rows besides elementwise work: one of these.
-REDUCES, SCANS, SCANS_BACK, ACCUMULATES = 1, 2, 4, 8
+REDUCES, SCANS, SCANS_BACK, ACCUMULATES, MULTIPLIES = 1, 2, 4, 8, 16
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
 # the first were copied into the second.
@@ -152,6 +152,9 @@ class SegmentDrafts:
             draft.late.update(op.results)
         if is_scatter_add(op):
             draft.domain, draft.ways = self.axis_mask(op.operands[2]), ACCUMULATES
+        if is_product(op):
+            draft.domain, draft.ways = self.axis_mask(op.result), MULTIPLIES
+            draft.late.update(op.results)
         if op.row.kind == "partial":
             draft.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:
@@ -234,6 +237,19 @@ class SegmentDrafts:
         if len(users) > sum(len(p.ops) for p in drafts):
             return [op for p in drafts for op in p.ops if value in op.operands]
         return [op for op in users if self.draft_of(op) in drafts]
+
+    @staticmethod
+    def operands_of_products(draft: SegmentDraft) -> set[Value]:
+        """Return the operands of the draft's matrix products, and what they are views of."""
+        found = {value for op in draft.ops if is_product(op) for value in op.operands}
+        views = {op.result: op.operands[0] for op in draft.ops if op.row.view == "all"}
+        worklist = list(found)
+        while worklist:
+            base = views.get(worklist.pop())
+            if base is not None and base not in found:
+                found.add(base)
+                worklist.append(base)
+        return found
 
     def reduces_scans(self, a: SegmentDraft, b: SegmentDraft) -> bool:
         """Whether a reduction of the two depends on one of their scans."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mlirfuse.passes.segmentation.drafts import (
     ACCUMULATES,
     ASKED,
+    MULTIPLIES,
     REDUCES,
     SCANS,
     SCANS_BACK,
@@ -36,6 +37,8 @@ def refusal(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> str | No
             return "reduces results of scans of the same rows"
     if ACCUMULATES in (a.ways, b.ways):
         return _with_scatter_add(*((a, b) if a.ways == ACCUMULATES else (b, a)))
+    if MULTIPLIES in (a.ways, b.ways):
+        return _with_product(drafts, *((a, b) if a.ways == MULTIPLIES else (b, a)))
     if a.reduced and b.reduced:
         if a.reduced != b.reduced:
             return "reduces other axes than the segment before it"
@@ -101,6 +104,32 @@ def _with_scatter_add(scatter_add: SegmentDraft, other: SegmentDraft) -> str | N
     if any(uses > scatter_add.ins.get(v, 0) for v, uses in other.outs.items()):
         return "has results besides the values that the other segment scatter-adds"
     return None
+
+
+def _with_product(drafts: SegmentDrafts, product: SegmentDraft, other: SegmentDraft) -> str | None:
+    """Return why ``other`` cannot be in the kernel of a matrix product, or None. The kernel reads the product's
+    operands from memory, and computes ops on elements of its result."""
+    if other.ways or other.rows:
+        return "is a matrix product, as is the segment before it"
+    between = drafts.between(product, other)
+    operands = drafts.operands_of_products(product)
+    if any(maker is other and value in operands for maker, _, value, _ in between):
+        if not all(op.row.view == "all" for op in other.ops):
+            return "computes an operand of a matrix product, which is read from memory"
+        if any(uses for _, _, _, uses in between):
+            return "has results besides an operand of a matrix product"
+        return None
+    if other.moving:
+        return "reads at other indices than the matrix product"
+    outs = product.masks.copy()
+    for mask, count in other.masks.items():
+        outs[mask] = outs.get(mask, 0) + count
+    for _, _, value, uses in between:
+        outs[drafts.axis_mask(value)] -= not uses
+    if any(count and mask != product.domain for mask, count in outs.items()):
+        return "its results run over other axes than the matrix product"
+    found = drafts.becoming_late(product, other, between)
+    return found if isinstance(found, str) else None
 
 
 def cycle(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> bool:

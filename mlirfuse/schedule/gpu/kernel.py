@@ -20,12 +20,16 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, ElementEmitter, Env, Index, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.lowering.ptx import TENSOR_MAP_ALIGNMENT
 from mlirfuse.lowering.slots import GpuArguments, Slots
 from mlirfuse.schedule.gpu.access import Access
 
 # The end of a loop. Schedulers unroll as far as useful; further unrolling by LLVM and ptxas makes compilation up to
 # three times as long.
 NO_UNROLL = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+
+
+_TENSOR_MAP = f" {{{TENSOR_MAP_ALIGNMENT}}}"
 
 
 class GpuBody:
@@ -50,6 +54,8 @@ class GpuBody:
         self.index = access.index
         self.args = GpuArguments(self.e, slots, self.index)
         self.shared_bytes = self.dynamic_bytes = 0
+        self.dynamic_alignment = 16  # bytes
+        self.sets_registers = False  # warps change their number of registers, which ptxas then has to be told
         self.cluster_begun = False
         self.between_blocks: set[str] = set()  # parameters for memory that other blocks write concurrently
         memories = {}
@@ -123,24 +129,27 @@ class GpuBody:
         e = self.e
         return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val
 
+    def _noalias(self, name: str, type_: str) -> str:
+        return " {llvm.noalias}" if "ptr" in type_ and name not in self.between_blocks else ""
+
     def finish(self, grid: Size) -> GpuKernel:
         """The finished kernel, with ``grid`` blocks or clusters."""
         shared = ""
-        for what, linkage, count, used in (
-            ("shared", "internal", self.shared_bytes, self.shared_bytes),
-            ("dynamic", "external", 0, self.dynamic_bytes),
+        for what, linkage, count, used, alignment in (
+            ("shared", "internal", self.shared_bytes, self.shared_bytes, 16),
+            ("dynamic", "external", 0, self.dynamic_bytes, self.dynamic_alignment),
         ):
             if used:
                 shared += (
                     f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, "
-                    f"alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
+                    f"alignment = {alignment} : i64}} : !llvm.array<{count} x i8>\n"
                 )
         parameters = ", ".join(
-            f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ and name not in self.between_blocks else "")
+            f"{name}: {type_}{_TENSOR_MAP if type_ == '!llvm.ptr' else self._noalias(name, type_)}"
             for name, type_ in self.args.passed.values()
         )
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
-        if self.min_blocks_per_sm > 1:
+        if self.min_blocks_per_sm > 1 or self.sets_registers:
             attributes += f", nvvm.minctasm = {self.min_blocks_per_sm} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"

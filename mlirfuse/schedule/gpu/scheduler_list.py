@@ -9,6 +9,7 @@ from mlirfuse.schedule.gpu.columns import GpuColumns
 from mlirfuse.schedule.gpu.concat import Concat
 from mlirfuse.schedule.gpu.concat_shared import ConcatShared
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
+from mlirfuse.schedule.gpu.matmul.scheduler import Matmul
 from mlirfuse.schedule.gpu.multi_stage import GpuMultiStage
 from mlirfuse.schedule.gpu.pointwise import Pointwise
 from mlirfuse.schedule.gpu.rows import GpuRows
@@ -29,6 +30,7 @@ SCHEDULERS: Schedulers[DeviceProperties] = Schedulers(
         ScanRows(),
         ScatterAddRows(),
         ScatterAdd(),
+        Matmul(),
         Transpose(),
         ConcatShared(),
         Concat(),

@@ -11,7 +11,7 @@ from test_graph_breaks_of_tensors import FRAMEWORKS, Framework, agree, framework
 
 import mlirfuse
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.device_loops.explanation import DeviceLoopsExplanation
+from mlirfuse.frontend.numpy.device_loops.explanation import explanation
 from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram, NotSplit
 
 torch = pytest.importorskip("torch")
@@ -134,9 +134,9 @@ def test_lists_and_objects_are_the_programs_own(framework):
 def test_explain_tells_stretches(framework):
     fn, args, *_ = PROGRAMS["cg"]
     program = device_loops(fn, on_device(framework, args))
-    told = DeviceLoopsExplanation.of("cg", program, trees.flatten((on_device(framework, args), {}))[0])
+    told = explanation("cg", program, trees.flatten((on_device(framework, args), {}))[0])
     if framework.array is torch.Tensor and not on_device(framework, args)[0].is_cuda:
         assert told is None  # NumPy's loops run natively
         return
-    assert told.regions[0].source == "x = np.zeros_like(b)"
-    assert "compiled regions" in str(told) and max(s.runs for s in told.regions) > 5
+    assert told.parts[0].source == "x = np.zeros_like(b)"
+    assert "compiled regions" in str(told) and max(s.runs for s in told.parts) > 5

@@ -65,6 +65,9 @@ BODIES = {
   %6 = "fusion.matmul"(%4, %x) : (T, T) -> T
   %7 = "fusion.expand_dims"(%5) {axes = [0]} : (tensor<8xf32>) -> tensor<1x8xf32>
   %r = "fusion.sub"(%6, %7) : (T, tensor<1x8xf32>) -> T"""),
+    "fusion-extern-products": ("", """
+  %1 = "fusion.dot"(%x, %y) : (T, T) -> T
+  %r = "fusion.neg"(%1) : (T) -> T"""),
     "fusion-move-chunks": ("", """
   %1 = "fusion.tanh"(%x) : (T) -> T
   %2, %3 = "fusion.split"(%1) {axis = 1 : i64, sizes = ["4", "4"]} : (T) -> (tensor<8x4xf32>, tensor<8x4xf32>)

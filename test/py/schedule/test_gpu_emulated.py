@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from heuristics_override import fit
+from hopper_emulator import HopperLaunch, TensorMap, parse
 from math_harness import ulp_error
-from ptx_emulator import EmulationError, Launch, Memory, launch_members, parse, room_for
+from ptx_emulator import EmulationError, Launch, Memory, launch_members, room_for
 
 import mlirfuse
 import mlirfuse.numpy as mnp
@@ -91,10 +92,18 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
                 passed.append(addresses[slot])
             elif kind == "temporary":
                 passed.append(workspace + plan.ints[slot])
+            elif kind == "tensor_map":
+                base, at = slot.place
+                address = addresses[at] if base == "pointer" else workspace + plan.ints[at]
+                dims = plan.ints[slot.dims[0]], plan.ints[slot.dims[1]]
+                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box))
             else:
                 passed.append(plan.ints[slot])
         grid = plan.ints[slots.size(kernel.grid)]
-        Launch(code[kernel.name], memory, passed, grid, kernel.threads, kernel.dynamic_shared, kernel.cluster).run()
+        launch = HopperLaunch(
+            code[kernel.name], memory, passed, grid, kernel.threads, kernel.dynamic_shared, kernel.cluster
+        )
+        launch.run()
     return [memory.fetch(*output) for output in outputs]
 
 

@@ -35,6 +35,11 @@ def accumulated(x, v):
     return TracedArray(t, t.emit("index_put_accumulate", x.value, v[:, 0].astype(np.int64).value, (v + v).value))
 
 
+def product(x, w):
+    t = x._trace
+    return TracedArray(t, t.emit("dot", x.value, w.T.value)) + 1
+
+
 PROGRAMS = {
     "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), (24, 96), (24, 96)),
     "bias": (lambda x, b: x + b, (24, 97), (97,)),
@@ -49,6 +54,7 @@ PROGRAMS = {
     "cumsum 0": (lambda x: np.cumsum(x, 0) + x, (24, 96)),
     "recurrence 0": (lambda x: mnp.linear_recurrence(0.5, x, 0) + 1, (24, 96)),
     "scatter_add": (accumulated, (24, 96), (24, 96)),
+    "product": (product, (24, 96), (40, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
     "joined": (lambda x, y: np.concatenate([x, y[:, 1:], x * 2], 1), (24, 96), (24, 96)),
     "beside": (lambda x: np.concatenate([x, x * 2], 1), (24, 97)),
@@ -68,6 +74,11 @@ SIZES = [
 CHIPS = ("cpu", "cuda:sm_90", "cuda:sm_75")
 
 
+def compiled(name: str, target: str, dtype) -> bool:
+    """Whether kernels compute the program: of products of 16-bit floats on Hopper, else an extern op."""
+    return name != "product" or (target == "cuda:sm_90" and dtype is f16)
+
+
 def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[str, int], list[str]]:
     fn, *shapes = PROGRAMS[name]
     lowered = mlirfuse.jit(fn, target=target).lower(*[np.ones(shape, dtype) for shape in shapes])
@@ -81,6 +92,8 @@ def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[s
 def test_every_candidate_is_data(name, target, dtype):
     """Candidates differ, stand in text without loss, pass their scheduler's check, and kernels can be written of
     them."""
+    if not compiled(name, target, dtype):
+        pytest.skip("an extern op")
     created, env, (rows, columns) = program(name, target, dtype)
     schedulers, properties = created.target.schedulers, created.target.properties
     for (n, m), align in itertools.product(SIZES, (256, 4)):
@@ -112,6 +125,8 @@ def test_every_scheduler_is_met():
     for target in CHIPS[:2]:
         met = set()
         for name, dtype in itertools.product(PROGRAMS, (f32, f16)):
+            if not compiled(name, target, dtype):
+                continue
             created, env, (rows, columns) = program(name, target, dtype)
             for n, m in SIZES:
                 sizes = env | {rows: n, columns: m}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import time
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from dataclasses import dataclass
 from mlirfuse.frontend.numpy.graph_breaks.program import GraphBreakProgram
 from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Read, Return, SizeOf, Step, Subgraph
 from mlirfuse.inspect import listing
-from mlirfuse.inspect.shown import Table, Tables
+from mlirfuse.inspect.call_explanation import CallExplanation
+from mlirfuse.inspect.shown import Table
+
+_HEADINGS = ("step", "what", "took", "ended at", "source")
 
 
 @dataclass
@@ -24,58 +28,41 @@ class StepRan:
     kernels: int = 0  # launched by a subgraph
 
 
-class GraphBreaksExplanation(Tables):
-    """One call of a function with graph breaks (:mod:`mlirfuse.frontend.numpy.graph_breaks`): its ``steps`` in order,
-    and ``seconds`` of the whole call."""
+def explanation(name: str, subgraphs: GraphBreakProgram, leaves: list) -> CallExplanation:
+    """Runs the call three times on copies: to compile, to load, to measure. Raises TraceError where it does not run
+    with graph breaks."""
+    for _ in range(2):
+        subgraphs.with_graph_breaks(copy.deepcopy(leaves))
+    state = subgraphs.tree.state(copy.deepcopy(leaves))
+    steps: list[StepRan] = []
+    step: Step = subgraphs.tree.root
+    key: object = None
+    start = time.perf_counter()
+    while True:
+        step = subgraphs.tree.next(step, key, state)
+        before = time.perf_counter()
+        if isinstance(step, Return):
+            step.result(state)
+            return _explained(name, steps, before - start)
+        key = step.run(state)
+        seconds = time.perf_counter() - before
+        kernels = step.kernels(state.env) if isinstance(step, Subgraph) else 0
+        steps.append(StepRan(*_reported(step, key), step.where, seconds, kernels))
 
-    def __init__(self, name: str, steps: list[StepRan], seconds: float):
-        self.name, self.steps, self.seconds = name, steps, seconds
 
-    @staticmethod
-    def of(name: str, subgraphs: GraphBreakProgram, leaves: list) -> GraphBreaksExplanation:
-        """Runs the call three times on copies: to compile, to load, to measure. Raises TraceError where it does not run
-        with graph breaks."""
-        for _ in range(2):
-            subgraphs.with_graph_breaks(copy.deepcopy(leaves))
-        state = subgraphs.tree.state(copy.deepcopy(leaves))
-        steps: list[StepRan] = []
-        step: Step = subgraphs.tree.root
-        key: object = None
-        start = time.perf_counter()
-        while True:
-            step = subgraphs.tree.next(step, key, state)
-            before = time.perf_counter()
-            if isinstance(step, Return):
-                step.result(state)
-                return GraphBreaksExplanation(name, steps, before - start)
-            key = step.run(state)
-            seconds = time.perf_counter() - before
-            kernels = step.kernels(state.env) if isinstance(step, Subgraph) else 0
-            steps.append(StepRan(*_reported(step, key), step.where, seconds, kernels))
-
-    def summary(self) -> str:
-        """One line: the numbers of compiled subgraphs and of called functions, and the call's time."""
-        count = {kind: sum(step.kind == kind for step in self.steps) for kind in ("subgraph", "call", "read", "size")}
-        called = sum(step.seconds for step in self.steps if step.kind == "call")
-        reads = count["read"] + count["size"]
-        return (
-            f"{self.name} runs in {count['subgraph']} compiled subgraphs, with {count['call']} calls of functions "
-            f"without an op and {reads} reads of values between them. This call took {self.seconds * 1e3:.3g} ms, "
-            f"{called * 1e3:.3g} ms of it in the functions"
-        )
-
-    @property
-    def launches(self) -> int:
-        """The number of kernels launched, over all subgraphs."""
-        return sum(step.kernels for step in self.steps)
-
-    def tables(self) -> list[Table]:
-        rows = []
-        for step in self.steps:
-            where = listing.place(step.where), listing.source(step.where)
-            rows.append((step.kind, step.what, f"{step.seconds * 1e3:.3g} ms", *where))
-        headings = ("step", "what", "took", "ended at", "source")
-        return [Table(headings, rows, keys={"took": [step.seconds for step in self.steps]})]
+def _explained(name: str, steps: list[StepRan], seconds: float) -> CallExplanation:
+    count = collections.Counter(step.kind for step in steps)
+    called = sum(step.seconds for step in steps if step.kind == "call")
+    text = (
+        f"{name} runs in {count['subgraph']} compiled subgraphs, with {count['call']} calls of functions without an op "
+        f"and {count['read'] + count['size']} reads of values between them. This call took {seconds * 1e3:.3g} ms, "
+        f"{called * 1e3:.3g} ms of it in the functions"
+    )
+    rows = [
+        (s.kind, s.what, f"{s.seconds * 1e3:.3g} ms", listing.place(s.where), listing.source(s.where)) for s in steps
+    ]
+    table = Table(_HEADINGS, rows, keys={"took": [step.seconds for step in steps]})
+    return CallExplanation(name, text, steps, sum(step.kernels for step in steps), seconds, [table])
 
 
 def _reported(step: Step, key: object) -> tuple[str, str]:

@@ -22,11 +22,11 @@ from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
+from mlirfuse.frontend.numpy.tracing import apply_equalities
 from mlirfuse.frontend.numpy.views import At, Permute
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.graph import Block, Graph, Layout, Value, walk
-from mlirfuse.ir.ops import map_sizes
+from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import ArgSpec
 
@@ -226,14 +226,7 @@ class Session:
         block.args, block.returns = kept, results
         where = {k for k, v in enumerate(kept) if v in by_value}
         graph = Graph(self.name, block, [layouts[v] for v in kept], where, {}, t.device)
-        if t.learned:
-            for value in kept:
-                t._refresh(value)
-            graph.layouts = [x and Layout(tuple(map(t.canonical, x.strides)), x.align) for x in graph.layouts]
-            for op in walk(block):
-                for value in op.results:
-                    t._refresh(value)
-                op.attrs = map_sizes(op.row.attr_types, op.attrs, t.canonical)
+        apply_equalities(t, graph)
 
         def same(step: Step) -> bool:
             return isinstance(step, Subgraph) and (step.sources, step.writes) == (sources, writes)

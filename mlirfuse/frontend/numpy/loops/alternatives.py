@@ -47,6 +47,41 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
         return compute(*operands)
     if len(mixed) > 2:
         raise NotOutlinable("too many numbers whose types are only known at run time")
+    before, errors = len(e.lines), len(e.errors)
+    try:
+        return _same_errors(e, compute, operands, mixed)
+    except _OtherErrors:
+        del e.lines[before:], e.errors[errors:]
+        return _by_branches(e, compute, operands, mixed[0])
+
+
+class _OtherErrors(NotOutlinable):
+    """Which errors an operation may raise depends on a type that is only known at run time."""
+
+
+def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) -> Number:
+    """``compute(*operands)`` by a branch on the type of the operand ``at``."""
+    operand, kept, slots = operands[at], list[Number](), list[str]()
+    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.type.dtype.bits - 2)
+
+    def run(given: Number) -> Callable[[], None]:
+        def keep() -> None:
+            found = computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])
+            if not isinstance(found, Number) or found.other is not None:
+                raise NotOutlinable("a result whose type is only known at run time")
+            slots.append(e.slot(found.type.dtype.signless))
+            e.store(found.val, slots[-1])
+            kept.append(found)
+
+        return keep
+
+    other = Number(e.cast(operand.val, kind.dtype), kind, bits)
+    e.branch(condition, run(other), run(Number(operand.val, operand.type, operand.bits)))
+    a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+    return merged(e, condition, a, b)
+
+
+def _same_errors(e: Code, compute: Callable[..., Any], operands: list, mixed: list[int]) -> Any:
     errors = len(e.errors)
     result = compute(*(Number(v.val, v.type, v.bits) if k in mixed else v for k, v in enumerate(operands)))
     errors = len(e.errors) - errors
@@ -87,7 +122,7 @@ def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dic
     more = len(e.errors) - failures
     del e.lines[lines:], e.errors[failures:]
     if more != errors or e.sites != sites:
-        raise NotOutlinable("an error that depends on a type only known at run time")
+        raise _OtherErrors("an error that depends on a type only known at run time")
     return kind
 
 

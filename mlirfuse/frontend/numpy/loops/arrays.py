@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, NumberType, Site
+from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
@@ -170,7 +170,7 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
         return compute(*given)
 
     reads = [array for part in parts for array in part.reads]
-    return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs)
+    return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs, True)
 
 
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
@@ -248,6 +248,7 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
     """``target[...] = value``, evaluated fully before any write where they conflict; ``site()`` numbers an allocation
     site."""
     keeps(value, target)
+    writable(target)
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
     for have, want in zip(value.shape, target.shape[len(target.shape) - len(value.shape) :]):
@@ -277,7 +278,14 @@ def materialized(e: Code, value, site: int) -> Array:
     return created
 
 
+def writable(target: Array) -> None:
+    """Raises NotOutlinable for memory that may be a copy where NumPy has a view."""
+    if any(isinstance(root, Copied) for root in target.roots):
+        raise NotOutlinable("writing into a reshaped array that may be a copy")
+
+
 def fill(e: Code, target: Array, val: Val) -> None:
+    writable(target)
     with e.each_of(target.shape) as indices:
         e.store(val, element_pointer(e, target, indices), memory=True)
 

@@ -12,10 +12,12 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
 # Words: two numbers of an error, the allocator, the log's position and end, the log's growth function, the product
-# function, the arena for small arrays and its end.
-HEADER = 9
+# function, the arena for small arrays and its end, the functions that compute and store extern ops,
+# the table of addresses that the code uses.
+HEADER = 12
 _CHUNK = 2**13  # initial words of a log
-running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more
+running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more;
+# .externs: the call's extern ops; .results: of the last one; .error: what it raised
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -51,14 +53,23 @@ def filled(chunk: np.ndarray, end: int) -> int:
     return (end - chunk.ctypes.data) // 8
 
 
+_Words = ctypes.c_int64 * 15
+_products: dict[tuple, tuple] = {}  # the operands of recent products: loops use the same memory again and again
+_MOST_PRODUCTS = 256
+
+
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 def _multiply(places: int, number: int) -> int:
     """Writes ``left @ right`` into a third matrix; ``places`` points to their 15 words (pointers, extents, strides),
     ``number`` is NumPy's type number. 0 on failure."""
-    words = (ctypes.c_int64 * 15).from_address(places)[:]
     try:
-        left, right, into = (_matrix(_INEXACT[number], *words[at : at + 5]) for at in (0, 5, 10))
-        _product((left, right, into))
+        key = (number, *_Words.from_address(places))
+        given = _products.get(key)
+        if given is None:
+            if len(_products) > _MOST_PRODUCTS:
+                _products.clear()
+            given = _products[key] = tuple(_matrix(_INEXACT[number], *key[at : at + 5]) for at in (1, 6, 11))
+        _product(given)
     except Exception:
         return 0
     return 1
@@ -77,8 +88,39 @@ def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, a
     return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def _compute(place: int, number: int) -> int:
+    """Computes an extern op of the running loop on the operands at ``place``. 0 where it raises an error."""
+    try:
+        running.results = running.externs[number].compute(place)
+    except BaseException as error:
+        running.error = error
+        return 0
+    return 1
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def _store(place: int, number: int) -> int:
+    """Copies the last extern op's results to the arrays at ``place``. 0 where it raises an error."""
+    try:
+        running.externs[number].store(place, running.results)
+    except BaseException as error:
+        running.error = error
+        return 0
+    return 1
+
+
+def raised(*_: int) -> Exception:
+    """What the last extern op raised."""
+    return running.error
+
+
 _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, dt.c64, dt.c128)}
 _MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
-FIRST_WORDS: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0]
+_COMPUTE, _STORE = (ctypes.cast(function, ctypes.c_void_p).value for function in (_compute, _store))
+FIRST_WORDS: list[int] = [
+    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, _STORE or 0, 0
+]  # fmt: skip
+ARENA, TABLE = 7, 11  # the numbers of words: the arena's next free position, which its end follows; the table

@@ -21,22 +21,35 @@ from mlirfuse.lowering import llvm
 from mlirfuse.lowering.emitter import Val
 
 MOST_LINES = 60_000  # of one loop's text
-MOST_ARRAYS = 15  # variables that are arrays
-_SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a site's table: (address, size) per buffer, then a 0
+MOST_ARRAYS = 400  # variables that are arrays
 # Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
 # addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END = 16, 24, 32, 40, 48, 56, 64
+# for small arrays; the addresses of the functions that compute and store extern ops; the table of addresses.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, STORE, TABLE = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    72,
+    80,
+    88,
+)
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
-# Returns a buffer of an allocation site that no variable uses; allocates a new one where none is free and large enough.
-_ALLOCATE = f"""
+
+def _allocate(arrays: int) -> str:
+    """A function that returns a buffer of an allocation site that none of the ``arrays`` variables uses; it allocates a
+    new one where none is free and large enough."""
+    return f"""
 llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, %site: i64, %args: !llvm.ptr) -> i64
     attributes {{passthrough = ["no-builtins"]}} {{
   %0 = arith.constant 0 : i64
   %1 = arith.constant 1 : i64
-  %count = arith.constant {MOST_ARRAYS} : i64
+  %count = arith.constant {arrays} : i64
   cf.br ^buffer(%table : !llvm.ptr)
 ^buffer(%at: !llvm.ptr):
   %address = llvm.load %at : !llvm.ptr -> i64
@@ -95,6 +108,7 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
 }}
 """
 
+
 # Removes a buffer from its allocation site's table, so that it is not reused.
 _HOLD = """
 llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough = ["no-builtins"]} {
@@ -142,6 +156,8 @@ class Code(ComplexEmitter):
         self.errors: list[Callable[[int, int], Exception]] = []
         self.where: tuple[str, int] | None = None  # the user's statement that is being compiled
         self.sites = 0  # number of allocation sites
+        self.arrays = 0  # number of variables that are arrays
+        self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
         self._holds = False
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
         self._slots = 0
@@ -153,13 +169,7 @@ class Code(ComplexEmitter):
         self.entry += [
             f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
             f"  llvm.store {zero}, %result : i64, !llvm.ptr",
-            f"  %bases = llvm.alloca {one} x !llvm.array<{MOST_ARRAYS} x i64> : (i64) -> !llvm.ptr",
         ]
-        for k in range(MOST_ARRAYS):
-            self.entry += [
-                f"  %base{k} = llvm.getelementptr %bases[{k}] : (!llvm.ptr) -> !llvm.ptr, i64",
-                f"  llvm.store {zero}, %base{k} : i64, !llvm.ptr",
-            ]
 
     # ---- blocks
 
@@ -281,13 +291,7 @@ class Code(ComplexEmitter):
         return address, self.pointer(address)
 
     def _declare(self, site: int) -> None:
-        while self.sites <= site:
-            one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
-            self.entry += [
-                f"  %site{self.sites} = llvm.alloca {one} x !llvm.array<{_SITE} x i8> : (i64) -> !llvm.ptr",
-                f"  llvm.store {zero}, %site{self.sites} : i64, !llvm.ptr",
-            ]
-            self.sites += 1
+        self.sites = max(self.sites, site + 1)
 
     def hold(self, site: int, address: Val) -> None:
         """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
@@ -321,6 +325,20 @@ class Code(ComplexEmitter):
         function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
+
+    def address(self, value: int | str) -> str:
+        """A pointer with this value; for a name, to the state of the generator that is this variable."""
+        if value not in self.addresses:
+            self.addresses.append(value)
+        table = self.load_pointer(self.offset("%args", TABLE))
+        return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
+
+    def call_back(self, function: int, place: str, number: int) -> Val:
+        """Calls the function whose address is at this offset of the argument block; whether it succeeded."""
+        address = self.op(f"llvm.ptrtoint {place} : !llvm.ptr to i64", dt.i64)
+        called = self.load_pointer(self.offset("%args", function))
+        given = f"{called}({address}, {self.const(number, dt.i64)})"
+        return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64) -> i64", dt.i64), 0)
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()
@@ -454,12 +472,38 @@ class Code(ComplexEmitter):
         with self.each(shape[0]) as index, self._nest(shape[1:], [*indices, index]) as inner:
             yield inner
 
+    def array_base(self) -> str:
+        """A pointer to where a new array variable keeps the address of its allocation."""
+        self.arrays += 1
+        return f"%base{self.arrays - 1}"
+
+    def _tables(self) -> list[str]:
+        """The stack memory of the allocator: the bases of all array variables, and per site a table of (address, size)
+        per buffer that ends with a 0."""
+        bases, table = self.arrays or 1, 2 * (self.arrays + 2)
+        lines = [
+            "  %table_one = arith.constant 1 : i64",
+            "  %table_end = arith.constant 0 : i64",
+            f"  %bases = llvm.alloca %table_one x !llvm.array<{bases} x i64> : (i64) -> !llvm.ptr",
+        ]
+        for k in range(self.arrays):
+            lines += [
+                f"  %base{k} = llvm.getelementptr %bases[{k}] : (!llvm.ptr) -> !llvm.ptr, i64",
+                f"  llvm.store %table_end, %base{k} : i64, !llvm.ptr",
+            ]
+        for k in range(self.sites):
+            lines += [
+                f"  %site{k} = llvm.alloca %table_one x !llvm.array<{table} x i64> : (i64) -> !llvm.ptr",
+                f"  llvm.store %table_end, %site{k} : i64, !llvm.ptr",
+            ]
+        return lines
+
     def text(self) -> str:
         body = "\n".join(self.lines)
-        entry = "\n".join(self.entry)
+        entry = "\n".join([*self._tables(), *self.entry])
         return (
             "module {"
-            + (_ALLOCATE if self.sites else "")
+            + (_allocate(self.arrays) if self.sites else "")
             + (_HOLD if self._holds else "")
             + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
             + entry

@@ -117,3 +117,15 @@ def exponential(e: ComplexEmitter, x: ComplexParts) -> ComplexParts:
     real = e.cmp("eq", x.im, 0)
     re = e.select(real, size, e.mul(size, EMIT["cos"](e, x.im)))
     return parts(re, e.select(real, x.im, e.mul(size, EMIT["sin"](e, x.im))))
+
+
+def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
+    """``x ** exponent`` by squaring, as NumPy computes it."""
+    result, square, rest = None, x, abs(exponent)
+    while rest:
+        if rest & 1:
+            result = square if result is None else e.mul(result, square)
+        rest >>= 1
+        square = e.mul(square, square) if rest else square
+    one = e.const(1, x.dtype)
+    return one if result is None else e.div(one, result) if exponent < 0 else result

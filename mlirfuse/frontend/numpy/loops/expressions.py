@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, range_checks
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
+from mlirfuse.frontend.numpy.loops.code import COMPUTE, STORE, Code
+from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
     PY_COMPLEX,
     PY_FLOAT,
     PY_INT,
     Array,
+    ArrayType,
     Lazy,
     Method,
     NotOutlinable,
@@ -27,6 +28,8 @@ from mlirfuse.frontend.numpy.loops.values import (
     NumberType,
     Static,
     Tuple,
+    TupleType,
+    words_of,
 )
 from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
@@ -57,6 +60,7 @@ _UFUNC_OF = {
     ast.Invert: np.invert,
 }
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+_MOST_SQUARED = 100  # from here on NumPy takes a complex power by logarithms
 _OP_OF = {
     getattr(np, serialized): row.name
     for row in ops.TABLE.values()
@@ -66,7 +70,7 @@ _OP_OF = {
 } | {np.absolute: "abs", np.floor: "floor", np.ceil: "ceil", np.trunc: "trunc"}
 
 
-class Expressions(Subscripts):
+class Expressions(PythonNumbers):
     """Compiles expressions. ``outside`` gives the value of a name that is not a variable; ``read`` that of a variable
     (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
 
@@ -75,10 +79,19 @@ class Expressions(Subscripts):
     of_any_type: frozenset  # functions that accept numbers of alternative types
     methods: dict[str, Callable]
     names: dict[str, Any]
+    calls: dict[tuple, Any]
+    externs: list[externs.Extern]
+    prefix: str
     variables: dict[str, Any]
     inline: list[types.FunctionType]
 
     def read(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def write_back(self, view: Array, found: Any) -> None:
+        raise NotImplementedError
+
+    def assign(self, name: str, found: Any) -> None:
         raise NotImplementedError
 
     def inlined(
@@ -153,10 +166,15 @@ class Expressions(Subscripts):
     _List = _Tuple
 
     def _IfExp(self, node: ast.IfExp) -> Any:
-        return self.choice(self.truth(node.test), lambda: self.value(node.body), lambda: self.value(node.orelse))
+        condition = self.truth(node.test)
+        known = self.code.known(condition)
+        if known is not None:
+            return self.value(node.body if known else node.orelse)
+        name = f"?{node.lineno}.{node.col_offset}"
+        return self.choice(condition, lambda: self.value(node.body), lambda: self.value(node.orelse), name)
 
-    def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Number:
-        """One of two numbers; evaluates only that one."""
+    def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any], name: str = "") -> Any:
+        """One of two numbers, or arrays if the hidden variable ``name`` is given; evaluates only that one."""
         e = self.code
         kept: list[Number] = []
         slots: list[str] = []
@@ -164,6 +182,9 @@ class Expressions(Subscripts):
         def keep(compute: Callable[[], Any]) -> Callable[[], None]:
             def run() -> None:
                 found = compute()
+                if name and isinstance(found, (Array, Lazy)):
+                    self.assign(name, found)
+                    return
                 if not isinstance(found, Number) or found.other is not None:
                     raise NotOutlinable("a conditional expression other than of numbers of one type")
                 slots.append(e.slot(found.type.dtype.signless))
@@ -173,6 +194,10 @@ class Expressions(Subscripts):
             return run
 
         e.branch(condition, keep(then), keep(otherwise))
+        if not kept:
+            return self.read(name)
+        if len(kept) == 1:
+            raise NotOutlinable("a conditional expression of a number and an array")
         a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
         return alternatives.merged(e, condition, a, b)
 
@@ -227,8 +252,13 @@ class Expressions(Subscripts):
         if isinstance(found, Number) and found.type.python:
             if found.known is not None and isinstance(node.op, ast.USub):
                 return self.constant(-found.known)
-            if isinstance(node.op, ast.USub) and found.type.dtype is not dt.bool_:
+            found = self.of_bool(found)
+            if isinstance(node.op, ast.UAdd):
+                return found
+            if isinstance(node.op, ast.USub):
                 return Number(self.code.neg(found.val), found.type, found.bits)
+            if isinstance(node.op, ast.Invert) and found.type == PY_INT:
+                return Number(self.code.xor(found.val, self.code.const(-1, dt.i64)), PY_INT, min(found.bits + 1, 64))
             raise NotOutlinable(f"{ast.unparse(node)}: this operator on Python's numbers")
         return self.ufunc(_UFUNC_OF[type(node.op)], [found])
 
@@ -247,98 +277,11 @@ class Expressions(Subscripts):
                 return Tuple(left.items + right.items, left.is_list)
             raise NotOutlinable("arithmetic of tuples and lists")
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
-            return self._of_python(op, left, right)
+            return self.of_python(op, left, right)
         ufunc = _UFUNC_OF.get(type(op))
         if ufunc is None:
             raise NotOutlinable("this operator")
         return self.ufunc(ufunc, [left, right])
-
-    def _of_python(self, op: ast.operator, left: Number, right: Number) -> Number:
-        """Python's arithmetic on Python numbers."""
-        if left.known is not None and right.known is not None:
-            try:
-                return self.constant(_FOLD[type(op)](left.known, right.known))
-            except (KeyError, ArithmeticError, TypeError, ValueError):
-                raise NotOutlinable("arithmetic of constants") from None
-        if dt.bool_ in (left.type.dtype, right.type.dtype):
-            raise NotOutlinable("arithmetic on Python bools")
-        e = self.code
-        if isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod)):
-            zero = e.cmp("eq", right.val, 0)
-            if right.known is None:
-                numbers = (1, 0) if left.type == right.type == PY_INT else (1.0, 0.0)
-                e.fail_if(zero, lambda *_: _raised(_FOLD[type(op)], *numbers))
-            elif not right.known:
-                raise NotOutlinable("a division by 0")
-        if left.type == right.type == PY_INT and not isinstance(op, ast.Div):
-            return self._of_ints(op, left, right)
-        if PY_COMPLEX in (left.type, right.type):
-            return self._of_complex(op, left, right)
-        a, b = (e.cast(v.val, dt.f64) for v in (left, right))
-        if isinstance(op, ast.Pow):
-            return self._float_power(a, b, left, right)
-        name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_div",
-                ast.Mod: "mod"}.get(type(op))  # fmt: skip
-        if name is None:
-            raise NotOutlinable("this operator on Python numbers")
-        return Number(EMIT[name](e, a, b), PY_FLOAT)
-
-    def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
-        e = self.code
-        a, b = (e.cast(v.val, dt.c128) for v in (left, right))
-        if isinstance(op, ast.Pow) and right.known == 2:
-            return Number(e.mul(a, a), PY_COMPLEX)
-        compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul}.get(type(op))
-        if compute is None:
-            raise NotOutlinable("this operator on Python complex numbers")
-        return Number(compute(a, b), PY_COMPLEX)
-
-    def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
-        e = self.code
-        if right.known == 2:
-            result = e.mul(a, a)
-        elif isinstance(right.known, int) or (left.known is not None and left.known > 0):
-            result = EMIT["pow"](e, a, b)
-        else:
-            raise NotOutlinable("a power of Python numbers, which may be complex")
-        finite = e.and_(e.cmp("lt", e.abs(a), float("inf")), e.cmp("lt", e.abs(b), float("inf")))
-        over = e.and_(finite, e.cmp("eq", e.abs(result), float("inf")))
-        e.fail_if(over, lambda *_: OverflowError(34, "Numerical result out of range"))
-        return Number(result, PY_FLOAT)
-
-    def _of_ints(self, op: ast.operator, left: Number, right: Number) -> Number:
-        e, a, b = self.code, left.val, right.val
-        if isinstance(op, ast.Pow):
-            if not isinstance(right.known, int) or not 0 <= right.known <= 8:
-                raise NotOutlinable("a power of Python ints")
-            found = self.constant(1)
-            for _ in range(right.known):
-                found = self._of_ints(ast.Mult(), found, left)
-            return found
-        if isinstance(op, ast.FloorDiv):
-            return Number(EMIT["floor_div"](e, a, b), PY_INT, left.bits)
-        if isinstance(op, ast.Mod):
-            return Number(EMIT["mod"](e, a, b), PY_INT, right.bits)
-        if isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor)):
-            method = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}[type(op)]
-            return Number(getattr(e, method)(a, b), PY_INT, max(left.bits, right.bits))
-        if isinstance(op, ast.RShift) and isinstance(right.known, int) and 0 <= right.known < 64:
-            return Number(e.shr(a, b), PY_INT, left.bits)
-        if isinstance(op, ast.LShift) and isinstance(right.known, int) and 0 <= right.known < 62:
-            return self._of_ints(ast.Mult(), left, self.constant(1 << right.known))
-        name = {ast.Add: "addi", ast.Sub: "subi", ast.Mult: "muli"}.get(type(op))
-        if name is None:
-            raise NotOutlinable("this operator on Python ints")
-        bits = left.bits + right.bits if name == "muli" else max(left.bits, right.bits) + 1
-        if bits <= 62:
-            return Number(e.count(name, a, b), PY_INT, bits)
-        pair = e.fresh()
-        intrinsic = {"addi": "sadd", "subi": "ssub", "muli": "smul"}[name]
-        e.line(f'{pair} = "llvm.intr.{intrinsic}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
-        result = e.op(f"llvm.extractvalue {pair}[0] : !llvm.struct<(i64, i1)>", dt.i64)
-        over = e.op(f"llvm.extractvalue {pair}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
-        e.fail_if(over, lambda *_: OverflowError("a Python int in a compiled loop exceeds 64 bits"))
-        return Number(result, PY_INT)
 
     def _Compare(self, node: ast.Compare) -> Any:
         values = [node.left, *node.comparators]
@@ -363,8 +306,8 @@ class Expressions(Subscripts):
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             a, b = left.val, right.val
             if a.dtype is not b.dtype:
-                if dt.bool_ in (a.dtype, b.dtype):
-                    raise NotOutlinable("a comparison of Python bools")
+                a, b = self.of_bool(left).val, self.of_bool(right).val
+            if a.dtype is not b.dtype:
                 wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
                 a, b = self.code.cast(a, wide), self.code.cast(b, wide)
             return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
@@ -429,9 +372,12 @@ class Expressions(Subscripts):
 
     def _known_power(self, base: Any, exponent: Any) -> Any:
         known = exponent.known if isinstance(exponent, Number) else None
+        dtype = base.type.dtype if isinstance(base, Number) else base.dtype
+        if dtype.kind == "c" and isinstance(exponent, Number) and exponent.type == PY_INT:
+            return self._complex_power(base, exponent, dtype)
         if known is None:
             return None
-        is_float = (base.type.dtype if isinstance(base, Number) else base.dtype).is_float
+        is_float = dtype.is_float
         if known == 2 and (is_float or isinstance(known, int)):
             return self.ufunc(np.multiply, [base, base])
         if is_float and known == 3:
@@ -439,6 +385,24 @@ class Expressions(Subscripts):
         if is_float and known == 0.5 and not isinstance(base, Number):
             return self.ufunc(np.sqrt, [base])
         return None
+
+    def _complex_power(self, base: Any, exponent: Number, dtype: dt.DType) -> Any:
+        """A power of complex numbers by a Python int."""
+        e, power = self.code, complex_numbers.integer_power
+        if exponent.known is not None and abs(exponent.known) < _MOST_SQUARED:
+            compute = lambda x: power(e, e.cast(x, dtype), exponent.known)  # noqa: E731
+            return (
+                number(compute(base.val)) if isinstance(base, Number) else arrays.elementwise(e, dtype, compute, [base])
+            )
+        if not isinstance(base, Number):
+            return None
+        result, square, rest = e.slot(dtype.signless), e.slot(dtype.signless), e.slot("i64")
+        for slot, start in ((result, e.const(1, dtype)), (square, base.val), (rest, e.abs(exponent.val))):
+            e.store(start, slot)
+        times = lambda slot: e.store(e.mul(e.load(slot, dtype), e.load(square, dtype)), slot)  # noqa: E731
+        self.squarings(rest, lambda: times(result), lambda: times(square))
+        found = e.load(result, dtype)
+        return number(e.select(e.cmp("lt", exponent.val, 0), e.div(e.const(1, dtype), found), found))
 
     def as_operand(self, found: Any) -> Any:
         if isinstance(found, (Number, Array, Lazy)):
@@ -459,6 +423,8 @@ class Expressions(Subscripts):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
+            if isinstance(owner, (np.random.Generator, np.random.RandomState)) and not name.startswith("_"):
+                return Static(getattr(owner, name))
             if callable(getattr(type(owner), name, None)):
                 raise NotOutlinable(f"the method {full or name} of an object: write it as a function")
             raise NotOutlinable(f"the attribute {full or name} of an object: read it into a variable before the loop")
@@ -506,7 +472,10 @@ class Expressions(Subscripts):
         return Static(value)
 
     def _Call(self, node: ast.Call) -> Any:
-        return self.call(node)
+        key = id(node), self.prefix
+        if key not in self.calls:
+            self.calls[key] = self.call(node)
+        return self.calls[key]
 
     def call(self, node: ast.Call, returns: bool = True) -> Any:
         """The value of a call; None where its result is unused (``returns`` is False)."""
@@ -524,8 +493,6 @@ class Expressions(Subscripts):
         called = function.value
         if isinstance(called, _native.Function):  # another jitted function
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
-        if not returns and not isinstance(called, types.FunctionType):
-            raise NotOutlinable(f"line {node.lineno}: an expression that is a statement")
         try:
             rule = self.functions.get(called)
         except TypeError:
@@ -534,12 +501,82 @@ class Expressions(Subscripts):
             values = [*args, *keywords.values()]
             if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
                 raise NotOutlinable("a function of a number whose type is only known at run time")
-            return rule(self, args, keywords)
-        if isinstance(called, np.ufunc) and not keywords:
-            return self.ufunc(called, args)
+            return self._or_extern(called, lambda: rule(self, args, dict(keywords)), args, keywords)
+        if isinstance(called, np.ufunc):
+            return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
+        if draws.supported(called, args, keywords):
+            return draws.draw(self, called, args, keywords)
+        if externs.supported(called):
+            return self.extern(called, args, keywords)
         if isinstance(called, types.FunctionType):
             return self.inlined(called, node, args, keywords, returns)
         raise NotOutlinable(f"the function {getattr(called, '__name__', called)}")
+
+    def _or_extern(self, called: Any, compute: Callable[[], Any], args: list, keywords: dict) -> Any:
+        """``compute()`` or, where that is not supported, a call of NumPy's function."""
+        e = self.code
+        lines, errors = len(e.lines), len(e.errors)
+        try:
+            return compute()
+        except NotOutlinable:
+            if not externs.supported(called):
+                raise
+            del e.lines[lines:], e.errors[errors:]
+            return self.extern(called, args, keywords)
+
+    def extern(self, called: Any, args: list, keywords: dict) -> Any:
+        """A call of NumPy's function as an extern op."""
+        e = self.code
+        given = [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
+        made = externs.Extern(called, *given, self.name_of(getattr(called, "__self__", None)))
+        self.externs.append(made)
+        number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
+        for operand in made.operands:
+            at = self.note(operand, place, at)
+        e.fail_if(e.not_(e.call_back(COMPUTE, place, number_)), callbacks.raised)
+        results: list[Any] = []
+        some = False
+        for kind in made.leaves:
+            if isinstance(kind, ArrayType):
+                shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]
+                created, some = arrays.dense(e, self.fresh_site(), kind.dtype, shape), True
+                self.note(created, place, at)
+                results.append(created)
+            elif kind.dtype is dt.bool_:
+                results.append(Number(e.cmp("ne", e.load(e.offset(place, at), dt.i64), 0), kind))
+            else:
+                results.append(Number(e.load(e.offset(place, at), kind.dtype), kind))
+            at += 8 * words_of(kind)
+        if some:
+            e.fail_if(e.not_(e.call_back(STORE, place, number_)), callbacks.raised)
+        return _tree(made.results, iter(results))
+
+    def name_of(self, value: Any) -> str:
+        """The variable that is this generator; "" for none."""
+        return next((name for name, found in self.names.items() if found is value is not None), "")
+
+    def _operand(self, found: Any) -> Any:
+        if isinstance(found, Tuple):
+            return Tuple([self._operand(item) for item in found.items], found.is_list)
+        return self.array(found) if isinstance(found, Lazy) else found
+
+    def note(self, found: Any, place: str, at: int) -> int:
+        raise NotImplementedError
+
+    def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
+        """A call of a ufunc, whose result may be written into an array."""
+        into = keywords.pop("out", None) if len(args) <= function.nin else args[function.nin]
+        if keywords or len(args) > function.nin + 1:
+            raise NotOutlinable(f"the arguments of np.{function.__name__}")
+        found = self.ufunc(function, args[: function.nin])
+        if into is None or (isinstance(into, Static) and into.value is None):
+            return found
+        if isinstance(into, Tuple) and len(into.items) == 1:
+            into = into.items[0]
+        if not isinstance(into, Array):
+            raise NotOutlinable("out= of something other than an array")
+        self.write_back(into, found)
+        return into
 
     def _ufunc_method(self, method: Method, args: list, keywords: dict) -> Any:
         if method.name != "outer" or keywords or len(args) != 2:
@@ -551,21 +588,6 @@ class Expressions(Subscripts):
         return self.ufunc(method.receiver.value, [column, second])
 
 
-def _raised(function: Callable, *args: Any) -> Exception:
-    """The exception that a call raises in Python."""
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    raise AssertionError
-
-
-_FOLD: dict[type, Callable] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(b) < 64 else a ** float(b),
-}
+def _tree(kind: Any, leaves: Iterator) -> Any:
+    """The results of an extern op, of this type, from its leaves."""
+    return Tuple([_tree(item, leaves) for item in kind.items]) if isinstance(kind, TupleType) else next(leaves)

@@ -318,7 +318,11 @@ def _array(c, args, keywords):
             place = arrays.element_pointer(e, created, [e.const(k, dt.i64)])
             e.store(e.cast(item.val, kind), place, memory=True)
         return created
-    raise NotOutlinable("np.array of arrays")
+    items = [_array(c, [item], {}) if isinstance(item, Tuple) else item for item in found.items]
+    if any(isinstance(item, Number) for item in items):
+        raise NotOutlinable("np.array of arrays and numbers")
+    joined_up = FUNCTIONS[np.stack](c, [Tuple(items)], {})
+    return joined_up if dtype is None else _astype(c, [joined_up, dtype], {})
 
 
 def _common(items: list[Number]) -> np.dtype:
@@ -371,13 +375,6 @@ def _flip(c, args, keywords):
     # for an empty array the offset is out of bounds, but nothing is read
     inner = array.inner and rank - 1 not in axes
     return c.view(array, array.shape, strides, inner, e.offset(array.pointer, offset))
-
-
-@rule(np.transpose, method="transpose")
-def _transpose(c, args, keywords):
-    (found,) = take(args, keywords, "a")
-    array = c.array(found)
-    return c.view(array, array.shape[::-1], array.strides[::-1], array.inner and len(array.shape) < 2)
 
 
 # ---- choices

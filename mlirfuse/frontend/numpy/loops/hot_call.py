@@ -32,6 +32,7 @@ from mlirfuse.ir import dtypes as dt
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Compiled, Loop
+    from mlirfuse.frontend.numpy.loops.variables import Dependency
 
 _MOST_ARRAYS = 5  # limit for pairwise overlap checks
 _MOST_SIZES = 256  # limit of cached size tuples that the code holds for
@@ -85,6 +86,8 @@ class _Writer:
         self.space["sizes"] = sizes
         for name in self.loop.names:
             self._look_up(name)
+        for on in self.compiled.depends:
+            self._depend(on)
         self._places()
         self._run()
         text = "def call(v):\n" + "".join(f"    {line}\n" for line in self.lines)
@@ -154,6 +157,14 @@ class _Writer:
         else:
             self.miss_if(f"{x} is not {self.constant(value)}")
 
+    def _depend(self, on: Dependency) -> None:
+        """Checks that a global of a called function is unchanged."""
+        self.lines.append(f"g = {self.constant(on.namespace)}.get({on.name!r})")
+        self.miss_if(f"g is not {self.constant(on.value)}")
+        if on.code is not None:
+            self.miss_if(f"g.__code__ is not {self.constant(on.code)}")
+            self.miss_if(f"g.__defaults__ is not {self.constant(on.defaults)}")
+
     def _places(self) -> None:
         """Checks that arrays do not overlap and have extents that the code is valid for."""
         for name in self.arrays:
@@ -194,15 +205,21 @@ class _Writer:
                 given += value
             else:
                 raise _NotHere
-        header = self.space["header"]
+        if compiled.draws:
+            raise _NotHere
+        header = [*self.space["header"]]
+        header[self.space["table"]] = ctypes.addressof(compiled.table)
         room = [f"start + {8 * compiled.words + 63} & -64", f"start + {ctypes.sizeof(compiled.memory)}"]
+        arena = self.space["arena"]
+        words = [*header[:arena], *room, *header[arena + 2 :], *given]
         self.space["put"] = struct.Struct("=" + "q" * len(header) + form).pack_into
         self.lines += [
             "memory = words()",
             "start = addressof(memory)",
-            f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
+            f"put(memory, 0, {', '.join(map(str, words))})",
             "buffers = thread.buffers = {}",
             "log = thread.log = []",
+            *(["thread.externs = code.externs"] if compiled.externs else []),
             "status = function(start)",
             "if status or log:",
             f"    return loop.finish(code, {self._dict(self.loop.names)}, {self._dict_of_places()}, memory, status, "

@@ -30,18 +30,19 @@ def read(e: Code, array: Array, chosen: Array, site) -> Array | Lazy:
 def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     """``array[chosen] = value``, whose elements fit the dtype of ``array``."""
     arrays.keeps(value, array)
+    arrays.writable(array)
     masked = chosen.dtype is dt.bool_
     if masked:
-        _check_mask(e, array, chosen)
+        check_mask(e, array.shape, chosen)
     else:
-        _check_room(e, value, [*chosen.shape, *array.shape[1:]])
+        check_extents(e, value, [*chosen.shape, *array.shape[1:]])
         _check(e, array, chosen)
     if chosen.roots & array.roots or any(read.roots & array.roots for read in value.reads):  # at another index
         value = arrays.lazy(e, arrays.materialized(e, value, site()))
     if chosen.roots & array.roots:
         chosen = arrays.materialized(e, chosen, site())
     if masked:
-        _into_true(e, array, chosen, value)
+        _into_true(e, array, chosen, value, site)
         return
     value = arrays.stretched(e, value, [*chosen.shape, *array.shape[1:]])
     rank = len(chosen.shape)
@@ -81,7 +82,8 @@ def _check(e: Code, array: Array, chosen: Array) -> None:
     e.fail_if(e.load(found, dt.bool_), arrays.out_of_bounds(0), e.load(wrong, dt.i64), extent)
 
 
-def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
+def check_extents(e: Code, value: Lazy, shape: list[Val]) -> None:
+    """A ValueError where ``value`` does not broadcast to the indexing result's ``shape``."""
     if len(value.shape) > len(shape):
         raise NotOutlinable("more axes than the target has")
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
@@ -95,10 +97,11 @@ def _check_room(e: Code, value: Lazy, shape: list[Val]) -> None:
 # ---- masks
 
 
-def _check_mask(e: Code, array: Array, mask: Array) -> None:
-    if not mask.shape or len(mask.shape) > len(array.shape):
+def check_mask(e: Code, shape: list[Val], mask: Array, first: int = 0) -> None:
+    """An IndexError where a mask has other extents than the axes from number ``first`` on, of this shape."""
+    if not mask.shape or len(mask.shape) > len(shape):
         raise NotOutlinable("a mask with more axes than the array")
-    for axis, (have, want) in enumerate(zip(mask.shape, array.shape)):
+    for axis, (have, want) in enumerate(zip(mask.shape, shape), first):
         e.fail_if(e.cmp("ne", have, want), _other_extent(axis), have, want)
 
 
@@ -121,7 +124,7 @@ def _count(e: Code, mask: Array) -> Val:
 def _where_true(e: Code, array: Array, mask: Array, site: int) -> Array:
     """The elements in a new array. Single-element entries are written unconditionally, and overwritten by the next
     where the mask is false: the array has room for one more."""
-    _check_mask(e, array, mask)
+    check_mask(e, array.shape, mask)
     count, rest = _count(e, mask), array.shape[len(mask.shape) :]
     created = arrays.dense(e, site, array.dtype, [e.count("addi", count, 1), *rest])
     created.shape[0] = count
@@ -136,7 +139,7 @@ def _where_true(e: Code, array: Array, mask: Array, site: int) -> Array:
     return created
 
 
-def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:
+def _into_true(e: Code, array: Array, mask: Array, value: Lazy, site) -> None:
     count, rest = _count(e, mask), array.shape[len(mask.shape) :]
     if not rest and value.shape:
         have = value.shape[0]
@@ -149,7 +152,9 @@ def _into_true(e: Code, array: Array, mask: Array, value: Lazy) -> None:
             have,
             count,
         )
-    _check_room(e, value, [count, *rest])
+    check_extents(e, value, [count, *rest])
+    if value.shape and value.computed:  # in vectors, which the scattered stores below are not
+        value = arrays.lazy(e, arrays.materialized(e, value, site()))
     value = arrays.stretched(e, value, [count, *rest])
     at = e.slot("i64")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import struct
 import time
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,11 +16,12 @@ from mlirfuse import _native
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
+from mlirfuse.frontend.numpy.loops.draws import GENERATORS, state_of
+from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
-    ArrayType,
     NotOutlinable,
     Number,
     NumberType,
@@ -30,13 +30,12 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
+from mlirfuse.frontend.numpy.loops.variables import Dependency, Retyped, Slots
+from mlirfuse.frontend.numpy.loops.words import as_type, number, pack, unpack
 from mlirfuse.frontend.numpy.syntax import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import events, load
 
-_INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
-_TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
 _ROOM = 512  # words at the end of the argument block, an arena for small arrays
 _SMALL, _LARGE = 2**40, 2**62
 _ALIGNED = 4  # a flag of _native.array_layout
@@ -64,8 +63,17 @@ class Compiled:
     memory: type
     words: int  # without the arena for small arrays
     before: int  # words before the outputs, without the first
+    depends: list[Dependency]
+    externs: list[Extern]
+    addresses: list[int | str]  # that the code uses; of a generator's state its name
+    table: Any  # the addresses, those of states 0
     hot: HotCall | None = None
     called: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws from generators that are variables."""
+        return any(isinstance(v, str) for v in self.addresses) or any(extern.generator for extern in self.externs)
 
 
 @dataclass(eq=False)
@@ -79,7 +87,8 @@ class LoopRan(events.Event):
 
 class Loop:
     """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
-    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to."""
+    ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to;
+    ``over``: the variables that it iterates over, by index: arrays."""
 
     def __init__(
         self,
@@ -89,11 +98,12 @@ class Loop:
         scope: Any,
         leaves: Sequence[ast.stmt] = (),
         lists: Collection[str] = (),
+        over: Collection[str] = (),
     ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
         self._changed = frozenset(assigned)
         self._owners = only_for_attributes(node, names)
-        self.leaves, self.lists = list(leaves), lists
+        self.leaves, self.lists, self.over = list(leaves), lists, over
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
         self.dead = False  # do not try again: nothing of it could be compiled
@@ -120,10 +130,14 @@ class Loop:
         return found
 
     def _answer(self, variables: dict[str, Any]) -> tuple | None:
+        for name in self.over:
+            if type(variables.get(name)) is not np.ndarray:
+                return None
         values = {}
         places: dict[str, tuple] = {}
         ints: list[int] = []  # loop-invariant ints
         key: list = []
+        drawn: dict[int, int] = {}
         for name, value in self._given(variables):
             kind = type(value)
             if kind is np.ndarray:
@@ -145,6 +159,8 @@ class Loop:
                 key += (name, kind)
             elif kind is types.FunctionType:
                 key += (name, value.__code__, id(value.__globals__), *map(_default, value.__defaults__ or ()))
+            elif isinstance(value, GENERATORS):  # each call may have a new one
+                key += (name, kind, drawn.setdefault(id(value), len(drawn)))
             elif self.is_owner(name, value):
                 key += (name, kind)
             else:
@@ -157,6 +173,9 @@ class Loop:
             pattern = self._pattern_of(*sizes)
         found = (*key, shared, pattern)
         compiled: Any = self._by_types.get(found, Unset)
+        if compiled is not None and compiled is not Unset and not all(on.holds() for on in compiled.depends):
+            self._drop(found)
+            compiled = Unset
         if compiled is Unset:
             compiled = self._compile(found, values, shared, pattern)
         if compiled is None:
@@ -247,6 +266,13 @@ class Loop:
             self.dead = created is None and not any(self._by_types.values())
             return created
 
+    def _drop(self, key: tuple) -> None:
+        """Forgets code for which a global of a called function had another value."""
+        with self._lock:
+            for known in (key, (*key[:-1], None)):
+                self._by_types.pop(known, None)
+            self._known_patterns.pop(key[:-1], None)
+
     def _written(self, values: dict[str, Any], shared: tuple, pattern: tuple | None) -> Compiled:
         arrays = [name for name, value in values.items() if type(value) is np.ndarray]
         ints = [name for name, value in values.items() if type(value) is int and name not in self._changed]
@@ -282,7 +308,9 @@ class Loop:
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
-        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before)
+        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before,
+                        list(writer.depends.values()), writer.externs,
+                        writer.code.addresses, _table(writer.code.addresses, {}))  # fmt: skip
 
     # ---- calling
 
@@ -292,16 +320,21 @@ class Loop:
             if name in places:
                 words += places[name][0]
             else:
-                _pack(words, values[name], kind)
+                pack(words, values[name], kind)
         memory = compiled.memory(*words)
         start = ctypes.addressof(memory)
-        memory[callbacks.HEADER - 2], memory[callbacks.HEADER - 1] = (
+        memory[callbacks.ARENA], memory[callbacks.ARENA + 1] = (
             start + 8 * compiled.words + 63 & -64,
             start + 8 * len(memory),
         )
         buffers = callbacks.running.buffers = {}
         log: list = []
-        callbacks.running.log = log
+        table, externs = compiled.table, compiled.externs
+        if compiled.draws:
+            table = _table(compiled.addresses, values)
+            externs = [extern.of(values) for extern in externs]
+        memory[callbacks.TABLE] = ctypes.addressof(table)
+        callbacks.running.log, callbacks.running.externs = log, externs
         status = compiled.function(start)
         return self.finish(compiled, values, places, memory, status, buffers, log)
 
@@ -323,12 +356,18 @@ class Loop:
             if kind is None or not words[at]:
                 out.append(values.get(name, Unset))
             elif other is not None and words[at + 1 + words_of(kind)]:
-                out.append(_as_type(_number(words, at + 1, kind), other))
+                out.append(as_type(number(words, at + 1, kind), other))
             elif kind.__class__ is NumberType:
-                out.append(_number(words, at + 1, kind))
+                out.append(number(words, at + 1, kind))
             else:
-                out.append(_unpack(words, at + 1, kind, buffers, arrays)[0])
+                out.append(unpack(words, at + 1, kind, buffers, arrays)[0])
         return *out, words[-1]
+
+
+def _table(addresses: list[int | str], values: dict) -> Any:
+    """The table of addresses of a call with these variables."""
+    found = [(state_of(values[v]) if v in values else 0) if isinstance(v, str) else v for v in addresses]
+    return (ctypes.c_int64 * len(found))(*found)
 
 
 def _default(value: Any) -> tuple:
@@ -349,7 +388,7 @@ def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: di
         words, at = chunk[:count].tolist(), 0
         while at < count:
             number = words[at]
-            found, at = _unpack(words, at + 1, appends[number][1], buffers, arrays)
+            found, at = unpack(words, at + 1, appends[number][1], buffers, arrays)
             lists[number](found)
 
 
@@ -442,92 +481,6 @@ def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = Fals
     return at + 1 + 2 * kind.rank
 
 
-def _pack(words: list[int], value: Any, kind: Any) -> None:
-    if isinstance(kind, ArrayType):
-        words += _native.array_layout(value)[0]
-    elif isinstance(kind, TupleType):
-        for item, inner in zip(value, kind.items):
-            _pack(words, item, inner)
-    elif kind.dtype is dt.c128:
-        words += _TWO_INTS.unpack(_TWO_FLOATS.pack(value.real, value.imag))
-    elif kind.dtype is dt.c64:
-        words += _INT.unpack(struct.pack("ff", value.real, value.imag))
-    elif kind.dtype is dt.f64:
-        words.append(_INT.unpack(_FLOAT.pack(value))[0])
-    elif kind.dtype is dt.f32:
-        words.append(struct.unpack("i", struct.pack("f", value))[0])
-    else:
-        number = int(value)
-        words.append(number - 2**64 if number >= 2**63 else number)
-
-
-def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) -> tuple[Any, int]:
-    if isinstance(kind, TupleType):
-        items = []
-        for item in kind.items:
-            found, at = _unpack(memory, at, item, buffers, arrays)
-            items.append(found)
-        return tuple(items), at
-    if isinstance(kind, NumberType):
-        return _number(memory, at, kind), at + words_of(kind)
-    rank = kind.rank
-    address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
-    strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
-    return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
-
-
-def _as_type(value: Any, kind: NumberType) -> Any:
-    """A number converted to another type, exactly."""
-    if not kind.python:
-        return kind.dtype.numpy.type(value if kind.dtype.kind == "c" else value.real)
-    value = value.real if kind.dtype.kind != "c" else value
-    return float(value) if kind.dtype.is_float else bool(value) if kind.dtype is dt.bool_ else int(value)
-
-
-def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: dict) -> np.ndarray:
-    dtype = kind.dtype.numpy
-    if kind.inner:
-        strides = (*strides[:-1], dtype.itemsize)
-    array = arrays.get((address, *shape, *strides))
-    if array is not None and array.dtype == dtype:
-        return array
-    buffer = buffers.get(address)
-    if buffer is not None:
-        return np.ndarray(shape, dtype, buffer, 0, strides)
-    for start, buffer in buffers.items():
-        if start <= address < start + buffer.nbytes:
-            return np.ndarray(shape, dtype, buffer, address - start, strides)
-    for array in arrays.values():
-        low, high = np.lib.array_utils.byte_bounds(array)
-        if low <= address < high and array.dtype == dtype:
-            return _window(array, address, shape, strides)
-    return np.empty(shape, dtype)  # an empty array
-
-
-def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple) -> np.ndarray:
-    """A view at another address of the memory of ``array``."""
-    owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    interface = {"shape": shape, "strides": strides, "typestr": array.dtype.str, "data": (address, False), "version": 3}
-    holder = types.SimpleNamespace(__array_interface__=interface, owner=owner)
-    return np.asarray(holder)
-
-
-def _number(words: Sequence[int], at: int, kind: NumberType) -> Any:
-    """The number in the words from ``at`` on."""
-    word = words[at]
-    if kind.dtype is dt.c128:
-        found = complex(*_TWO_FLOATS.unpack(_TWO_INTS.pack(word, words[at + 1])))
-        return found if kind.python else np.complex128(found)
-    if kind.dtype is dt.f64:
-        found = _FLOAT.unpack(_INT.pack(word))[0]
-        return found if kind.python else np.float64(found)
-    if kind.python:
-        return bool(word) if kind.dtype is dt.bool_ else word
-    return np.frombuffer(_INT.pack(word), kind.dtype.numpy, 1)[0]
-
-
 def _shared(places: dict[str, tuple]) -> tuple:
     """Groups of names of arrays that may overlap."""
     arrays = sorted([(low, high, name) for name, (_, low, high, _) in places.items() if low < high])
@@ -560,6 +513,7 @@ def _writes(node: ast.stmt) -> bool:
 
 # The functions of this module that a hot call uses.
 _TOOLS = {
-    "header": callbacks.FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": callbacks.running, "shared": _shared,
-    "number": _number, "unpack": _unpack, "as_type": _as_type, "attribute_data": attribute_data,
+    "header": callbacks.FIRST_WORDS, "arena": callbacks.ARENA, "table": callbacks.TABLE, "small": _SMALL,
+    "unset": Unset, "shared": _shared, "thread": callbacks.running,
+    "number": number, "unpack": unpack, "as_type": as_type, "attribute_data": attribute_data,
 }  # fmt: skip

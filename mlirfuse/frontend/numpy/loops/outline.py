@@ -19,7 +19,12 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops import live_ranges
+from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
+from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
 from mlirfuse.frontend.numpy.syntax import (
     NoSource,
@@ -36,8 +41,8 @@ from mlirfuse.frontend.numpy.syntax import (
     unrolls,
 )
 
-_POSITION = "mlirfuse_position"  # the index variable of a loop over an array
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
+_HELPERS = "mlirfuse_helpers"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
     ast.Return, ast.Raise,
@@ -45,11 +50,12 @@ _FORMS = (
 
 
 class Outlined:
-    """A function with its loops outlined: the ``function`` to call, its ``loops``, and those ``left`` in Python.
-    ``preferred``: run it so rather than trace it, as it has a ``while``, or a loop that writes into arrays; ``tried``:
-    run it so if a loop turns out to run natively, as it appends to lists. Raises NotOutlinable."""
+    """A function with its loops, and those of the functions that it calls, outlined: the ``function`` to call, its own
+    ``loops``, and those ``left`` in Python. ``preferred``: run it so rather than trace it, as it has a ``while``, or a
+    loop that writes into arrays; ``longer``: so has it one of a trip count that is not constant; ``tried``: run it so
+    if a loop turns out to run natively, as it appends to lists. Raises NotOutlinable."""
 
-    def __init__(self, fn: types.FunctionType):
+    def __init__(self, fn: types.FunctionType, helpers: Helpers | None = None):
         definition = parsed(fn)
         if looks_at_variables(definition):
             raise NotOutlinable("a function that reads locals() or its frame")
@@ -61,11 +67,21 @@ class Outlined:
         rewriter = _Rewriter(self.loops, locals_, scope)
         self.left = rewriter.left
         body = rewriter.block(definition.body)
-        if not self.loops:
+        self._helpers = helpers or Helpers(Outlined)
+        calls = Calls(_HELPERS, self._helpers, locals_, scope)
+        body = calls.of(body)
+        if not self.loops and not calls.found:
             raise NotOutlinable("no loops")
-        self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
-        self.preferred = unrolls(definition)
-        self.tried = any(loop.lists for loop in self.loops)
+        added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers}
+        self.function = remade(fn, definition.name, definition.args, body, added)
+        self.longer: bool = unrolls(definition, False) or any(found.longer for found in calls.found)
+        self.preferred = unrolls(definition) or any(found.longer for found in calls.found)
+        self.tried = any(loop.lists for loop in self.all_loops())
+
+    def all_loops(self) -> list[Loop]:
+        """The function's loops and, behind them, those of functions that it calls."""
+        found = [self, *(other for other in self._helpers.all() if other is not self)]
+        return [loop for outlined in found for loop in outlined.loops]
 
 
 def outlined(fn: types.FunctionType) -> Outlined | None:
@@ -91,28 +107,6 @@ def _watches_errors(definition: ast.FunctionDef) -> bool:
     return False
 
 
-def _over_positions(node: ast.stmt, local: set[str]) -> ast.stmt:
-    """``for x in data`` with an inner loop, rewritten as a loop over the indices of ``data``: equivalent for an array.
-    Other statements stay."""
-    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Name) or not isinstance(node.target, ast.Name):
-        return node
-    data = node.iter.id
-    inside = [n for statement in node.body for n in ast.walk(statement)]
-    loops = any(isinstance(n, ast.While) or (isinstance(n, ast.For) and over_range(n)) for n in inside)
-    changed = any(isinstance(n, ast.Name) and n.id == data and not isinstance(n.ctx, ast.Load) for n in inside)
-    if data not in local or data == node.target.id or changed or not loops:
-        return node
-    created = copy.copy(node)
-    text = f"for {_POSITION} in range(len({data})): {node.target.id} = {data}[{_POSITION}]"
-    (head,) = ast.parse(text).body
-    assert isinstance(head, ast.For)
-    created.target, created.iter, created.body = head.target, head.iter, [*head.body, *node.body]
-    for found in (created.target, created.iter, head.body[0]):
-        for part in ast.walk(found):
-            ast.copy_location(part, node)
-    return created
-
-
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
     """Whether a loop contains no statement that is never compiled."""
     if isinstance(node, ast.For) and (not over_range(node) or not isinstance(node.target, ast.Name)):
@@ -134,8 +128,13 @@ def _candidate(node: ast.stmt, scope: Scope) -> bool:
     return True
 
 
+_IN_PLACE = {"fill", "sort", "copyto", "fill_diagonal", "put", "putmask"}  # they write into arrays
+
+
 def _calls_users(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression calls a function of the user's by name."""
+    """Whether an expression calls a function of the user's by name, or one of NumPy's that writes into an array."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _IN_PLACE or isinstance(getattr(np, node.func.attr, None), np.ufunc)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     try:
@@ -160,7 +159,7 @@ class _Rewriter:
         if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # a handler may read variables after an error
             return [node]
         loop = isinstance(node, (ast.For, ast.While))
-        native = _over_positions(node, self.local)
+        native = over_ranges(node, self.local) if loop else node
         outlined = self._outlined(node, native) if loop and _candidate(native, self.scope) else None
         if loop and outlined is None:
             self.left.append(node)
@@ -183,9 +182,12 @@ class _Rewriter:
 
     def _outlined(self, node: ast.stmt, native: ast.stmt):
         """Replaces a loop by the call of its native version; ``native``: the statement to compile."""
-        found = [n for n in natively(native) if isinstance(n, ast.Name)]
+        live_ranges.split(native)
+        found = [n for n in natively(native) if isinstance(n, ast.Name) and live_ranges.MARK not in n.id]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
-        if not set(assigned) - {_POSITION} <= self.local:  # it assigns globals or enclosing functions' variables
+        if (
+            not {name for name in assigned if not name.startswith(POSITION)} <= self.local
+        ):  # it assigns globals or enclosing functions' variables
             return None
         lists = _lists(native)
         if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list is used for more than appends
@@ -193,7 +195,7 @@ class _Rewriter:
         number = len(self.loops)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
         names = {n.id for n in found} | attributes_read(native, set(assigned))
-        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names))
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node)))
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
             text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"

@@ -69,6 +69,9 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     e = c.code
     if not left.dtype is right.dtype is kind:
         left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
+    if e.known(right.shape[1]) == 1 and e.known(left.strides[1]) == kind.bytes:
+        column = c.view(right, right.shape[:1], right.strides[:1], False)
+        return _beside(c, _by_rows(c, left, column, kind), 1)
     created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
 
     def here() -> None:
@@ -86,6 +89,14 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])
     e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, created), here)
     return created
+
+
+def _beside(c, vector: Array, axis: int) -> Array:
+    """A vector as a matrix with one row or column."""
+    shape, strides = list(vector.shape), list(vector.strides)
+    shape.insert(axis, c.code.const(1, dt.i64))
+    strides.insert(axis, c.code.const(vector.dtype.bytes, dt.i64))
+    return c.view(vector, shape, strides, False)
 
 
 _ROWS = 4  # rows multiplied together, so that they share reads of the vector

@@ -25,13 +25,13 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
     """A reduction over all axes or one. ``out_of`` maps the operand's dtype to the result's, ``start(dtype)`` gives the
     initial value."""
     found, axis, keepdims = take(args, keywords, "a", "axis", "keepdims")
-    if isinstance(found, (Number, Tuple)):
-        raise NotOutlinable("a reduction of a number")
+    if isinstance(found, Tuple):
+        found = c.array_of(found)
+    if isinstance(found, Number) and found.other is None:
+        return number(c.code.cast(found.val, out_of(found.type.dtype)))
     e, value = c.code, arrays.lazy(c.code, found)
     given = known(axis)
     rank = len(value.shape)
-    if known(keepdims, False) and given is None:
-        raise NotOutlinable("keepdims")
     axes = list(range(rank)) if given is None else [given] if isinstance(given, int) else list(given)
     if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
         raise NotOutlinable("an axis out of range")
@@ -47,6 +47,10 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
         result = finish(e, result, count)
     if wide is not kind:
         result = cast(e, result, kind)
+    if isinstance(result, Val) and known(keepdims, False):
+        created = arrays.dense(e, c.fresh_site(), result.dtype, [e.const(1, dt.i64)] * rank)
+        arrays.fill(e, created, result)
+        return created
     if isinstance(result, Val):
         return number(result)
     if known(keepdims, False):
@@ -168,7 +172,9 @@ for _name, _predicate in (("argmin", "lt"), ("argmax", "gt")):
 
 def _variance(root: bool):
     def compute(c, args, keywords):
-        found, axis = take(args, keywords, "a", "axis")
+        found, axis, ddof, keepdims = take(args, keywords, "a", "axis", "ddof", "keepdims")
+        if known(ddof, 0) != 0:
+            raise NotOutlinable("a variance with ddof")
         if isinstance(found, (Number, Tuple)):
             raise NotOutlinable("the variance of a number")
         value = c.array(found)
@@ -177,7 +183,8 @@ def _variance(root: bool):
         apart = {"keepdims": c.constant(True)} if axis is not None else {}
         away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
         away = c.array(away)
-        result = FUNCTIONS[np.mean](c, [c.ufunc(np.multiply, [away, away])] + ([] if axis is None else [axis]), {})
+        kept = {} if keepdims is None else {"keepdims": keepdims}
+        result = FUNCTIONS[np.mean](c, [c.ufunc(np.multiply, [away, away])] + ([] if axis is None else [axis]), kept)
         return c.ufunc(np.sqrt, [result]) if root else result
 
     return compute
@@ -233,9 +240,24 @@ def _cumsum(c, args, keywords):
 
 @rule(np.linalg.norm)
 def _norm(c, args, keywords):
-    (found,) = take(args, keywords, "x")
-    value = arrays.lazy(c.code, found)
-    if not value.dtype.is_float:
-        raise NotOutlinable("the norm of integers")
-    array = c.array(found)
-    return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [array, array])], {})])
+    found, order, axis, keepdims = take(args, keywords, "x", "ord", "axis", "keepdims")
+    array, along = c.array(found), {} if axis is None else {"axis": axis}
+    if keepdims is not None:
+        along["keepdims"] = keepdims
+    vector = len(array.shape) == 1 or isinstance(known(axis), int)
+    way = known(order)
+    if way not in (None, 1, 2, math.inf, -math.inf) or (way is not None and not vector):
+        raise NotOutlinable("a norm of this order")
+    if array.dtype.kind == "b":
+        raise NotOutlinable("the norm of bools")
+    if way in (1, math.inf, -math.inf):
+        size = c.ufunc(np.absolute, [array])
+        return FUNCTIONS[{1: np.sum, math.inf: np.max}.get(way, np.min)](c, [size], along)
+    if array.dtype.kind == "c":
+        parts = [c.part(array, name) for name in ("real", "imag")]
+        squares = c.ufunc(np.add, [c.ufunc(np.multiply, [v, v]) for v in parts])
+    else:
+        kind = array.dtype if array.dtype.is_float else dt.f64
+        real = array if kind is array.dtype else cast(c.code, array, kind)
+        squares = c.ufunc(np.multiply, [real, real])
+    return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, [squares], along)])

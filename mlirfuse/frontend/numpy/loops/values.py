@@ -55,6 +55,12 @@ class Site(NamedTuple):
     number: int
 
 
+class Copied(NamedTuple):
+    """Marks memory that may be a copy where NumPy has a view: it must not be written into."""
+
+    site: int
+
+
 @dataclass
 class Number:
     """A number. ``bits``: for a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: its type where
@@ -78,7 +84,7 @@ class Array:
     shape: list[Val]
     strides: list[Val]
     inner: bool
-    roots: frozenset[str | Site]
+    roots: frozenset[str | Site | Copied]
     base: Val
     serialized: str = ""
 
@@ -91,13 +97,14 @@ class Array:
 class Lazy:
     """An array expression that is evaluated at its use. ``at(indices, uniform)`` computes an element; ``uniform``: no
     operand's last axis is broadcast. ``reads``: the arrays it reads; ``last``: the extents of operands' last axes,
-    ``outer``: pairs of extents that must broadcast."""
+    ``outer``: pairs of extents that must broadcast; ``computed``: it is more than elements of an array."""
 
     dtype: DType
     shape: list[Val]
     at: Callable[[list[Val], bool], Val]
     reads: list[Array]
     pairs: list[tuple[Val, Val]] = field(default_factory=list)
+    computed: bool = False
 
 
 @dataclass

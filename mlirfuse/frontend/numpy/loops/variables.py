@@ -39,7 +39,7 @@ class Slots:
     type: Any
     assigned: str
     slots: list
-    array: int = -1  # the array's number, the index of its base
+    base: str = ""  # of an array: where it keeps the address of its allocation
     other: tuple[NumberType, str] | None = None
 
 
@@ -59,7 +59,8 @@ class Variables(Expressions):
     definite: set[str] | None
     bounded: dict[str, int]
     prefix: str
-    arrays: int
+    statics: dict[str, Static]
+    nesting: int
 
     def declare(self, name: str, kind: Any) -> Slots:
         found = self.variables.get(name)
@@ -76,16 +77,19 @@ class Variables(Expressions):
         if isinstance(kind, NumberType):
             return Slots(kind, e.slot("i1"), [e.slot(kind.dtype.signless)])
         if isinstance(kind, ArrayType):
-            self.arrays += 1
-            if self.arrays > MOST_ARRAYS:
+            if e.arrays >= MOST_ARRAYS:
                 raise NotOutlinable("too many arrays")
             slots = [e.slot("!llvm.ptr"), *(e.slot("i64") for _ in range(2 * kind.rank))]
-            return Slots(kind, e.slot("i1"), slots, self.arrays - 1)
+            return Slots(kind, e.slot("i1"), slots, e.array_base())
         return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
 
     def assign(self, name: str, found: Any) -> None:
         """Assigns to a variable. Raises :class:`Retyped` where that widens its type."""
         name = self.prefix + name
+        if name in self.statics:
+            if self.nesting:
+                raise NotOutlinable(f"{name} is an object on some paths only")
+            del self.statics[name]
         if isinstance(found, Lazy):
             found = self.array(found)
         if isinstance(found, Static):
@@ -148,7 +152,7 @@ class Variables(Expressions):
             e.store_pointer(found.pointer, variable.slots[0])
             for val, slot in zip([*found.shape, *found.strides], variable.slots[1:]):
                 e.store(val, slot)
-            e.store(found.base, e.offset("%bases", 8 * variable.array))
+            e.store(found.base, variable.base)
         else:
             for slots, item in zip(variable.slots, found.items):
                 self.put(slots, self.array(item) if isinstance(item, Lazy) else item)
@@ -167,7 +171,7 @@ class Variables(Expressions):
             sizes = [e.load(slot, dt.i64) for slot in variable.slots[1:]]
             if kind.inner:
                 sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
-            base = e.load(e.offset("%bases", 8 * variable.array), dt.i64)
+            base = e.load(variable.base, dt.i64)
             for axis, size in enumerate(self.extents.get(name, ())):
                 if size is not None:
                     sizes[axis] = e.sized(size)
@@ -183,13 +187,43 @@ def _roots(found: Any) -> frozenset:
     return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()
 
 
-class Names(dict):
-    """The names in an inlined function: modules and functions; others may change between calls. ``free``: its closure
-    variables."""
+@dataclass(frozen=True, eq=False)
+class Dependency:
+    """A global of an inlined function that the code holds for: another function, or a number."""
 
-    def __init__(self, function: types.FunctionType):
+    namespace: dict[str, Any]
+    name: str
+    value: Any
+    code: types.CodeType | None
+    defaults: tuple | None
+
+    @staticmethod
+    def of(namespace: dict[str, Any], name: str) -> Dependency:
+        value = namespace[name]
+        return Dependency(namespace, name, value, getattr(value, "__code__", None), _defaults(value))
+
+    def holds(self) -> bool:
+        """Whether the global is the same."""
+        value = self.namespace.get(self.name)
+        if value is self.value:
+            return getattr(value, "__code__", None) is self.code and _defaults(value) is self.defaults
+        return type(value) is type(self.value) and type(value) in _NUMBERS and value == self.value
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _defaults(value: Any) -> tuple | None:
+    return value.__defaults__ if isinstance(value, types.FunctionType) else None
+
+
+class Names(dict):
+    """The names in an inlined function: modules, functions and numbers. ``free``: its closure variables; ``depends``:
+    receives those that may change between calls."""
+
+    def __init__(self, function: types.FunctionType, depends: dict[tuple, Dependency]):
         super().__init__()
-        self.function, self.free = function, frozenset(function.__code__.co_freevars)
+        self.function, self.free, self._depends = function, frozenset(function.__code__.co_freevars), depends
         self._globals = function.__globals__
         builtins = self._globals["__builtins__"]
         self._builtins = builtins if isinstance(builtins, dict) else vars(builtins)
@@ -198,9 +232,12 @@ class Names(dict):
         return name in self._globals or name in self._builtins
 
     def __getitem__(self, name):
-        found = self._globals[name] if name in self._globals else self._builtins[name]
-        if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
-            raise NotOutlinable(f"the function {name} that an inlined function calls")
-        if not callable(found) and not isinstance(found, types.ModuleType):
+        if name not in self._globals:
+            return self._builtins[name]
+        found = self._globals[name]
+        users = isinstance(found, types.FunctionType) and not str(found.__module__).startswith("numpy")
+        if users or type(found) in _NUMBERS:
+            self._depends[id(self._globals), name] = Dependency.of(self._globals, name)
+        elif not callable(found) and not isinstance(found, types.ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
         return found

@@ -7,6 +7,7 @@ from mlirfuse.frontend.torch.ops import (  # noqa: F401
     foreach,
     pointwise,
     pools,
+    products,
     random,
     reductions,
     scans,

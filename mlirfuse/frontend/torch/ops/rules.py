@@ -71,13 +71,14 @@ def dtype_of(dtype: torch.dtype) -> DType:
 class Context:
     """A rule's context. ``out``: the fake tensor of the (first) result; ``fakes``: the flat list of fake tensors and
     numbers among the arguments. ``rounds``: round where eager rounds to float16 or bfloat16. ``outs``: the fake tensors
-    of all results."""
+    of all results. ``fuses``: a kernel computes this matrix product."""
 
     b: Builder
     out: torch.Tensor
     fakes: list[Any]
     rounds: bool = False
     outs: Sequence[torch.Tensor] = ()
+    fuses: bool = False
 
     @property
     def dtype(self) -> DType:

@@ -1,0 +1,137 @@
+"""Draws of single numbers from NumPy's generators in compiled loops: calls of the C functions that NumPy exports for
+extensions, on the generator's own state, so the numbers are the ones that NumPy draws."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NotOutlinable, Number, NumberType
+from mlirfuse.ir import dtypes as dt
+
+GENERATORS = (np.random.Generator, np.random.RandomState)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A method's C function, the names and defaults (None: required) of its parameters, and for each of them whether it
+    must not be negative ("<"), must be positive ("<="), or neither ("")."""
+
+    symbol: str
+    names: tuple[str, ...] = ()
+    defaults: tuple[float | None, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+_DRAWS = {
+    "random": Draw("random_standard_uniform"),
+    "standard_normal": Draw("random_standard_normal"),
+    "standard_exponential": Draw("random_standard_exponential"),
+    "normal": Draw("random_normal", ("loc", "scale"), (0.0, 1.0), ("", "<")),
+    "uniform": Draw("random_uniform", ("low", "high"), (0.0, 1.0), ("", "")),
+    "exponential": Draw("random_exponential", ("scale",), (1.0,), ("<",)),
+    "gamma": Draw("random_gamma", ("shape", "scale"), (None, 1.0), ("<", "<")),
+    "standard_gamma": Draw("random_standard_gamma", ("shape",), (None,), ("<",)),
+    "beta": Draw("random_beta", ("a", "b"), (None, None), ("<=", "<=")),
+    "chisquare": Draw("random_chisquare", ("df",), (None,), ("<=",)),
+    "lognormal": Draw("random_lognormal", ("mean", "sigma"), (0.0, 1.0), ("", "<")),
+    "laplace": Draw("random_laplace", ("loc", "scale"), (0.0, 1.0), ("", "<")),
+    "logistic": Draw("random_logistic", ("loc", "scale"), (0.0, 1.0), ("", "<")),
+    "rayleigh": Draw("random_rayleigh", ("scale",), (1.0,), ("<",)),
+}
+_OF_STATE = {"random": "random", "random_sample": "random", "rand": "random", "uniform": "uniform"}  # of RandomState
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(np.random._generator.__file__)
+    except (AttributeError, OSError):
+        return None
+
+
+def _address(symbol: str) -> int:
+    try:
+        return ctypes.cast(getattr(_library(), symbol), ctypes.c_void_p).value or 0
+    except AttributeError:
+        raise NotOutlinable(f"{symbol}, which this NumPy does not export") from None
+
+
+def _found(function: Any) -> Draw | None:
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(owner, np.random.Generator):
+        return _DRAWS.get(name)
+    return _DRAWS[_OF_STATE[name]] if isinstance(owner, np.random.RandomState) and name in _OF_STATE else None
+
+
+def supported(function: Any, args: list, keywords: dict) -> bool:
+    """Whether a call draws one number in a way that is compiled."""
+    if not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in (*args, *keywords.values())):
+        return False
+    if _is_integers(function):
+        return 1 <= len(args) <= 2 and not keywords and all(v.type.dtype.is_integer for v in args)
+    draw = _found(function)
+    given = set(draw.names[: len(args)]) | set(keywords) if draw else set()
+    return draw is not None and len(args) <= len(draw.names) and set(keywords) <= set(draw.names) and all(
+        name in given or otherwise is not None for name, otherwise in zip(draw.names, draw.defaults)
+    )  # fmt: skip
+
+
+def _is_integers(function: Any) -> bool:
+    return isinstance(getattr(function, "__self__", None), np.random.Generator) and function.__name__ == "integers"
+
+
+def state_of(owner: Any) -> int:
+    """The address of a generator's state."""
+    bits = owner.bit_generator if isinstance(owner, np.random.Generator) else owner._bit_generator
+    return int(bits.ctypes.bit_generator.value)
+
+
+def draw(c, function: Any, args: list, keywords: dict) -> Number:
+    """One number of a method that is :func:`supported`."""
+    e = c.code
+    owner = function.__self__
+    state = e.address(c.name_of(owner) or state_of(owner))
+    if _is_integers(function):
+        return _integer(c, state, args)
+    found = _found(function)
+    assert found is not None
+    given = dict(zip(found.names, args)) | keywords
+    vals = []
+    for name, otherwise, limit in zip(found.names, found.defaults, found.limits):
+        val = e.cast(given[name].val, dt.f64) if name in given else e.const(otherwise, dt.f64)
+        if limit:
+            text = f"{name} {limit} 0"
+            e.fail_if(e.cmp("lt" if limit == "<" else "le", val, 0.0), lambda *_, text=text: ValueError(text))
+        vals.append(val)
+    if found.symbol == "random_uniform":
+        span = e.sub(vals[1], vals[0])
+        inside = e.cmp("lt", e.abs(span), float("inf"))
+        e.fail_if(e.not_(inside), lambda *_: OverflowError("high - low range exceeds valid bounds"))
+        e.fail_if(e.cmp("lt", span, 0.0), lambda *_: ValueError("low > high"))
+        vals[1] = span
+    types = ", ".join(["!llvm.ptr", *("f64" for _ in vals)])
+    called = e.address(_address(found.symbol))
+    text = ", ".join([state, *(v.name for v in vals)])
+    return Number(e.op(f"llvm.call {called}({text}) : !llvm.ptr, ({types}) -> f64", dt.f64), PY_FLOAT)
+
+
+def _integer(c, state: str, args: list) -> Number:
+    """``rng.integers(low, high)``, which is below ``high``."""
+    e = c.code
+    low, high = (e.const(0, dt.i64), c.integer(args[0])) if len(args) == 1 else map(c.integer, args)
+    many = len(args) > 1
+    e.fail_if(e.cmp("ge", low, high), lambda *_: ValueError("low >= high" if many else "high <= 0"))
+    span = e.op(f"arith.subi {high}, {low} : i64", dt.i64)
+    last = e.op(f"arith.subi {span}, {e.const(1, dt.i64)} : i64", dt.i64)
+    zero, no = e.const(0, dt.i64), e.const(False, dt.bool_)
+    called = e.address(_address("random_bounded_uint64"))
+    found = e.op(
+        f"llvm.call {called}({state}, {low}, {last}, {zero}, {no}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64, i1) -> i64",
+        dt.i64,
+    )
+    return Number(found, NumberType(dt.i64, False))

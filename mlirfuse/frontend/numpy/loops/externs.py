@@ -1,0 +1,278 @@
+"""Extern ops in compiled loops: a call of a NumPy function that has no code here is one step of the loop, which runs in
+Python on views of the loop's arrays.
+
+The types of the results are those of a call with sample arguments of the same types, so only functions are called whose
+results' types do not depend on values. The code calls back twice: to compute the results, whose extents it then knows
+and allocates, and to store them.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import math
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.loops.draws import GENERATORS
+from mlirfuse.frontend.numpy.loops.values import (
+    Array,
+    ArrayType,
+    NotOutlinable,
+    Number,
+    NumberType,
+    Static,
+    Tuple,
+    TupleType,
+    type_of,
+    words_of,
+)
+from mlirfuse.frontend.numpy.loops.words import number
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.runtime import extern_ops
+
+_LINALG = "solve inv eigh eigvalsh svd qr cholesky det slogdet pinv lstsq matrix_power matrix_rank cond norm multi_dot"
+_NUMPY = (
+    "sort argsort lexsort partition argpartition unique histogram histogram2d bincount digitize searchsorted interp "
+    "einsum tensordot inner vdot kron cross median percentile quantile average convolve correlate polyfit polyval "
+    "gradient cov corrcoef tile repeat meshgrid linspace logspace geomspace trapezoid nonzero flatnonzero argwhere "
+    "isclose allclose cumsum cumprod nansum nanmean nanmax nanmin nanstd nanvar nanmedian nanargmax nanargmin ptp "
+    "delete insert append pad vander tri isin intersect1d setdiff1d union1d ediff1d select choose take take_along_axis "
+    "compress extract unwrap i0 sinc angle round around std var prod arange diff roll triu tril where clip hanning "
+    "hamming blackman kaiser nan_to_num array_equal"
+)
+_PURE = {
+    getattr(module, name)
+    for module, names in (
+        (np.linalg, _LINALG.split()),
+        (np.fft, np.fft.__all__),
+        (np, _NUMPY.split()),
+    )
+    for name in names
+    if callable(getattr(module, name, None))
+}
+_MOST_VIEWS = 256
+_OPERANDS = (np.ndarray, np.generic, int, float, complex, bool)
+
+
+def supported(function: Any) -> bool:
+    """Whether a function can be an extern op: its results' types depend on its arguments' types and constants only."""
+    if isinstance(function, np.ufunc):
+        return function.signature is None and function.nout == 1
+    try:
+        return function in _PURE or isinstance(getattr(function, "__self__", None), GENERATORS)
+    except TypeError:
+        return False
+
+
+class Extern:
+    """One call in a loop's code. ``args`` and ``keywords``: trees of values; their arrays and unknown numbers are its
+    ``operands``, which take words of the call's block in this order, and its results follow. ``generator``: the
+    variable whose method it is, if it draws numbers."""
+
+    def __init__(self, function: Callable, args: Sequence, keywords: dict[str, Any], generator: str = ""):
+        self.function, self.generator = function, generator
+        self.operands: list[Array | Number] = []
+        self._args = [self._structure(arg) for arg in args]
+        self._keywords = {name: self._structure(value) for name, value in keywords.items()}
+        self._kinds = [v.type for v in self.operands]
+        self.results = _of_sample(self._sampled())
+        self.leaves = list(_leaves(self.results))
+        arrays = [*(k for k in self._kinds), *self.leaves]
+        if not any(isinstance(kind, ArrayType) for kind in arrays):
+            raise NotOutlinable(
+                f"the function {_name(function)} of numbers, which as a step takes longer than in Python"
+            )
+        self._operands_at, self._at = _places(self._kinds, 0)
+        self._results_at, self.words = _places(self.leaves, self._at)
+        self._blocks: dict[int, tuple] = {}  # by address: the words there, as ints and floats
+        self._views: dict[tuple, np.ndarray] = {}  # by words: the arrays there
+        self._call = extern_ops.quiet(self._called)
+
+    def _structure(self, found: Any) -> Callable[[Sequence], Any]:
+        """A function from the operands' values to the argument."""
+        if isinstance(found, Static):
+            return lambda given: found.value
+        if isinstance(found, Number) and found.known is not None:
+            value = found.known if found.type.python else found.type.dtype.numpy.type(found.known)
+            return lambda given: value
+        if isinstance(found, Tuple):
+            items, kind = [self._structure(item) for item in found.items], list if found.is_list else tuple
+            return lambda given: kind([item(given) for item in items])
+        if not isinstance(found, (Array, Number)) or getattr(found, "other", None) is not None:
+            raise NotOutlinable("an argument that is neither an array nor a number")
+        self.operands.append(found)
+        k = len(self.operands) - 1
+        return lambda given: given[k]
+
+    def _called(self, given: Sequence) -> Any:
+        return self.function(*[arg(given) for arg in self._args], **{k: v(given) for k, v in self._keywords.items()})
+
+    def _sampled(self) -> Any:
+        """The results for sample arguments."""
+        kept, owner = self.function, getattr(self.function, "__self__", None)
+        if isinstance(owner, GENERATORS):  # whose state must not advance
+            created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
+            self.function = getattr(created, self.function.__name__)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self._called([_sample(kind) for kind in self._kinds])
+        except Exception as error:
+            raise NotOutlinable(f"the function {_name(kept)} ({type(error).__name__} for a sample)") from None
+        finally:
+            self.function = kept
+
+    # ---- at run time
+
+    def of(self, variables: dict[str, Any]) -> Extern:
+        """This call with the generator that is a variable of the loop's call."""
+        if not self.generator:
+            return self
+        created = copy.copy(self)
+        created.function = getattr(variables[self.generator], self.function.__name__)
+        created._call = extern_ops.quiet(created._called)
+        return created
+
+    def compute(self, place: int) -> list:
+        """Computes the results for the operands in the words at ``place``, and writes their extents, or numbers, there.
+        Returns the results' leaves."""
+        block = self._blocks.get(place)
+        if block is None:
+            block = self._block_at(place)
+        words, floats = block
+        if self.results.__class__ is ArrayType:
+            found = [self._call(self._given(words[:], floats))]
+        else:
+            found = []
+            _flattened(self._call(self._given(words[:], floats)), self.results, found)
+        at = self._at
+        for value, kind in zip(found, self.leaves):
+            if kind.__class__ is ArrayType:
+                if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
+                    raise _other_type(value, kind)
+                for k, extent in enumerate(value.shape, at + 1):
+                    words[k] = extent
+            else:
+                _write_number(words, at, value, kind)
+            at += words_of(kind)
+        return found
+
+    def store(self, place: int, found: list) -> None:
+        """Copies the results to the arrays in the words at ``place``."""
+        words = self._blocks[place][0][:]
+        for value, (first, end, kind) in zip(found, self._results_at):
+            if kind.__class__ is ArrayType:
+                self._view(words[first:end], kind)[...] = value
+
+    def _given(self, words: list[int], floats: Any) -> list:
+        given: list[Any] = []
+        for first, end, kind in self._operands_at:
+            if kind.__class__ is ArrayType:
+                given.append(self._view(words[first:end], kind))
+            elif kind.dtype is dt.f64:
+                given.append(floats[first] if kind.python else np.float64(floats[first]))
+            elif kind.python and kind.dtype is dt.i64:
+                given.append(words[first])
+            else:
+                given.append(number(words, first, kind))
+        return given
+
+    def _block_at(self, place: int) -> tuple:
+        if len(self._blocks) > _MOST_VIEWS:
+            self._blocks.clear()
+        ints, floats = ((kind * self.words).from_address(place) for kind in (ctypes.c_int64, ctypes.c_double))
+        self._blocks[place] = ints, floats
+        return ints, floats
+
+    def _view(self, words: list[int], kind: ArrayType) -> np.ndarray:
+        """The array at these words; loops use the same memory again and again."""
+        key = (*words, kind.dtype)
+        found = self._views.get(key)
+        if found is None:
+            if len(self._views) > _MOST_VIEWS:
+                self._views.clear()
+            found = self._views[key] = _array(words, kind)
+        return found
+
+
+def _places(kinds: Sequence, at: int) -> tuple[list, int]:
+    """Where the words of values of these types begin and end, from ``at`` on; and the end of all."""
+    found = []
+    for kind in kinds:
+        found.append((at, at + words_of(kind), kind))
+        at += words_of(kind)
+    return found, at
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", str(function))
+
+
+def _sample(kind: Any) -> Any:
+    if isinstance(kind, NumberType):
+        value = 1 if kind.dtype.is_integer or kind.dtype is dt.bool_ else 0.5
+        if kind.python:
+            return {"f": float, "c": complex}.get(kind.dtype.kind, bool if kind.dtype is dt.bool_ else int)(value)
+        return kind.dtype.numpy.type(value)
+    shape = (2,) * kind.rank
+    away = np.eye(2) if kind.rank > 1 else np.arange(2)  # not singular
+    values = np.broadcast_to(away, shape) if kind.rank else np.ones(())
+    return values.astype(kind.dtype.numpy) if kind.dtype is dt.bool_ else (values + 0).astype(kind.dtype.numpy)
+
+
+def _of_sample(found: Any) -> Any:
+    """The type of a result."""
+    if isinstance(found, tuple):
+        return TupleType(tuple(map(_of_sample, found)))
+    if not isinstance(found, _OPERANDS):
+        raise NotOutlinable(f"a function that gives a {type(found).__name__}")
+    kind = type_of(found)
+    return ArrayType(kind.dtype, kind.rank, kind.rank > 0) if isinstance(kind, ArrayType) else kind
+
+
+def _leaves(kind: Any):
+    for item in kind.items if isinstance(kind, TupleType) else ():
+        yield from _leaves(item)
+    if not isinstance(kind, TupleType):
+        yield kind
+
+
+def _flattened(found: Any, kind: Any, into: list) -> None:
+    if isinstance(kind, TupleType):
+        for value, item in zip(found, kind.items, strict=True):
+            _flattened(value, item, into)
+        return
+    if isinstance(kind, NumberType) and type_of(found) != kind:
+        raise _other_type(found, kind)
+    into.append(found)
+
+
+def _other_type(found: Any, kind: Any) -> TypeError:
+    rank = getattr(kind, "rank", 0)
+    return TypeError(
+        f"a NumPy function in a compiled loop gave {np.asarray(found).dtype} of {np.ndim(found)} axes where it was "
+        f"compiled for {kind.dtype} of {rank}: call it in a function that is not compiled"
+    )
+
+
+def _array(words: Sequence[int], kind: ArrayType) -> np.ndarray:
+    address, shape, strides = words[0], words[1 : 1 + kind.rank], words[1 + kind.rank :]
+    size, first, reach = kind.dtype.bytes, 0, 0
+    for extent, stride in zip(shape, strides):
+        last = max(extent - 1, 0) * stride
+        first, reach = first + min(last, 0), reach + abs(last)
+    if not math.prod(shape):
+        return np.empty(shape, kind.dtype.numpy)
+    memory: Any = (ctypes.c_char * (reach + size)).from_address(address + first)
+    return np.ndarray(shape, kind.dtype.numpy, memory, -first, strides)
+
+
+def _write_number(words: Any, at: int, value: Any, kind: NumberType) -> None:
+    raw = np.asarray(value, kind.dtype.numpy).tobytes()
+    raw += bytes(-len(raw) % 8)
+    words[at : at + len(raw) // 8] = struct.unpack(f"{len(raw) // 8}q", raw)

@@ -1,0 +1,96 @@
+"""Rewrites loops over arrays to loops over ranges, which are equivalent for arrays and are what is compiled.
+
+    for x in a:                      for p in range(len(a)): x = a[p]; …
+    for i, x in enumerate(a):        for p in range(len(a)): i = p; x = a[p]; …
+    for x, y in zip(a, b):           for p in range(min(len(a), len(b))): x = a[p]; y = b[p]; …
+    for i in reversed(range(n)):     for i in range(n - 1, -1, -1): …
+
+Other iterables stay. What is no array is found out by its type when the loop begins.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from mlirfuse.frontend.numpy.syntax import called_by_name
+
+POSITION = "mlirfuse_position"  # begins the names of index variables
+
+
+def over_ranges(loop: ast.stmt, local: set[str]) -> ast.stmt:
+    """A loop statement with it and its inner loops rewritten; ``local``: the function's variables."""
+    return _Rewriter(local).visit(copy.deepcopy(loop))
+
+
+def iterables(loop: ast.stmt) -> list[str]:
+    """The variables that a loop, as written, runs over by index."""
+    found = loop.iter if isinstance(loop, ast.For) else None
+    by_name = [found] if isinstance(found, ast.Name) else found.args if isinstance(found, ast.Call) else []
+    if isinstance(found, ast.Call) and not (called_by_name(found, "enumerate") or called_by_name(found, "zip")):
+        return []
+    return [node.id for node in by_name if isinstance(node, ast.Name)]
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, local: set[str]):
+        self.local = local
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        self.generic_visit(node)
+        position = f"{POSITION}_{node.lineno}_{node.col_offset}"
+        found = node.iter
+        if called_by_name(found, "reversed"):
+            self._backwards(node)
+        elif isinstance(found, ast.Name):
+            if self._arrays(node, [found]):
+                self._counted(node, position, f"len({found.id})", f"{_text(node.target)} = {found.id}[{position}]")
+        elif called_by_name(found, "enumerate") or called_by_name(found, "zip"):
+            assert isinstance(found, ast.Call)
+            if not isinstance(node.target, ast.Tuple) or not self._arrays(node, found.args):
+                return node
+            names = [_text(arg) for arg in found.args]
+            parts = [_text(part) for part in node.target.elts]
+            values = [f"{name}[{position}]" for name in names]
+            if called_by_name(found, "enumerate"):
+                values = [position, *values]
+            if len(values) == len(parts):
+                least = [f"len({name})" for name in names]
+                count = least[0] if len(least) == 1 else f"min({', '.join(least)})"
+                self._counted(node, position, count, *(f"{part} = {value}" for part, value in zip(parts, values)))
+        return node
+
+    def _arrays(self, node: ast.For, iterables: list[ast.expr]) -> bool:
+        """Whether the loop may run over these by index: variables that it does not assign."""
+        names = {n.id for n in iterables if isinstance(n, ast.Name)}
+        changed = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        return len(names) == len(iterables) > 0 and names <= self.local and not names & changed
+
+    def _counted(self, node: ast.For, position: str, count: str, *first: str) -> None:
+        (head,) = ast.parse(f"for {position} in range({count}):\n" + "".join(f"    {line}\n" for line in first)).body
+        assert isinstance(head, ast.For)
+        for part in (head.target, head.iter, *head.body):
+            _locate(part, node)
+        node.target, node.iter, node.body = head.target, head.iter, [*head.body, *node.body]
+
+    def _backwards(self, node: ast.For) -> None:
+        assert isinstance(node.iter, ast.Call)
+        args = node.iter.args
+        if len(args) != 1 or not called_by_name(args[0], "range"):
+            return
+        assert isinstance(args[0], ast.Call)
+        bounds = [_text(arg) for arg in args[0].args]
+        if len(bounds) > 2 or any(isinstance(arg, ast.Starred) for arg in args[0].args):
+            return
+        start, stop = ("0", bounds[0]) if len(bounds) == 1 else bounds
+        node.iter = ast.parse(f"range(({stop}) - 1, ({start}) - 1, -1)", mode="eval").body
+        _locate(node.iter, node)
+
+
+def _text(node: ast.expr) -> str:
+    return ast.unparse(node)
+
+
+def _locate(part: ast.AST, at: ast.stmt) -> None:
+    for node in ast.walk(part):
+        ast.copy_location(node, at)

@@ -1,0 +1,34 @@
+"""Rows of matrix products that kernels compute, with the ops around them; other products are extern ops."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir.ops.registry import FLOAT, row, show
+
+
+def _dot(shapes, attrs):
+    a, b = shapes
+    if len(a) != 2 or len(b) != 2:
+        raise ShapeError(f"dot: operands {show(a)} and {show(b)}: both must have rank 2")
+    if a[1] != b[0] and isinstance(a[1], int) and isinstance(b[0], int):
+        raise ShapeError(f"dot: operands {show(a)} and {show(b)}: the first has {a[1]} columns, the second {b[0]} rows")
+    return [(a[0], b[1])]
+
+
+def _dot_ref(a, b):
+    wide = np.float64 if a.dtype == np.float64 else np.float32
+    return (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
+
+
+row(
+    "dot",
+    "product",
+    "a b",
+    "the product of two matrices, by a kernel that also computes the ops on its result; sums in float32",
+    takes=FLOAT,
+    infer=_dot,
+    ref=_dot_ref,
+    cost=8,
+)

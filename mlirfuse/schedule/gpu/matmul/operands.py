@@ -1,0 +1,107 @@
+"""The matrices of a product in memory, as TMA copies them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+UNIT = 16  # bytes that addresses and strides of a matrix are multiples of, where TMA copies it
+UNIT_ELEMENTS = UNIT // 2
+TYPES = (dt.bf16, dt.f16)
+
+
+class Matrix(NamedTuple):
+    """A matrix in memory: ``value``, its extents, and its strides in elements. One stride is 1."""
+
+    value: Value
+    extents: tuple[Size, Size]
+    strides: tuple[Size, Size]
+
+    @property
+    def contiguous(self) -> int:
+        """The dimension along which elements are adjacent."""
+        return 1 if self.strides[1] == 1 else 0
+
+    @property
+    def pitch(self) -> Size:
+        """The elements from one contiguous line to the next."""
+        return self.strides[1 - self.contiguous]
+
+
+class Operands(NamedTuple):
+    """The matrices of a product: ``a`` of [m, k], ``b`` of [n, k], None where TMA cannot copy one; ``added``: the other
+    inputs of [m, n] that TMA can copy; ``stored``: the outputs that it can write; ``direct``: the other outputs."""
+
+    a: Matrix | None
+    b: Matrix | None
+    added: tuple[Matrix, ...]
+    stored: tuple[Matrix, ...]
+    direct: tuple[Value, ...]
+
+
+def operands(analysis: Analysis) -> Operands:
+    """The matrices of the segment's product."""
+    assert analysis.product is not None
+    a, b = analysis.product.operands
+    axes = analysis.axes
+    rows, columns = axes.dims(analysis.product.result)
+    stored: list[Matrix] = []
+    direct: list[Value] = []
+    for value in analysis.outputs:
+        matrix = _tile_of(analysis, value, rows, columns) if value not in analysis.results else None
+        direct += [value] if matrix is None else []
+        stored += [matrix] if matrix is not None else []
+    first = _matrix(analysis, _base(analysis, a), *axes.dims(a))
+    second = _matrix(analysis, _base(analysis, b), *reversed(axes.dims(b)))
+    read = {v for op in analysis.ops if op is not analysis.product for v in op.operands}
+    added = [_tile_of(analysis, v, rows, columns) for v in dict.fromkeys(analysis.inputs) if v in read]
+    return Operands(first, second, tuple(filter(None, added)), tuple(stored), tuple(direct))
+
+
+def _tile_of(analysis: Analysis, value: Value, rows: list[Axis], columns: list[Axis]) -> Matrix | None:
+    """``value`` as a matrix of the result's extents of which TMA copies tiles of 64 columns; None if it is none."""
+    matrix = _matrix(analysis, value, rows, columns)
+    return matrix if matrix is not None and matrix.strides[1] == 1 and value.dtype in TYPES else None
+
+
+def extents(analysis: Analysis) -> tuple[Size, Size, Size]:
+    """M, N and K of the product."""
+    assert analysis.product is not None
+    a, b = analysis.product.operands
+    return a.shape[0], b.shape[1], a.shape[1]
+
+
+def _base(analysis: Analysis, value: Value) -> Value | None:
+    """The input that ``value`` is a view of; None if there is none."""
+    inside = set(analysis.ops)
+    while value.op in inside:
+        assert value.op is not None
+        if value.op.row.view != "all":
+            return None
+        value = value.op.operands[0]
+    return value if value in analysis.inputs else None
+
+
+def _matrix(analysis: Analysis, value: Value | None, rows: list[Axis], columns: list[Axis]) -> Matrix | None:
+    """``value`` as a matrix with these axes as its rows and columns; None if it is none in memory."""
+    if value is None or set(analysis.axes.flat(value)) != {*rows, *columns}:
+        return None
+    strides = [_stride(analysis, value, axes) for axes in (rows, columns)]
+    if None in strides or 1 not in strides:
+        return None
+    return Matrix(value, (sz.product(a.size for a in rows), sz.product(a.size for a in columns)), tuple(strides))  # type: ignore[arg-type]
+
+
+def _stride(analysis: Analysis, value: Value, axes: list[Axis]) -> Size | None:
+    """The stride along all of ``axes`` as one dimension; None if they are not one in memory."""
+    strides = [analysis.axis_stride(value, axis) for axis in axes]
+    for outer, inner, axis in zip(strides, strides[1:], axes[1:]):
+        if outer != sz.mul(inner, axis.size):
+            return None
+    return strides[-1] if strides else None

@@ -1,0 +1,79 @@
+"""The parameters of a product's kernel, and the layout of its shared memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mlirfuse.schedule.gpu.access import Access
+
+WARP_GROUP = 128  # threads that multiply together
+WGMMA_M, WGMMA_K = 64, 16  # rows of a consumer, and the extent along K of one instruction
+ROW = 128  # bytes of a row in shared memory, whose 16-byte units are swizzled
+COLUMNS = ROW // 2  # 16-bit elements of such a row
+TILE_K = COLUMNS  # of a stage: one row
+TILE_M = 2 * WGMMA_M  # rows of a tile: more columns would not leave enough registers
+WARP_ROWS = 16  # rows of a warp's sums
+STAGING = 2 * WARP_ROWS * ROW  # bytes of a warp for results on their way to memory: two buffers
+_BARRIER = 8  # bytes
+
+
+class Params(NamedTuple):
+    """Tiles of ``m`` by ``n`` elements of the result; ``stages`` of shared memory for tiles of the operands; ``group``:
+    how many tiles are computed below each other before those to the right of them; ``blocks`` in the grid; ``tma``: TMA
+    copies operands and results, whose rows are aligned; else threads load and store elements, which takes several times
+    as long; ``added``: the other inputs that TMA copies, by number among :attr:`operands.Operands.added`."""
+
+    access: Access
+    m: int
+    n: int
+    stages: int
+    group: int
+    blocks: int
+    tma: bool
+    added: tuple[int, ...] = ()
+
+    @property
+    def consumers(self) -> int:
+        """The warp groups that multiply."""
+        return self.m // WGMMA_M
+
+    @property
+    def threads(self) -> int:
+        return WARP_GROUP * (1 + self.consumers)
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of a stage's rows of the first operand."""
+        return self.m * ROW
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.m + self.n) * ROW
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of 64 columns of a tile of 16-bit floats."""
+        return self.m * ROW
+
+    @property
+    def panels_per_stage(self) -> int:
+        """How many such columns of inputs other than the operands a stage has room for."""
+        return self.stage_bytes // self.panel_bytes
+
+    @property
+    def staging_at(self) -> int:
+        """The offset of the results' buffers."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def full_at(self) -> int:
+        """The offset of the barriers that a stage is full; those that it is empty follow."""
+        return self.staging_at + self.consumers * WARP_GROUP // 32 * STAGING
+
+    @property
+    def empty_at(self) -> int:
+        return self.full_at + self.stages * _BARRIER
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.empty_at + self.stages * _BARRIER

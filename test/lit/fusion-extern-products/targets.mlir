@@ -1,0 +1,29 @@
+// Products that no kernel computes run through a library.
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-extern-products)' | FileCheck %s --check-prefixes=CHECK,EXTERN
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-extern-products{tensor-cores=true})' | FileCheck %s --check-prefixes=CHECK,CORES
+
+// CHECK-LABEL: func.func @halves(
+// EXTERN-NEXT: %[[P:.*]] = "fusion.matmul"(%{{.*}}, %{{.*}})
+// CORES-NEXT: %[[P:.*]] = "fusion.dot"(%{{.*}}, %{{.*}})
+// CHECK-NEXT: "fusion.neg"(%[[P]])
+func.func @halves(%a: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}, %b: tensor<?x?xbf16> {fusion.shape = ["s1", "s2"]}) -> tensor<?x?xbf16> {
+  %0 = "fusion.dot"(%a, %b) : (tensor<?x?xbf16>, tensor<?x?xbf16>) -> tensor<?x?xbf16>
+  %1 = "fusion.neg"(%0) : (tensor<?x?xbf16>) -> tensor<?x?xbf16>
+  return %1 : tensor<?x?xbf16>
+}
+
+// Other types have no kernel on any target.
+// CHECK-LABEL: func.func @floats(
+// CHECK-NEXT: "fusion.matmul"
+func.func @floats(%a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> tensor<8x8xf32> {
+  %0 = "fusion.dot"(%a, %b) : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// A product without summands is zero.
+// CHECK-LABEL: func.func @empty(
+// CHECK-NEXT: "fusion.matmul"
+func.func @empty(%a: tensor<8x0xf16>, %b: tensor<0x8xf16>) -> tensor<8x8xf16> {
+  %0 = "fusion.dot"(%a, %b) : (tensor<8x0xf16>, tensor<0x8xf16>) -> tensor<8x8xf16>
+  return %0 : tensor<8x8xf16>
+}

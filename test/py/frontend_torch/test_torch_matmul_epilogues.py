@@ -1,0 +1,76 @@
+"""Which matrix products of torch's graphs kernels compute together with the ops on their results."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mlirfuse.frontend.torch import fx_passes, lower
+from mlirfuse.lowering import devices
+from mlirfuse.passes import pipelines
+
+
+def kernels(function, *shapes, mode="auto", chip="sm_90", dtype=torch.bfloat16, changed=lambda *tensors: tensors):
+    """The schedulers of the segments of ``function`` on tensors that have no memory, on such a GPU; "extern" for each
+    product of the library."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensors = changed(*(torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes))
+        module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+    properties = devices.named(f"cuda:{chip}")
+    fx_passes.run(fx_passes.before_lowering(properties, mode), module)
+    graph = pipelines.lower_to_segments(lower.lower(module, "inference").graph, properties, foreach=True)
+    products = [op for op in graph.ops if "mm" in str(op.attrs.get("callee", ""))]
+    return [segment.scheduler for segment in graph.labels()[1]] + ["extern"] * len(products)
+
+
+def gelu_of_linear(x, w, b):
+    return F.gelu(F.linear(x, w, b), approximate="tanh")
+
+
+LINEAR = (4, 2048, 768), (3072, 768), (3072,)
+
+
+def test_a_linear_layer_with_an_activation_is_one_kernel():
+    assert kernels(gelu_of_linear, *LINEAR) == ["matmul"]
+    assert kernels(gelu_of_linear, *LINEAR, dtype=torch.float16) == ["matmul"]
+    assert kernels(gelu_of_linear, *LINEAR, mode="never") == ["pointwise", "extern"]
+
+
+def test_a_gradient_through_an_activation_is_one_kernel():
+    def backward(dy, w, u):
+        return torch.ops.aten.gelu_backward(dy @ w, u, approximate="tanh")
+
+    assert kernels(backward, (8192, 768), (768, 3072), (8192, 3072)) == ["matmul"]
+
+
+@pytest.mark.parametrize(
+    "chip, dtype", [("sm_80", torch.bfloat16), ("sm_100", torch.bfloat16), ("sm_90", torch.float32)]
+)
+def test_other_devices_and_types_use_the_library(chip, dtype):
+    assert kernels(gelu_of_linear, *LINEAR, chip=chip, dtype=dtype, mode="always") == ["pointwise", "extern"]
+
+
+def test_what_gains_nothing_uses_the_library():
+    assert kernels(lambda x, w: F.linear(x, w), (8192, 768), (3072, 768)) == ["extern"]  # no op on the result
+    few = (64, 768), (768, 768), (768,)  # not enough tiles for all multiprocessors
+    assert kernels(gelu_of_linear, *few) == ["pointwise", "extern"]
+    assert kernels(gelu_of_linear, *few, mode="always") == ["matmul"]
+
+
+def test_what_tma_cannot_copy_uses_the_library():
+    def strided(x, w, b):
+        return torch.ops.aten.slice.Tensor(x, 1, 8, 776), w, b
+
+    def parts(x, w, b):
+        return gelu_of_linear(torch.ops.aten.slice.Tensor(x, 2, 0, 768), w, b)
+
+    odd = (8192, 772), (3072, 772), (3072,)
+    assert kernels(gelu_of_linear, *odd, mode="always") == ["pointwise", "extern"]
+    assert "extern" in kernels(parts, (4, 2048, 2304), *LINEAR[1:], mode="always")
+    aligned = (8192, 776), (3072, 768), (3072,)
+    assert kernels(gelu_of_linear, *aligned, changed=strided) == ["matmul"]  # an argument with longer rows

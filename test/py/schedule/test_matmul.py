@@ -1,0 +1,221 @@
+"""Matrix products with the ops on their results as kernels for Hopper's tensor cores: the cut into segments, and what
+the kernels compute, by the emulator."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_gpu_emulated import BOUND, compare, run
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.lowering import llvm, ptx
+from mlirfuse.passes import pipelines
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule import targets
+
+HOPPER = "cuda:sm_90"
+DTYPES = {dt.bf16: ml_dtypes.bfloat16, dt.f16: np.float16}
+
+
+def graph_of(body, *arguments: tuple, dtype=dt.bf16, strides: dict[int, tuple] | None = None) -> Graph:
+    """The graph of ``body(builder, *values)``, whose arguments have these shapes."""
+    block = Block()
+    graph = Graph("f", block)
+    graph.args.extend(Value(dtype, shape) for shape in arguments)
+    given = strides or {}
+    graph.layouts[:] = [Layout(given.get(k, sz.contiguous_strides(v.shape)), 16) for k, v in enumerate(graph.args)]
+    found = body(Builder(block, lambda: None), *graph.args)
+    block.returns = list(found) if isinstance(found, tuple) else [found]
+    graph.number()
+    return graph
+
+
+def segmented(graph: Graph, target: str = HOPPER) -> Graph:
+    return pipelines.lower_to_segments(graph, targets.of(target).properties)
+
+
+def schedulers(graph: Graph) -> list[str]:
+    return [segment.scheduler for segment in graph.labels()[1]]
+
+
+def computed(graph: Graph, inputs, only=lambda params: True, alignments=()) -> list[np.ndarray]:
+    """The graph's results, by the first candidate of each segment that is ``only`` such a one."""
+    target = targets.of(HOPPER)
+    program = Program(segmented(graph), target, {})
+    given = {program.graph.args[k]: n for k, n in dict(alignments).items()}
+    chosen = []
+    for step in program.steps:
+        found = target.schedulers.candidates(step.analysis, {}, given, target.properties)
+        chosen.append(next(filter(only, found)))
+    few = [p._replace(blocks=2) if hasattr(p, "blocks") else p for p in chosen]  # several tiles a block
+    return run(program, {}, tuple(few), inputs)
+
+
+def linear(b: Builder, x, w, bias):
+    """x times w transposed, plus bias."""
+    product = b.op("dot", x, b.permute(w, (1, 0)))
+    return b.op("add", product, b.broadcast_to(bias, product.shape))
+
+
+def data(*shapes, dtype=dt.bf16):
+    g = np.random.default_rng(0)
+    return [g.standard_normal(shape).astype(np.float32).astype(DTYPES[dtype]) for shape in shapes]
+
+
+def wide(*arrays):
+    return [x.astype(np.float64) for x in arrays]
+
+
+@pytest.mark.parametrize(
+    "m, n, k, width, dtype",
+    [
+        (256, 128, 64, 128, dt.bf16),  # no ragged edge
+        (200, 200, 136, 192, dt.f16),  # an odd number of stores a tile
+        (8, 520, 8, 256, dt.bf16),
+        (300, 72, 400, 128, dt.bf16),  # more steps along K than stages
+    ],
+)
+def test_a_linear_layer_with_bias_and_relu(m, n, k, width, dtype):
+    """Ragged edges, several tiles a block."""
+    shapes = (m, k), (n, k), (n,)
+    graph = graph_of(lambda b, x, w, bias: b.op("relu", linear(b, x, w, bias)), *shapes, dtype=dtype)
+    inputs = data(*shapes, dtype=dtype)
+    x, w, bias = wide(*inputs)
+    (got,) = computed(graph, inputs, lambda p: p.n == width)
+    compare(got, np.maximum(x @ w.T + bias, 0), BOUND[got.dtype.name], "")
+
+
+@pytest.mark.parametrize("a_rows, b_rows", list(itertools.product([True, False], repeat=2)))
+def test_operands_in_either_order_of_memory(a_rows, b_rows):
+    m, n, k = 136, 200, 72
+    shapes = (m, k) if a_rows else (k, m), (k, n) if b_rows else (n, k)
+
+    def body(b, x, y):
+        return b.op("dot", x if a_rows else b.permute(x, (1, 0)), y if b_rows else b.permute(y, (1, 0)))
+
+    inputs = data(*shapes)
+    x, y = wide(*inputs)
+    (got,) = computed(graph_of(body, *shapes), inputs)
+    compare(got, (x if a_rows else x.T) @ (y if b_rows else y.T), BOUND["bfloat16"], "")
+
+
+def test_several_results_of_other_types_and_a_residual():
+    m, n, k = 72, 136, 72
+    shapes = (2, m // 2, k), (n, k), (n,), (2, m // 2, n)
+
+    def body(b, x, w, bias, residual):
+        u = b.reshape(linear(b, b.reshape(x, (m, k)), w, bias), (2, m // 2, n))
+        added = b.op("add", u, residual)
+        return u, b.cast(added, dt.f32), b.op("tanh", added)
+
+    inputs = data(*shapes)
+    x, w, bias, residual = wide(*inputs)
+    graph = graph_of(body, *shapes)
+    u, added, after = computed(graph, inputs)
+    want = x @ w.T + bias
+    for got, expected in ((u, want), (added, want + residual), (after, np.tanh(want + residual))):
+        compare(got, expected, BOUND["bfloat16"], str(got.dtype))
+    assert added.dtype == np.float32
+    assert schedulers(graph) == ["matmul"]
+
+
+@pytest.mark.parametrize("width, aligned", [(256, 16), (192, 16), (128, 2)])
+def test_other_inputs_of_the_ops(width, aligned):
+    """TMA copies them to the stages, several columns of 64 to each; threads load one whose address is not aligned."""
+    m, n, k = 200, 200, 72
+    shapes = (m, k), (n, k), (n,), (m, n), (m, n)
+    inputs = data(*shapes)
+    x, w, bias, scale, residual = wide(*inputs)
+
+    def body(b, x, w, bias, scale, residual):
+        return b.op("add", b.op("mul", linear(b, x, w, bias), scale), residual)
+
+    def chosen(p):
+        return p.n == width and len(p.added) == (2 if aligned == 16 else 1)
+
+    (got,) = computed(graph_of(body, *shapes), inputs, chosen, {3: aligned})
+    compare(got, (x @ w.T + bias) * scale + residual, BOUND["bfloat16"], "")
+
+
+@pytest.mark.parametrize("m, n, k", [(136, 72, 72), (40, 33, 21)])
+def test_what_tma_cannot_copy_is_loaded_by_threads(m, n, k):
+    """An address that is not aligned, and rows that are not."""
+    shapes = (m, k), (n, k), (n,)
+    inputs = data(*shapes)
+    x, w, bias = wide(*inputs)
+    graph = graph_of(linear, *shapes)
+    (got,) = computed(graph, inputs, lambda p: not p.tma, {0: 2})
+    compare(got, x @ w.T + bias, BOUND["bfloat16"], "")
+
+
+def test_a_product_of_a_product():
+    """The first's result is read from the workspace by the second, with TMA."""
+    m, n, k = 136, 200, 72
+    shapes = (m, k), (n, k), (n,), (k, n)
+    inputs = data(*shapes)
+    x, w, bias, v = wide(*inputs)
+
+    def body(b, x, w, bias, v):
+        return b.op("dot", b.op("relu", linear(b, x, w, bias)), b.permute(v, (1, 0)))
+
+    graph = graph_of(body, *shapes)
+    (got,) = computed(graph, inputs)
+    assert schedulers(graph) == ["matmul", "matmul"]
+    between = np.maximum(x @ w.T + bias, 0).astype(ml_dtypes.bfloat16).astype(np.float64)
+    compare(got, between @ v.T, BOUND["bfloat16"], "")
+
+
+def test_ops_on_operands_and_reductions_are_kernels_of_their_own():
+    shapes = (256, 128), (256, 128), (256,)
+
+    def body(b, x, w, bias):
+        u = linear(b, b.op("relu", x), w, bias)
+        return b.op("sub", u, b.op("max", u, axes=(1,), keepdims=True))
+
+    graph = segmented(graph_of(body, *shapes))
+    assert schedulers(graph) == ["pointwise", "matmul", "normalization"]
+    members = {s.scheduler: [op.name for op in graph.ops if op.segment is s] for s in graph.labels()[1]}
+    assert "add" in members["matmul"] and "relu" in members["pointwise"] and "max" in members["normalization"]
+
+
+@pytest.mark.parametrize(
+    "target, dtype", [("cpu", dt.bf16), ("cuda:sm_80", dt.bf16), ("cuda:sm_100", dt.f16), (HOPPER, dt.f32)]
+)
+def test_other_targets_and_types_run_the_library(target, dtype):
+    graph = segmented(graph_of(lambda b, x, y: b.op("dot", x, y), (64, 64), (64, 64), dtype=dtype), target)
+    assert [op.name for op in graph.ops] == ["matmul"]
+
+
+def test_machine_code_has_no_spills_and_asynchronous_products():
+    """By NVIDIA's assembler, which warns where it serializes products."""
+    tool = pytest.importorskip("cuda.pathfinder").find_nvidia_binary_utility("ptxas")
+    if tool is None:
+        pytest.skip("needs ptxas")
+    shapes = (1024, 512), (1024, 512), (1024,)
+    target = targets.of(HOPPER)
+    program = Program(segmented(graph_of(linear, *shapes)), target, {})
+    for p in target.schedulers.candidates(program.steps[0].analysis, {}, {}, target.properties):
+        text = ptx.to_ptx(target.write(program, (p,), program.slots()).tiled(), "sm_90")
+        assert text.count(f"wgmma.mma_async.sync.aligned.m64n{p.n}k16.f32.bf16.bf16") == 8
+        command = [tool, "-arch=sm_90a", "-v", "-", "-o", "/dev/null"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+        assert done.returncode == 0 and "serialized" not in done.stderr, done.stderr
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill", done.stderr)))
+        assert spilled <= 128, done.stderr  # of a thread, once a tile
+
+
+def test_the_host_function_encodes_tensor_maps():
+    """It is MLIR that LLVM compiles; two operands and a result have maps."""
+    target = targets.of(HOPPER)
+    program = Program(segmented(graph_of(linear, (128, 64), (128, 64), (128,))), target, {})
+    module = target.write(program, program.parameters({}, {}), program.slots())
+    assert module.host.count("llvm.call %mgpuTensorMapEncodeTiled(") == 3
+    assert llvm.compile_object(module.launching())
