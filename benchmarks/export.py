@@ -2,10 +2,12 @@
 long a call takes.
 
     python benchmarks/export.py [PYTHON-WITH-JAX-AND-NUMBA]
+    python benchmarks/export.py --gpu
 
 Each figure comes from a process of its own: the time from before the import that loads the function to its first
 result (the least of five processes), and the least mean of twenty runs of many calls. The C program's calls are timed
-in C. Prints rows for the table of docs/start/export.md.
+in C. With ``--gpu`` arrays are torch's on this machine's GPU, whose context is there before the time begins; the first
+result is waited for, and calls are waited for once behind each run. Prints rows for the tables of docs/start/export.md.
 """
 
 from __future__ import annotations
@@ -40,6 +42,25 @@ def report(begin, call):
         times.append((time.perf_counter() - start) / 2000)
     print(json.dumps([first * 1e3, min(times) * 1e6]))
 """
+GPU = """
+import torch
+device = torch.device("cuda")
+x, w = torch.from_numpy(x).to(device), torch.from_numpy(w.astype(np.float32)).to(device)
+torch.cuda.synchronize()
+def report(begin, call):
+    result = call().cpu().numpy()
+    first = time.perf_counter() - begin
+    expected = np.load(folder + "/expected.npy")
+    assert np.allclose(result, expected, atol=1e-5), abs(result - expected).max()
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(2000):
+            call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / 2000)
+    print(json.dumps([first * 1e3, min(times) * 1e6]))
+"""
 NORM = """
 def norm(x, w, eps):
     d = x - x.mean(-1, keepdims=True)
@@ -53,6 +74,9 @@ artifact.save(folder + "/norm.so")
 artifact.save(folder + "/norm.mlirfuse")
 np.save(folder + "/expected.npy", norm(x, w, 1e-5))
 """
+GPU_SAVE = SAVE.replace(
+    "1e-5)\n", "1e-5, targets=f\"cuda:sm_{'%d%d' % torch.cuda.get_device_capability()}\")\n", 1
+).replace("norm(x, w, 1e-5)", "norm(x.cpu().numpy(), w.cpu().numpy(), 1e-5)")
 LOADED = """
 begin = time.perf_counter()
 import mlirfuse_runtime
@@ -145,16 +169,77 @@ int main(void) {
 }
 """
 
+C_GPU = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <math.h>
+#include <time.h>
+#include "norm.h"
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+#define CU(name, ...) do { if (((int (*)())dlsym(cuda, name))(__VA_ARGS__)) return puts(name), 1; } while (0)
+int main(void) {
+  void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context, *x, *w, *y;
+  if (!cuda) return 1;
+  CU("cuInit", 0);
+  CU("cuDevicePrimaryCtxRetain", &context, 0);
+  CU("cuCtxSetCurrent", context);
+  CU("cuMemAlloc_v2", &x, (size_t)(ROWS * 4096));
+  CU("cuMemAlloc_v2", &w, (size_t)4096);
+  CU("cuMemAlloc_v2", &y, (size_t)(ROWS * 4096));
+  CU("cuMemsetD32_v2", x, 0x3f800000, (size_t)(ROWS * 1024));
+  CU("cuMemsetD32_v2", w, 0x3f800000, (size_t)1024);
+  CU("cuCtxSynchronize");
+  int64_t shape[] = {ROWS, 1024};
+  DLTensor a = {x, {kDLCUDA, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0}, b = a, c = a;
+  b.data = w, b.ndim = 1, b.shape = shape + 1, c.data = y;
+  double best = 1, first = now();
+  if (norm(&a, &b, 1e-5, &c, NULL)) return puts(norm_error()), 1;
+  CU("cuCtxSynchronize");
+  first = now() - first;
+  for (int run = 0; run < 20; ++run) {
+    const double begin = now();
+    for (int i = 0; i < 2000; ++i) norm(&a, &b, 1e-5, &c, NULL);
+    CU("cuCtxSynchronize");
+    const double mean = (now() - begin) / 2000;
+    if (mean < best) best = mean;
+  }
+  printf("[%g, %g]", first * 1e3, best * 1e6);
+  return 0;
+}
+"""
+
+
+BESIDE = """
+import mlirfuse, mlirfuse_runtime
+functions = [mlirfuse_runtime.load(folder + "/norm.mlirfuse"), mlirfuse.jit(norm, fallback=False)]
+for rows in (1, len(x)):
+    best = [1.0, 1.0]
+    for _ in range(100):
+        for at, function in enumerate(functions):
+            function(x[:rows], w, 1e-5)
+            given, start = x[:rows], time.perf_counter()
+            for _ in range(300):
+                function(given, w, 1e-5)
+            best[at] = min(best[at], (time.perf_counter() - start) / 300)
+    print(f"{rows} rows, in turns in one process: {best[0] * 1e6:.2f} µs loaded, {best[1] * 1e6:.2f} µs by jit")
+"""
+
 
 def run(python: str, folder: str, *parts: str) -> str:
     """What a program prints, in a process of its own."""
     program = "".join([COMMON.replace("{rows}", str(SHAPE[0])), *parts])
-    settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": f"{folder}/pycache"}
+    paths = [str(ROOT), *([os.environ.get("PYTHONPATH", "")] if python == sys.executable else [])]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": f"{folder}/pycache"}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)  # as what is installed is compiled
     done = subprocess.run([python, "-c", program, folder], capture_output=True, text=True, env=settings)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    if done.stderr.strip() and parts[0] is LOADED:
+    if done.stderr.strip() and LOADED in parts:
         LOADS.append(float(done.stderr.strip().splitlines()[-1]))
     return done.stdout
 
@@ -172,20 +257,41 @@ def row(name: str, python: str, folder: str, *parts: str) -> None:
     print(f"| {name} | {first:.1f} ms | {call:.2f} µs |", flush=True)
 
 
+def row_of_c(folder: str, source: str) -> None:
+    """A row for a C program."""
+    (Path(folder) / "main.c").write_text(source.replace("ROWS", str(SHAPE[0])))
+    flags = ["-O2", "-o", f"{folder}/main", f"{folder}/main.c", f"{folder}/norm.so", "-lm", "-ldl"]
+    subprocess.run(["cc", *flags, f"-Wl,-rpath,{folder}"], check=True)
+    done = [subprocess.run([f"{folder}/main"], capture_output=True, text=True, check=True) for _ in range(5)]
+    first, call = (min(column) for column in zip(*(json.loads(each.stdout) for each in done)))
+    print(f"| `norm.so` from C | {first:.2f} ms | {call:.2f} µs |", flush=True)
+
+
+def sizes(folder: str) -> None:
+    print(f"`mlirfuse_runtime.load` alone: {min(LOADS):.2f} ms; files: ", end="")
+    print(", ".join(f"{n} {(Path(folder) / n).stat().st_size / 1e3:.0f} kB" for n in ("norm.so", "norm.mlirfuse")))
+
+
+def on_gpu() -> None:
+    print(f"norm of float32{list(SHAPE)} on a GPU\n| | first result, imports included | a call |\n| --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, folder, GPU, NORM, GPU_SAVE)
+        row_of_c(folder, C_GPU)
+        row("`norm.mlirfuse` by `mlirfuse_runtime`", sys.executable, folder, GPU, LOADED)
+        row("`jit`, code in its cache", sys.executable, folder, GPU, NORM, JIT)
+        sizes(folder)
+
+
 def main() -> None:
+    if "--gpu" in sys.argv:
+        on_gpu()
+        return
     other = sys.argv[1] if len(sys.argv) > 1 else sys.executable
     print(f"norm of float32{list(SHAPE)}; {platform.processor() or platform.machine()}, {os.cpu_count()} processors")
     print("| | first result, imports included | a call |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, folder, NORM, SAVE)
-        (Path(folder) / "main.c").write_text(C.replace("ROWS", str(SHAPE[0])))
-        flags = ["-O2", "-o", f"{folder}/main", f"{folder}/main.c", f"{folder}/norm.so", "-lm", f"-Wl,-rpath,{folder}"]
-        subprocess.run(["cc", *flags], check=True)
-        found = [
-            json.loads(subprocess.run([f"{folder}/main"], capture_output=True, text=True).stdout) for _ in range(5)
-        ]
-        first, call = (min(column) for column in zip(*found))
-        print(f"| `norm.so` from C | {first:.2f} ms | {call:.2f} µs |", flush=True)
+        row_of_c(folder, C)
         row("`norm.mlirfuse` by `mlirfuse_runtime`", sys.executable, folder, LOADED)
         row("`jit`, code in its cache", sys.executable, folder, NORM, JIT)
         for name, save, load in (("JAX's export", JAX_SAVE, JAX), ("Numba's pycc", NUMBA_SAVE, NUMBA)):
@@ -195,8 +301,8 @@ def main() -> None:
                 print(f"| {name} | {textwrap.shorten(str(error), 80)} | |", flush=True)
                 continue
             row(name, other, folder, load)
-        print(f"`mlirfuse_runtime.load` alone: {min(LOADS):.2f} ms; files: ", end="")
-        print(", ".join(f"{n} {(Path(folder) / n).stat().st_size / 1e3:.0f} kB" for n in ("norm.so", "norm.mlirfuse")))
+        print(run(sys.executable, folder, NORM, BESIDE), end="")
+        sizes(folder)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class Record:
     """The compiled call that a Dispatcher caches for one signature.
 
     ``launch`` is the address of ``int32_t launch(void** pointers, const int64_t* ints, void* stream)``, or 0 for
-    nothing. ``pointers`` holds the data of the leaves in ``arg_slots``, then of the 'new' outputs in order, then the
-    workspace (null where ``workspace`` is 0)."""
+    nothing. ``pointers`` holds the data of the leaves in ``arg_slots``, then the addresses ``fixed``, then the data of
+    the 'new' outputs in order, then the workspace (null where ``workspace`` is 0)."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Record:
         result: Callable[[list[Any]], Any] | None = None,
         keep: Any = None,
         prototype: int = -1,
+        fixed: Sequence[int] = (),
     ) -> None: ...
 
 class Dispatcher:

@@ -36,11 +36,23 @@ class Array(NamedTuple):
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         return self.address + low, self.address + high + self.itemsize
 
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether elements may share memory."""
+        reach = 1
+        for step, n in sorted((abs(step), n) for step, n in zip(self.strides, self.shape) if n != 1):
+            if step < reach and 0 not in self.shape:
+                return True
+            reach = step * n
+        return False
+
 
 def described(value: Any, name: str) -> Array | None:
     """``value`` as an array; None for one that has to be made NumPy's first (:func:`of_dlpack`). Raises TypeError for
     what is no array, ValueError for one whose strides are no multiples of its items."""
     if isinstance(value, np.ndarray):
+        if type(value) not in (np.ndarray, np.memmap):
+            raise TypeError(f"{name} is a {type(value).__name__}, an array of another meaning: pass np.asarray({name})")
         size = value.itemsize
         if any(s % size for s in value.strides):
             raise ValueError(
@@ -54,6 +66,8 @@ def described(value: Any, name: str) -> Array | None:
     if torch is not None and isinstance(value, torch.Tensor):
         if value.requires_grad and torch.is_grad_enabled():
             raise TypeError(f"{name} requires grad, and no gradients are recorded: pass {name}.detach()")
+        if value.is_neg() or value.is_conj():
+            raise TypeError(f"{name} is a view that torch has yet to negate: pass {name}.resolve_neg()")
         device = "cpu" if value.device.type == "cpu" else f"{value.device.type}:{value.device.index}"
         dtype = str(value.dtype).removeprefix("torch.")
         where = value.data_ptr(), device, "torch", value.element_size(), True

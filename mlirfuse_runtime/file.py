@@ -66,6 +66,13 @@ class File:
             file.seek(begin)
             return file.read(length)
 
+    def mapped_data(self, number: int) -> tuple[int, Any]:
+        """The address of a blob of data in memory, and what keeps it there."""
+        begin, length = self.description["blobs"][number]
+        with open(self.path, "rb") as file:
+            view = np.frombuffer(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=begin), np.uint8)
+        return view.__array_interface__["data"][0], view
+
     def mapped(self, number: int) -> tuple[int, Any]:
         """The address of a blob of machine code in memory, and what keeps it there."""
         begin, length = self.description["blobs"][number]

@@ -33,8 +33,9 @@ class LoadedFunction(native.Function):
         self._arrays = [k for k, given in enumerate(self._arguments) if given["kind"] == "array"]
         self._written = file.description["written"]
         level = native.processor_level()
+        constants = Constants(file)
         self._targets = [
-            Code(file, target, self._symbols, self._arguments)
+            Code(file, target, self._symbols, self._arguments, constants)
             for target in file.description["targets"]
             if target["name"].startswith("cuda:") or int(target["name"][-1]) <= level
         ]
@@ -166,6 +167,8 @@ class LoadedFunction(native.Function):
             name, (low, high) = self._arguments[k]["name"], arrays[k].span
             if not arrays[k].writable:
                 raise ValueError(f"{name} is written, and is read-only")
+            if arrays[k].overlaps_itself:
+                raise ValueError(f"{name}, which is written, has elements that share memory (strides of 0, or short)")
             for other, array in arrays.items():
                 first, last = array.span
                 if other != k and first < high and low < last:
@@ -178,10 +181,36 @@ class LoadedFunction(native.Function):
         raise RuntimeError(f"{self.__name__} was exported for {', '.join(self.targets)}, and not for {device}")
 
 
+class Constants:
+    """The arrays in a file that its programs read, mapped when the first of them is loaded."""
+
+    def __init__(self, file: File):
+        self._file = file
+        self._found: tuple[list[int], list[Any]] | None = None
+        self._given: list[list[int]] = file.description["constants"]
+
+    def addresses(self) -> tuple[list[int], list[Any]]:
+        """Those of their first elements, and what keeps them."""
+        if self._found is None:
+            mapped = [self._file.mapped_data(blob) for blob, _ in self._given]
+            addresses = [address + offset for (address, _), (_, offset) in zip(mapped, self._given)]
+            self._found = addresses, [view for _, view in mapped]
+        return self._found
+
+
 class Code:
     """The programs of one target."""
 
-    def __init__(self, file: File, target: dict[str, Any], symbols: list[str], arguments: list[dict[str, Any]]):
+    def __init__(
+        self,
+        file: File,
+        target: dict[str, Any],
+        symbols: list[str],
+        arguments: list[dict[str, Any]],
+        constants: Constants,
+    ):
+        self._constants = constants
+        self._extents = {n for given in arguments for n in given.get("shape", ()) if isinstance(n, str)}
         self.name: str = target["name"]
         self._file, self._target, self._symbols, self._arguments = file, target, symbols, arguments
         self._at, self._keep = 0, None
@@ -202,7 +231,9 @@ class Code:
         named = [sizes.get(name, 64) for name in self._symbols]  # results lie at multiples of 64 bytes
         if self._choose is None:
             self._choose = choice(self._target["tree"], self._symbols)
-        leaf = self._choose(*[n or 2 for n in named])  # without elements, what has them is described
+        extents_at = [name in self._extents for name in self._symbols]
+        # Without elements, what has them is described.
+        leaf = self._choose(*[2 if n == 0 and extent else n for n, extent in zip(named, extents_at)])
         if leaf < 0:
             shown = ", ".join(f"{name} = {n}" for name, n in sizes.items() if not name.startswith("align_"))
             raise ValueError(f"no code was exported for {shown}")
@@ -213,7 +244,7 @@ class Code:
         outputs: list[tuple] = [("new", shape, None, tuple(dtype)) for shape, dtype in zip(shapes, program["dtypes"])]
         if any(n < 0 for n in extents):
             raise ValueError("the result of this call would have a negative extent")
-        if 0 in extents or 0 in [sizes.get(name) for name in self._symbols]:
+        if 0 in extents or 0 in [sizes.get(name) for name in self._extents]:
             if any(0 not in shape for shape in shapes) or self._target["written"]:
                 raise ValueError("there are no elements to compute the result of")
             launch = 0
@@ -225,9 +256,22 @@ class Code:
         where = ("cpu", array.framework) if array.device == "cpu" else ("cuda", array.framework, int(index))
         scalars = [tuple(scalar) for scalar in program["scalars"]]
         outputs += [("arg", k) for k in program["arguments"]]
+        addresses, held = self._constants.addresses()
+        pointers, count = program["pointers"], len(self._arguments)
+        fixed = [addresses[k - count] for k in pointers if k >= count]
         finish = None if len(outputs) == 1 and results["simple"] else _finisher(program["outs"], results)
         return native.Record(
-            launch, ints, program["pointers"], scalars, outputs, workspace, where, finish, keep, prototype
+            launch,
+            ints,
+            pointers[: len(pointers) - len(fixed)],
+            scalars,
+            outputs,
+            workspace,
+            where,
+            finish,
+            [keep, held],
+            prototype,
+            fixed,
         )
 
     def _loaded(self, leaf: int, program: dict[str, Any], device: int) -> tuple:

@@ -55,11 +55,13 @@ def export(
         raise ValueError("export needs a target such as 'cpu:x86-64-v3'")
     if isinstance(f, FusionDefinition):
         specs = tuple(flatten_inputs(specs[0] if len(specs) == 1 and isinstance(specs[0], (list, tuple)) else specs))
-    found = []
+    found: list[tuple[Function | Definition, TargetCode]] = []
     for name in dict.fromkeys(names):
         if name in ("cpu", "cuda"):
             raise ValueError(f"export names a machine: targets=('cpu:x86-64-v3', 'cuda:sm_90'), and not '{name}'")
         source = source_of(f, specs, named, machines.of(name), name)
+        if found:
+            source.constants = found[0][0].constants  # targets share them
         with gc_control.gc_disabled():
             found.append((source, compiled(source, name, max_programs)))
     return Artifact(found)
@@ -124,6 +126,8 @@ def _write_sources(library: Library, path: Path, code: str) -> None:
     """The files of a library: ``path``, its header, and machine code in files whose names begin with ``code``."""
     path.with_suffix(".h").write_text(library.header())
     path.write_text(library.source(path.with_suffix(".h").name, code))
+    for k, constant in enumerate(library.targets[0].constants):
+        path.with_name(f"{path.stem}_constant_{k}.bin").write_bytes(constant.content)
     for number, target in enumerate(library.targets):
         path.with_name(f"{path.stem}_{number}.bin").write_bytes(target.code)
         for k, leaf in enumerate(target.leaves):

@@ -40,15 +40,19 @@ def expected(name: str, dtype: DType, rank: int) -> str:
 
 
 class Programs:
-    """The programs of some targets. ``at``: places of the named sizes; ``numbers``: the leaves that are passed by
-    value; ``code``: what the names of files with machine code begin with."""
+    """The programs of some targets. ``at``: places of the named sizes; ``count``: of the call's leaves; ``numbers``:
+    those that are passed by value; ``code``: what the names of files with machine code begin with."""
 
-    def __init__(self, targets: Sequence[TargetCode], at: Mapping[str, int], numbers: Sequence[int], code: str):
-        self.targets, self.at, self.numbers, self.code = targets, at, numbers, code
+    def __init__(
+        self, targets: Sequence[TargetCode], at: Mapping[str, int], count: int, numbers: Sequence[int], code: str
+    ):
+        self.targets, self.at, self.count, self.numbers, self.code = targets, at, count, numbers, code
 
     def source(self) -> str:
         """The functions ``target_here``, ``target_of_architecture`` and ``choose``, and what they need."""
-        lines = [_PROGRAM]
+        constants = range(len(self.targets[0].constants))
+        place = ".rodata.mlirfuse", "a"
+        lines = [_PROGRAM, *(_included(f"constant_{k}", f"{self.code}_constant_{k}.bin", *place) for k in constants)]
         for number, target in enumerate(self.targets):
             lines += self._target(number, target)
         return "\n".join([*lines, *self._choice()])
@@ -103,7 +107,7 @@ class Programs:
                 ints.append(f"inverse_of({self._c(rest[0])})")
             else:
                 ints.append(self._c(rest[0]))
-        pointers = [f"data[{k}]" for k in leaf.pointers] + [f"results[{k}]" for k in range(len(leaf.results))]
+        pointers = [self._pointer(k) for k in leaf.pointers] + [f"results[{k}]" for k in range(len(leaf.results))]
         at, launch = len(pointers), f"{code} + {leaf.launch}"
         return [
             f"static int {name}_run(const int64_t *s UNUSED, void **data UNUSED, void **results UNUSED,",
@@ -122,6 +126,12 @@ class Programs:
             ),
             "}",
         ]
+
+    def _pointer(self, leaf: int) -> str:
+        if leaf < self.count:
+            return f"data[{leaf}]"
+        number = leaf - self.count
+        return f"(void *)(constant_{number} + {self.targets[0].constants[number].offset})"
 
     def _workspace(self, leaf: Leaf) -> list[str]:
         if not leaf.temporaries:

@@ -120,7 +120,7 @@ void {n}_set_threads(int32_t threads);
         parts = ["#define _GNU_SOURCE", f'#include "{header}"', _read("processor.h"), _read("runtime.c")]
         if self.on_gpu:
             parts.append(_read("cuda.c"))
-        parts.append(Programs(self.targets, self.at, self.numbers, code).source())
+        parts.append(Programs(self.targets, self.at, len(self.specs), self.numbers, code).source())
         parts += [*self._read_sizes(), *self._find(), *self._shapes(), *self._call(), *self._others()]
         return "\n".join(parts) + "\n"
 
@@ -282,7 +282,9 @@ void {n}_set_threads(int32_t threads);
 
     def _apart(self) -> list[str]:
         """Checks that what is written shares no memory with anything else."""
-        lines, written = [], [*self.result_names, *(self.names[k] for k in self.written)]
+        strided = [self.names[k] for k in self.written if self.specs[k].strides is not None]
+        lines = [_checked(f'check_distinct({name}, "{name}")') for name in strided]
+        written = [*self.result_names, *(self.names[k] for k in self.written)]
         for k, name in enumerate(written):
             others = [*self.result_names, *(self.names[k] for k in self.arrays)]
             others = [other for other in others if other not in written[: k + 1]]

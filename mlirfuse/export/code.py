@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlirfuse.core.errors import ScheduleError, UnsupportedError
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.export import image
-from mlirfuse.export.paths import Explored, Path, Point, explore
-from mlirfuse.export.sources import Definition, ExportSpecialization, Function, specialization_at
+from mlirfuse.export.constants import Constant
+from mlirfuse.export.gpu_choice import RANGES, GpuChoice
+from mlirfuse.export.paths import Explored, Path, Point, TooManyProgramsError, explore
+from mlirfuse.export.sources import Definition, Function, specialization_at
+from mlirfuse.export.specialization import ExportSpecialization
 from mlirfuse.export.specs import ShapeDtype, names_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -37,11 +39,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A compiled program. ``pointers``: the leaves of the call that are passed by pointer, in order, before the
-    results; ``ints``: what the host function gets for each integer, see :mod:`mlirfuse_runtime`; ``temporaries``: the
-    parts of the workspace, (bytes, slot of the offset, first step, last step); ``extents``: sizes that are not to be 0;
-    ``code``: the image of machine code, ``launch`` and ``functions``: offsets in it; ``gpu``: kernels by name with
-    whether they need large clusters."""
+    """A compiled program. ``pointers``: the leaves of the call, and behind these the function's constants, that are
+    passed by pointer, in order, before the results; ``ints``: what the host function gets for each integer, see
+    :mod:`mlirfuse_runtime`; ``temporaries``: the parts of the workspace, (bytes, slot of the offset, first step, last
+    step); ``extents``: sizes that are not to be 0; ``code``: the image of machine code, ``launch`` and ``functions``:
+    offsets in it; ``gpu``: kernels by name with whether they need large clusters."""
 
     pointers: tuple[int, ...]
     results: tuple[Result, ...]
@@ -67,6 +69,7 @@ class TargetCode:
     target: str
     explored: Explored
     leaves: list[Leaf]
+    constants: list[Constant]
 
     @property
     def on_gpu(self) -> bool:
@@ -109,10 +112,27 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
         alignment_of(k): spec.dtype.bytes for k, spec in enumerate(source.leaves) if isinstance(spec, ShapeDtype)
     }
     aligned |= {result_alignment(k): 1 for k in range(16)}
-    kinds: dict[tuple, list[ExportSpecialization]] = {}
+    space, names = Space(source.leaves, extents, strides, aligned), [*extents, *strides, *aligned]
     every: list[ExportSpecialization] = []
+    search = functools.partial(explore, names=names, draw=space.draw, allowed=space.has, most=most)
+    found = _explored(source, extents, every, search, most)
+    leaves = [_leaf(source, every[number], params) for number, params in found.leaves]
+    if len({(leaf.outs, tuple((r.dtype, len(r.shape)) for r in leaf.results)) for leaf in leaves}) > 1:
+        raise UnsupportedError(f"{source.name} cannot be exported: what it returns depends on sizes")
+    return TargetCode(target_name, found, leaves, source.constants.found)
 
-    def choose(path: Path) -> tuple:
+
+def _explored(
+    source: Function | Definition,
+    extents: Sequence[str],
+    every: list[ExportSpecialization],
+    search: Callable[[Any], Explored],
+    most: int,
+) -> Explored:
+    """The tree of choices, each the number of a specialization in ``every``, which are added there, and parameters."""
+    kinds: dict[tuple, list[ExportSpecialization]] = {}
+
+    def choose(path: Path, on_gpu: GpuChoice | None = None) -> tuple:
         pattern = tuple(path.holds(sz.symbol(n), "==", 1) for n in extents)
         known = kinds.setdefault(pattern, [])
         kind = next((kind for kind in known if all(path.holds(*c) for c in kind.conditions)), None)
@@ -121,77 +141,43 @@ def compiled(source: Function | Definition, target_name: str, most: int) -> Targ
             known.append(kind)
             every.append(kind)
             assert all(path.holds(*c) for c in kind.conditions)
-        return every.index(kind), path.plain(_chosen(kind, path))
+        return every.index(kind), path.plain(_chosen(source, kind, path, on_gpu))
 
-    space = Space(source.leaves, extents, strides, aligned)
-    found = explore(choose, [*extents, *strides, *aligned], space.draw, space.has, most)
-    leaves = [_leaf(source, every[number], params) for number, params in found.leaves]
-    if len({(leaf.outs, tuple((r.dtype, len(r.shape)) for r in leaf.results)) for leaf in leaves}) > 1:
-        raise UnsupportedError(f"{source.name} cannot be exported: what it returns depends on sizes")
-    return TargetCode(target_name, found, leaves)
+    if not isinstance(source.target, GpuTarget):
+        return search(choose)
+    error: TooManyProgramsError | None = None
+    for apart in RANGES if len(extents) > 1 else RANGES[:1]:
+        try:
+            return search(functools.partial(choose, on_gpu=GpuChoice(source.target, most, apart)))
+        except TooManyProgramsError as many:
+            error = error or many
+        except UnsupportedError:
+            if error is None:
+                raise
+    assert error is not None
+    raise error
 
 
-def _chosen(kind: ExportSpecialization, path: Path) -> tuple:
-    program = kind.program
-    alignments = {
-        program.graph.args[k]: path.number(sz.symbol(alignment_of(kind.leaf_of_arg[k]))) for k in program.pointer_args
-    }
+def _chosen(source: Function | Definition, kind: ExportSpecialization, path: Path, on_gpu: GpuChoice | None) -> tuple:
+    program, count = kind.program, len(source.leaves)
+
+    def alignment(leaf: int) -> Any:
+        if leaf >= count:
+            return source.constants.found[leaf - count].alignment
+        return path.number(sz.symbol(alignment_of(leaf)))
+
+    alignments = {program.graph.args[k]: alignment(kind.leaf_of_arg[k]) for k in program.pointer_args}
     created = [v for v in program.outputs if v not in _in_place(kind) and v not in program.views]
     alignments |= {v: path.number(sz.symbol(result_alignment(k))) for k, v in enumerate(created)}
-    if isinstance(program.target, GpuTarget):
-        return _of_representative(kind, path, alignments)
+    if on_gpu is not None:
+        return on_gpu.parameters(kind, path, alignments)
     return program.target.parameters(program, kind.env(path.number), alignments)
-
-
-def _of_representative(kind: ExportSpecialization, path: Path, alignments: dict[Value, Any]) -> tuple:
-    """Parameters for a GPU. Its cost models know each number of rows by itself, so that the choice is made for one
-    point of a range of sizes, of the same multiples, and what the kernels assume is checked for all others."""
-    program, target = kind.program, kind.program.target
-    assert isinstance(target, GpuTarget)
-    env = kind.env(path.number)
-    wide = all(n >= 16 for n in alignments.values())
-    alignments = {v: 16 if wide else v.dtype.bytes for v in alignments}
-    checked = program.aligned(alignments)
-    names = sorted(sz.symbols_of(kind.sizes.values()))
-    apart = 4 if len(names) == 1 else 16  # more sizes make more ranges
-    for one in (_Range.representative, _Range.odd, _Range.largest):
-        named = {name: one(_Range(path, name, apart)) for name in names}
-        sizes = {name: sz.substitute(size, named) for name, size in kind.sizes.items()}
-        params = target.parameters(program, sizes, alignments)
-        with contextlib.suppress(ScheduleError):
-            for step, choice in zip(program.steps, params):
-                target.schedulers.check(step.analysis, choice, env, checked, target.properties)
-            return params
-    shown = ", ".join(f"{name} about {path.point[name]}" for name in names)
-    raise UnsupportedError(
-        f"no kernel for {target.properties.chip} serves all sizes of a range ({shown}): give the lengths of rows that "
-        "are reduced as numbers"
-    )
 
 
 def _in_place(kind: ExportSpecialization) -> set[Value]:
     """What is written over an argument, and arguments that are returned."""
     graph = kind.program.graph
     return {graph.returns[k] for k in graph.aliases} | set(graph.args)
-
-
-class _Range:
-    """The powers of ``step`` that a size is between, which is a condition of the path."""
-
-    def __init__(self, path: Path, name: str, step: int):
-        self.number, self.least, self.step = path.number(sz.symbol(name)), 1, step
-        while self.number >= self.step * self.least:
-            self.least *= self.step
-
-    def representative(self) -> int:
-        """A size in the middle; of the multiples of 8, which vectors divide, another than of the rest."""
-        return max(self.least * self.step // 2, 8) if self.number % 8 == 0 else self.odd()
-
-    def odd(self) -> int:
-        return self.least * self.step // 2 + 1
-
-    def largest(self) -> int:
-        return self.least * self.step - 1
 
 
 @dataclass(frozen=True)
@@ -214,7 +200,7 @@ class Space:
         """A random point."""
         largest = 12 if rng.random() < 0.7 else 31
         point = {name: round(2 ** rng.uniform(0, largest)) for name in self.extents}
-        point |= {name: round(2 ** rng.uniform(1, 20)) for name in self.strides}
+        point |= {name: 1 if rng.random() < 0.2 else round(2 ** rng.uniform(1, 20)) for name in self.strides}
         return point | {
             name: max(least, 1 << rng.choice((0, 4, 5, 6, 6, 6, 8))) for name, least in self.aligned.items()
         }
@@ -237,6 +223,8 @@ def _leaf(source: Function | Definition, kind: ExportSpecialization, params: tup
         assert slot == len(ints)
         if what in ("size", "inverse"):
             ints.append((what, in_user(of)))
+        elif what == "scalar" and leaf_of[of] >= len(source.leaves):
+            ints.append(("number", source.constants.found[leaf_of[of] - len(source.leaves)].bits))
         elif what == "scalar":
             ints.append((what, leaf_of[of], "f" if of.dtype.is_float else "i"))
         else:

@@ -33,6 +33,8 @@ def content(
     symbols = [*extents, *strides, *map(alignment_of, arrays), *map(result_alignment, range(count))]
     constants = targets[0].leaves[0].constants
     blobs: list[bytes] = []
+    kept = [[len(blobs) + k, constant.offset] for k, constant in enumerate(targets[0].constants)]
+    blobs += [constant.content for constant in targets[0].constants]
     described = [_target(target, blobs) for target in targets]
     return file.write(
         {
@@ -46,6 +48,7 @@ def content(
                 "scalars": scalars,
                 "simple": out_tree.kind == "leaf" and scalars == [None],
             },
+            "constants": kept,
             "targets": described,
         },
         blobs,

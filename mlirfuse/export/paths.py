@@ -313,6 +313,10 @@ class Failed(Exception):
     """There is no choice at a point."""
 
 
+class TooManyProgramsError(ValueError):
+    """More programs are needed for the open sizes than are allowed."""
+
+
 @dataclass
 class Explored:
     """The tree, and what is chosen at its leaves."""
@@ -329,6 +333,7 @@ class Explored:
 
 
 _TRIES = 3  # at points of which the choice fails, before the side of a condition is given up
+_FIRST_TRIES = 64  # before anything is found: few sizes may be such that a reshape fits
 _MOST_PATHS = 10_000  # to leaves
 _PATIENCE = 1500  # points that find nothing new, after which the search ends
 
@@ -342,7 +347,7 @@ def explore(
 ) -> Explored:
     """The tree of what ``choose`` chooses, hashable, at any point. ``names``: those of the sizes; ``draw``: a random
     point; ``allowed``: whether a point is worth a look. The search is the same each time. Raises ValueError for more
-    than ``most`` leaves, the choice's own error where it fails everywhere."""
+    than ``most`` leaves (:class:`TooManyProgramsError`), the choice's own error where it fails everywhere."""
     found = Explored()
     numbers: dict[Any, int] = {}
     rng = random.Random(0)
@@ -356,7 +361,7 @@ def explore(
         if not allowed(point):
             return False
         node = found.at(point)
-        if node.leaf is not None or failures.get(id(node), 0) >= _TRIES:
+        if node.leaf is not None or failures.get(id(node), 0) >= (_TRIES if found.leaves else _FIRST_TRIES):
             return False
         path = Path(point, found.root)
         try:
@@ -370,7 +375,7 @@ def explore(
             found.leaves.append(leaf)
         paths += 1
         if len(found.leaves) > most:
-            raise ValueError(f"more than {most} programs for these sizes: give some of them as numbers")
+            raise TooManyProgramsError(f"more than {most} programs for these sizes: give some of them as numbers")
         if paths > _MOST_PATHS:
             raise ValueError("the choice of a program depends on these sizes in too many ways: give some as numbers")
         _insert(found.root, path.taken, number)

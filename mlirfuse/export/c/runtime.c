@@ -72,9 +72,13 @@ static int check_array(const DLTensor *x, const expected *e, const DLDevice *dev
                   x->dtype.code < 7 ? codes[x->dtype.code] : "?", x->dtype.bits, codes[e->dtype.code], e->dtype.bits);
   if (x->ndim != e->ndim) return failed(MLIRFUSE_TYPE, "%s has %d dimensions, expected %d", e->name, x->ndim, e->ndim);
   if (x->ndim && !x->shape) return failed(MLIRFUSE_TYPE, "%s has no shape", e->name);
-  for (int32_t d = 0; d < x->ndim; ++d)
+  int64_t bytes = larger(1, x->dtype.bits / 8);
+  for (int32_t d = 0; d < x->ndim; ++d) {
     if (x->shape[d] < 0)
       return failed(MLIRFUSE_SHAPE, "%s has extent %lld in dimension %d", e->name, (long long)x->shape[d], d);
+    if (__builtin_mul_overflow(bytes, larger(1, x->shape[d]), &bytes))
+      return failed(MLIRFUSE_SHAPE, "%s is larger than the memory", e->name);
+  }
   if (x->device.device_type != device->device_type || x->device.device_id != device->device_id)
     return failed(MLIRFUSE_DEVICE, "%s is on device %d:%d, expected %d:%d", e->name, x->device.device_type,
                   x->device.device_id, device->device_type, device->device_id);
@@ -91,6 +95,23 @@ UNUSED static int check_stride(const DLTensor *x, const char *name, int32_t axis
   if (x->shape[axis] == 1 || elements_of(x) == 0 || stride_of(x, axis) == stride) return MLIRFUSE_OK;
   return failed(MLIRFUSE_STRIDES, "%s has stride %lld in dimension %d, expected %s = %lld", name,
                 (long long)stride_of(x, axis), axis, why, (long long)stride);
+}
+
+/* That no two elements of what is written share memory. */
+UNUSED static int check_distinct(const DLTensor *x, const char *name) {
+  if (elements_of(x) == 0) return MLIRFUSE_OK;
+  for (int32_t d = 0; d < x->ndim; ++d) {
+    int64_t reach = 1; /* of the dimensions with smaller strides */
+    const int64_t stride = llabs(stride_of(x, d));
+    for (int32_t i = 0; i < x->ndim; ++i) {
+      const int64_t other = llabs(stride_of(x, i));
+      if (i != d && x->shape[i] != 1 && (other < stride || (other == stride && i < d)))
+        reach = larger(reach, other * x->shape[i]);
+    }
+    if (x->shape[d] != 1 && stride < reach)
+      return failed(MLIRFUSE_STRIDES, "%s, which is written, has elements that share memory", name);
+  }
+  return MLIRFUSE_OK;
 }
 
 static int check_address(const DLTensor *x, const char *name) {

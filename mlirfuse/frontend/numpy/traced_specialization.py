@@ -124,9 +124,12 @@ def _number(value: Any, scalar: type | None) -> Any:
     return value[()] if scalar is np.generic else scalar(value[()])
 
 
-def traced_specialization(entry: Entry, call: Call, most_ops: int | None) -> TracedSpecialization:
-    """A trace of ``call``, with its guards. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong`
-    for more than ``most_ops``. Arrays that the trace captures are added to the call's leaves and specs."""
+def traced_specialization(
+    entry: Entry, call: Call, most_ops: int | None, returns_copies: bool = False
+) -> TracedSpecialization:
+    """A trace of ``call``, with its guards. ``returns_copies``: see :func:`tracing.trace`. Raises :class:`TraceError`
+    for what cannot be traced, and :class:`TooLong` for more than ``most_ops``. Arrays that the trace captures are added
+    to the call's leaves and specs."""
     owner = entry.owner
     count = entry.tree.leaves
     specs = call.specs[:count]
@@ -134,7 +137,10 @@ def traced_specialization(entry: Entry, call: Call, most_ops: int | None) -> Tra
     checks = on_cpu or config.check_indices
 
     def trace(aliases: dict[int, int]) -> Traced:
-        return tracing.trace(owner.fn, specs, entry.tree, None, aliases, most_ops, checks, call.leaves[:count])
+        objects = call.leaves[:count]
+        return tracing.trace(
+            owner.fn, specs, entry.tree, None, aliases, most_ops, checks, objects, returns_copies=returns_copies
+        )
 
     traced = trace(call.aliases)
     if call.aliases and not traced.mutated:  # aliases do not matter: share the trace

@@ -49,12 +49,15 @@ def trace(
     most_ops: int | None = None,
     checks_indices: bool = True,
     objects: Sequence = (),
+    returns_copies: bool = False,
 ) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
     ``aliases`` maps a leaf to an earlier one with the same memory and layout. ``checks_indices``: kernels check array
-    indices. ``objects``: the leaves themselves, for functions that ask whether two are one object. Raises TraceError,
-    ShapeError, UnsupportedError, :class:`TooLong` for more than ``most_ops`` ops, or any error of the function itself.
+    indices. ``objects``: the leaves themselves, for functions that ask whether two are one object.
+    ``returns_copies``: results are C-contiguous arrays of their own, also where NumPy gives views, arrays in another
+    order or arrays from outside the function. Raises TraceError, ShapeError, UnsupportedError, :class:`TooLong` for
+    more than ``most_ops`` ops, or any error of the function itself.
     """
     t = Trace(most_ops)
     t.checks_indices = checks_indices
@@ -66,7 +69,7 @@ def trace(
     args, kwargs = tree.unflatten(stand_ins)
     out_leaves, out_tree = trees.flatten(run(fn, t, replaced, args, kwargs))
     out_tree = concrete_keys(out_tree)
-    results = _Results(t, arg_leaves, stand_ins, attributed)
+    results = _Results(t, arg_leaves, stand_ins, attributed, returns_copies)
     outs = results.of(out_leaves)
     graph_aliases, mutated = {}, {}
     for leaf, array in arrays.items():
@@ -246,8 +249,8 @@ def constant_of(t: Trace, x, objects) -> Out:
 class _Results:
     """Builds the description of a function's result from the graph's results, ``returns``."""
 
-    def __init__(self, t: Trace, arg_leaves: list[int], stand_ins: list, objects: list):
-        self.t, self.arg_leaves, self.objects = t, arg_leaves, objects
+    def __init__(self, t: Trace, arg_leaves: list[int], stand_ins: list, objects: list, copies: bool):
+        self.t, self.arg_leaves, self.objects, self.copies = t, arg_leaves, objects, copies
         self.identity = {id(x): leaf for leaf, x in enumerate(stand_ins) if isinstance(x, TracedArray)}
         self.returns: list[Value] = []
         self._where: dict[int, tuple[int, tuple]] = {}  # array id -> (graph result, steps)
@@ -283,6 +286,8 @@ class _Results:
             raise TraceError("the function returns a traced array that escaped from another compiled function's trace")
         if id(x) in self.identity:
             return Out("argument", self.identity[id(x)], scalar=_number_type(x))
+        if self.copies:
+            return self._copy(x)
         value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
         path = None if buffer.leaf is None or x._scalar else _view_steps(t, x, self.arg_leaves)
         if buffer.leaf is not None and path is not None:
@@ -308,8 +313,16 @@ class _Results:
         at, path = self._where[id(x)]
         return Out("part" if path else "result", at, scalar=_number_type(x), read_only=read_only, path=path)
 
+    def _copy(self, x: TracedArray) -> Out:
+        value = x.value
+        if value.op is not None and value.op.row.view:
+            value = self.t.emit("copy", value)
+        return Out("result", self.add(value), scalar=_number_type(x))
+
     def _other(self, x) -> Out:
         t = self.t
+        if self.copies and isinstance(x, np.ndarray):
+            return self._copy(t.capture(x))
         if isinstance(x, SymInt):
             size = t.canonical(x.size)
             return Out("constant" if isinstance(size, int) else "size", value=size, scalar=int)

@@ -145,6 +145,9 @@ keeps_graph = _use("torch._C", "_autograd._get_current_graph_task_keep_graph")
 reinterpret_tensor = _use(
     "torch._C", "_dynamo.guards._reinterpret_tensor", missing=torch.as_strided, instead="torch.as_strided"
 )
+linear_of_onednn = _use(
+    "torch", "ops.mkldnn._linear_pointwise.default", missing=None, instead="MKL's matmuls on AMD's processors"
+)
 vmap_enter = _use("torch._C", "_vmapmode_increment_nesting")
 vmap_exit = _use("torch._C", "_vmapmode_decrement_nesting")
 gpu_sleep = _use("torch.cuda", "_sleep", missing=lambda cycles: None, instead="profiles have gaps of the host's")

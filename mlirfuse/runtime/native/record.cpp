@@ -41,6 +41,7 @@ struct RecordData {
   LaunchFunction launch = nullptr;
   std::vector<int64_t> ints;
   std::vector<size_t> arg_slots;
+  std::vector<void*> fixed;
   std::vector<ScalarSlot> scalars;
   std::vector<Output> outputs;
   int64_t workspace_bytes = 0;
@@ -185,14 +186,15 @@ bool parse_result(PyObject* result, RecordData* data) {
 
 PyObject* record_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"launch", "ints",   "arg_slots", "scalars",   "outputs", "workspace",
-                                "device", "result", "keep",      "prototype", nullptr};
+                                "device", "result", "keep",      "prototype", "fixed",   nullptr};
   unsigned long long launch = 0;
   PyObject *ints = nullptr, *arg_slots = nullptr, *scalars = nullptr, *outputs = nullptr, *device = nullptr;
-  PyObject *result = Py_None, *keep = Py_None;
+  PyObject *result = Py_None, *keep = Py_None, *fixed = nullptr;
   long long workspace = 0;
   Py_ssize_t prototype = -1;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOn:Record", const_cast<char**>(names), &launch, &ints,
-                                   &arg_slots, &scalars, &outputs, &workspace, &device, &result, &keep, &prototype))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOnO:Record", const_cast<char**>(names), &launch, &ints,
+                                   &arg_slots, &scalars, &outputs, &workspace, &device, &result, &keep, &prototype,
+                                   &fixed))
     return nullptr;
   auto data = std::make_unique<RecordData>();
   data->launch = reinterpret_cast<LaunchFunction>(launch);
@@ -216,6 +218,11 @@ PyObject* record_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                  d->uses_leaf(leaf);
                  return true;
                }) &&
+      (!fixed || for_each(fixed, "fixed is a sequence of addresses",
+                          [d](PyObject* item) {
+                            d->fixed.push_back(PyLong_AsVoidPtr(item));
+                            return !PyErr_Occurred();
+                          })) &&
       for_each(scalars, "scalars is a sequence of (leaf, ints index, kind)",
                [d](PyObject* item) { return parse_scalar(item, d); }) &&
       d->placement.parse(device) &&
@@ -368,6 +375,8 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
   SmallBuffer<void*, 24> pointers;
   for (size_t leaf : data.arg_slots)
     if (!pointers.push(leaves[leaf].data)) return nullptr;
+  for (void* address : data.fixed)
+    if (!pointers.push(address)) return nullptr;
 
   Outputs outputs;
   for (const Output& output : data.outputs) {
@@ -410,11 +419,11 @@ bool register_record_type(PyObject* module) {
       {Py_tp_doc,
        const_cast<char*>(
            "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"
-           "       prototype=-1)\n--\n\n"
+           "       prototype=-1, fixed=())\n--\n\n"
            "The compiled call of a Dispatcher for one signature: `launch` is the address of\n"
            "int32_t launch(void** pointers, const int64_t* ints, void* stream), or 0 for nothing.\n"
-           "`pointers` has the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"
-           "workspace (null where `workspace` is 0).")},
+           "`pointers` has the data of the leaves in `arg_slots`, then the addresses `fixed`, then the data of the\n"
+           "'new' outputs in order, then the workspace (null where `workspace` is 0).")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Record", sizeof(RecordObject), 0,

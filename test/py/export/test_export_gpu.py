@@ -43,6 +43,51 @@ def test_in_python(target, tmp_path):
         loaded(np.ones((3, 1000), np.float32))
 
 
+def norm(x, w):
+    d = x - x.mean(-1, keepdims=True)
+    return d / np.sqrt((d * d).mean(-1, keepdims=True) + np.float32(1e-5)) * w
+
+
+def heat(u):
+    around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]
+    return u[1:-1, 1:-1] + np.float32(0.1) * (around - 4 * u[1:-1, 1:-1])
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes"),
+    [
+        (softmax, [("n", 1000)]),
+        (norm, [("n", 1024), (1024,)]),
+        (heat, [("n", 300)]),
+        (rows_and_total, [("n", 96), (96,)]),
+    ],
+)
+def test_jit_gives_the_same_bit_for_bit(f, shapes, tmp_path):
+    """Where one size is open, over all magnitudes of it."""
+    artifact = mlirfuse.export(f, *map(ShapeDtype, shapes), targets=chip(), max_programs=256)
+    artifact.save(tmp_path / "f.mlirfuse")
+    loaded, jitted = mlirfuse.load(tmp_path / "f.mlirfuse"), mlirfuse.jit(f, fallback=False)
+    rng, different = np.random.default_rng(0), []
+    for n in np.round(2 ** rng.uniform(2, 15, 50)).astype(int).tolist():
+        given = [torch.randn([n if size == "n" else size for size in shape], device="cuda") for shape in shapes]
+        found, expected = loaded(*given), jitted(*given)
+        pairs = zip(found, expected) if isinstance(found, tuple) else [(found, expected)]
+        different += [n for a, b in pairs if not torch.equal(a, b)]
+    assert not different, (different, artifact.programs)
+
+
+def test_a_definition_is_the_same_bit_for_bit(tmp_path):
+    with mlirfuse.FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, 768], contiguity=[True, True], dtype=mlirfuse.DataType.Float)
+        total = fd.ops.broadcast_in_dim(fd.ops.sum(fd.ops.tanh(x), [1]), fd.ops.shape(x), [0])
+        fd.add_output(fd.ops.div(x, total))
+    mlirfuse.export(fd, ShapeDtype(("n", 768)), targets=chip()).save(tmp_path / "f.mlirfuse")
+    loaded = mlirfuse.load(tmp_path / "f.mlirfuse")
+    for n in (2, 5, 131, 1000, 4096, 20001):
+        x = torch.randn(n, 768, device="cuda")
+        assert torch.equal(loaded(x)[0], fd.execute([x])[0]), n
+
+
 def test_several_kernels_and_a_stream(tmp_path):
     specs = ShapeDtype(("n", 512)), ShapeDtype((512,))
     mlirfuse.export(rows_and_total, *specs, targets=(chip(), "cpu:x86-64-v3")).save(tmp_path / "f.mlirfuse")
