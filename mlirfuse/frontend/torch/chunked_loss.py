@@ -174,13 +174,15 @@ class _Weights:
 
 class _Sums:
     """Gradients of x, weight and bias, accumulated over chunks of rows and blocks of words; ``needs``: which of
-    them."""
+    them; ``several``: there are several chunks."""
 
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]):
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool],
+                 several: bool = False):  # fmt: skip
         self.wide = _wide(weight.dtype)
+        self.in_pairs = several and weight.dtype is not self.wide
         self.like = x, weight, bias
         self.x = x.new_empty(x.shape) if needs[0] else None
-        create = weight.new_empty if len(x) else weight.new_zeros
+        create = weight.new_empty if len(x) and not self.in_pairs else weight.new_zeros
         self.weight = create(weight.shape) if needs[1] else None
         self.rest: torch.Tensor | None = None  # what ``weight`` is short of, where it has less than float32's bits
         bias_is_needed = needs[2] and bias is not None
@@ -205,7 +207,7 @@ class _Sums:
 
     def _add_to_weight(self, at: int, word: int, d: torch.Tensor, x: torch.Tensor) -> None:
         assert self.weight is not None
-        if at == 0 or self.weight.dtype is self.wide:
+        if not self.in_pairs:
             _product(self.weight[word : word + len(d)], d, x, at > 0)
             return
         if self.rest is None:
@@ -255,7 +257,7 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     features) and bias. The product is computed in ``dtype``; ``transforms``: of the logits before the loss."""
     count, words = len(x), len(weight)
     plan = Plan.of(count, words, x.shape[1], dtype.itemsize, weight.dtype.itemsize * needs[1])
-    sums, target = _Sums(x, weight, bias, needs), _checked(target, words)
+    sums, target = _Sums(x, weight, bias, needs, plan.rows < count), _checked(target, words)
     weights = _Weights(weight, bias, dtype, plan.rows < count)
     loss, blocks = torch.zeros((), dtype=_wide(dtype), device=x.device), parts(words, plan.words)
     for first, end in parts(count, plan.rows):

@@ -366,6 +366,16 @@ def test_accuracy_of_the_weight_gradient(rows, features, weights):
     assert ((got.double() - exact).abs() <= bound + tiny).all()
 
 
+def test_no_chunk_is_rounded_before_the_sum():
+    """257 is no bfloat16; 257 + 1 is."""
+    x, weight = torch.ones(2, 4).bfloat16(), torch.zeros(8, 4).bfloat16()
+    sums = chunked_loss._Sums(x, weight, None, [False, True, False], several=True)
+    weights = chunked_loss._Weights(weight, None, torch.bfloat16, True)
+    sums.add(0, (0, 8), torch.tensor([[256.0], [1.0]]).expand(2, 8).bfloat16(), x, weights)
+    sums.add(2, (0, 8), torch.tensor([[1.0], [0.0]]).expand(2, 8).bfloat16(), x, weights)
+    assert (sums.results()[1] == 258).all()
+
+
 def test_words_that_cannot_be():
     """A bias of -inf hides words; their logits are no number times zero."""
     x, weight, bias, labels = given()
