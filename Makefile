@@ -11,15 +11,17 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow test-torch abuse fuzz check docs wheels clean
+.PHONY: demo test test-all test-slow test-torch abuse fuzz check docs wheels clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
-# Runs both suites and the layer check even if an earlier one fails; any failure fails the target.
-test: $(VENV)/.installed-test
+# Both run the two suites and the layer check even if an earlier one fails; any failure fails the target. `make test`
+# takes some minutes and leaves out what is marked `thorough`: see test/py/conftest.py. CI runs `make test-all`.
+test: SELECTED := -m 'not slow and not abuse and not thorough'
+test test-all: $(VENV)/.installed-test
 	@status=0; \
-	$(BIN)/python -m pytest -q -n auto test/py || status=1; \
+	$(BIN)/python -m pytest -q -n auto $(SELECTED) test/py || status=1; \
 	$(BIN)/lit -q test/lit || status=1; \
 	$(BIN)/lint-imports || status=1; \
 	exit $$status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from mlirfuse.ir.sizes import Size
 
 _TEXT = re.compile(r"([A-Za-z_]\w*)(?:\[(.*)\])?")
 _ALIGNED = 256  # bytes, of stand-ins: kernels assume nothing beyond
+_RESERVED = ("max", "min", "inverse_of", "floordiv", "mod")
 _SCALARS = {"float": 1.0, "int": 1, "bool": True}
 
 
@@ -122,6 +124,8 @@ def _size(size: Any, negative: bool = False) -> int | str:
     if isinstance(size, str):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", size):
             raise ValueError(f"a size is an int or a name such as 'n', not {size!r}")
+        if keyword.iskeyword(size) or size in _RESERVED or size.startswith("align_"):
+            raise ValueError(f"a size cannot be called {size!r}, which has a meaning of its own in what is exported")
         return size
     number = int(size)
     if number < 0 and not negative:

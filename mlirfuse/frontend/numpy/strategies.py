@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_EFFECTS = 2  # traces with effects: the first call may have some that later ones lack, such as to fill a cache
 _MOST_OPS = 2000  # limit of a trace where the function can run another way
-_MOST_OPS_OF_LOOPS = 150  # limit of an unrolled loop; longer ones stay loops where possible
+_MOST_OPS_OF_LOOPS = 500  # limit of an unrolled loop; longer ones stay loops where possible
 
 
 @dataclass(eq=False)
@@ -123,8 +123,8 @@ class NativeLoops(Strategy):
         return call.error is not None or call.reject(self, "a trace is tried first: its loops write into no array")
 
     def specialize(self, call: FunctionCall) -> None:
-        if isinstance(call.error, TooLong):
-            call.error = None  # nothing to warn of: the loops run natively
+        if isinstance(call.error, (TooLong, SideEffect)):
+            call.error = None  # nothing to warn of: the loops run natively, and Python does the rest at each call
         self.entry.run_in_python(call, self)
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:

@@ -1,30 +1,72 @@
-"""Cross entropy of a linear layer without materializing all logits: a loop over chunks of rows.
+"""Cross entropy of a linear layer without materializing all logits: loops over chunks of rows and blocks of words.
 
-Logits of 8192 rows × 128256 words take 2 GiB in bfloat16, and their gradient as much. Here only one chunk is in memory
-at a time, in forward and backward.
+Logits of 8192 rows × 128256 words take 2 GiB in bfloat16, and their gradient as much. Here a chunk of logits and one
+block of their gradient are in memory at a time.
 
-``linear_loss`` returns a scalar: its forward computes the gradients for an upstream gradient of 1, chunk by chunk, and
-the backward scales them. ``linear_rows`` returns the per-row terms of any loss, and recomputes the logits in the
-backward. Weight gradients accumulate in float32 at least.
+``linear_loss`` returns a scalar: its forward computes the gradients for an upstream gradient of 1, and the backward
+scales them. If all rows' logits fit into the memory of the weight gradient, they are one chunk, stored there: each
+block of logits is overwritten by its words' gradients. ``linear_rows`` returns the per-row terms of any loss, and
+recomputes the logits in the backward, block by block.
+
+Gradients accumulate in float32 at least; of 16-bit weights, over several chunks, as the sum of two 16-bit numbers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from mlirfuse.frontend.torch.torch_private import assert_async
+
 ROWS = 2048  # of a chunk; from about 1200 on, the product hides the read of its accumulator on an H100
-MIN_COMPILED = 1 << 16  # elements of the smallest chunk for which kernels are compiled
+BLOCK_BYTES = 256 << 20  # of a block of the logits' gradient, about
+MIN_WORDS = 1024  # of a block
+MIN_COMPILED = 1 << 16  # elements of the smallest block for which kernels are compiled
 
 
-def chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of each chunk of rows."""
-    count = max(1, -(-rows // ROWS))
-    size = -(-rows // count) if rows else 1
-    return ((at, min(at + size, rows)) for at in range(0, rows, size))
+class Plan(NamedTuple):
+    """``rows`` of a chunk, ``words`` of a block; ``shared``: logits are stored in the weight gradient's memory."""
+
+    rows: int
+    words: int
+    shared: bool
+
+    @staticmethod
+    def of(rows: int, words: int, features: int, itemsize: int, gradient: int) -> Plan:
+        """The plan of a scalar loss. ``itemsize``: bytes of a logit; ``gradient``: bytes of an element of the weight
+        gradient, 0 where that is not needed."""
+        shared = 0 < rows * itemsize <= features * gradient and gradient % itemsize == 0
+        chunk = rows if shared else _even(rows, ROWS)
+        return Plan(chunk, words_of_block(chunk, words, itemsize), shared)
+
+    def bytes_of(self, rows: int, words: int, features: int, itemsize: int, gradient: int) -> int:
+        """The bytes that a plan for these sizes takes beside operands and gradients."""
+        block = 0 if self.words >= words and self.shared else self.rows * self.words * itemsize
+        logits = 0 if self.shared else self.rows * words * itemsize
+        rest = words * features * gradient if gradient == 2 and rows > self.rows else 0
+        return block + logits + rest
+
+
+def _even(count: int, most: int, multiple: int = 1) -> int:
+    """The size of equal parts of ``count``, at most ``most``, in multiples of ``multiple``."""
+    size = ceildiv(count, max(1, ceildiv(count, most)))
+    return max(1, ceildiv(size, multiple) * multiple)
+
+
+def ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def words_of_block(rows: int, words: int, itemsize: int) -> int:
+    """The words of a block for a chunk of ``rows``."""
+    return _even(words, max(MIN_WORDS, BLOCK_BYTES // (max(1, rows) * itemsize)), 128)
+
+
+def parts(count: int, size: int) -> list[tuple[int, int]]:
+    """(start, end) of each part of ``count``."""
+    return [(at, min(at + size, count)) for at in range(0, count, size)]
 
 
 # ---- transforms of logits before the loss: ``float32;div 30.0;tanh;mul 30.0``
@@ -63,13 +105,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-# ---- one chunk
+# ---- one block: the logits of a chunk's rows and of some words
 
 
 def _rows_of(logits: torch.Tensor, target: torch.Tensor, transforms: str) -> torch.Tensor:
-    """For each row the logsumexp, the target's logit and the sum of logits: 3 × rows."""
+    """For each row the logsumexp, the target's logit (0 if it is not among these words) and the sum of logits: 3 ×
+    rows."""
     y, _ = _transformed(logits, transforms)
-    picked, _ = _transformed(logits.gather(1, target[:, None])[:, 0], transforms)
+    words = logits.shape[1]
+    picked, _ = _transformed(logits.gather(1, target.clamp(0, words - 1)[:, None])[:, 0], transforms)
+    picked = torch.where((target >= 0) & (target < words), picked, 0)
     return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
 
 
@@ -83,10 +128,12 @@ def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, 
     return _transforms_backward(d, transforms, kept).to(logits.dtype)
 
 
-def _rows_and_gradient(logits: torch.Tensor, target: torch.Tensor, factors: torch.Tensor, transforms: str
-                       ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    rows = _rows_of(logits, target, transforms)
-    return rows, _gradient_of(logits, target, rows[0], factors, transforms)
+def _add_to_pair(high: torch.Tensor, low: torch.Tensor, x: torch.Tensor) -> None:
+    """``high + low += x``, both 16-bit: the error of an addition is at most 2⁻¹⁸ of the sum (float16: 2⁻²⁴)."""
+    total = high.to(x.dtype) + low.to(x.dtype) + x
+    rounded = total.to(high.dtype)
+    low.copy_(total - rounded.to(x.dtype))
+    high.copy_(rounded)
 
 
 @functools.cache
@@ -95,48 +142,108 @@ def _compiled(function: Any) -> Any:
 
 
 def _fused(function: Any, logits: torch.Tensor, *args: Any) -> Any:
-    """``function`` compiled by this back end: run op by op, it would hold several float32 copies of a chunk."""
+    """``function`` compiled by this back end: run op by op, it would hold several float32 copies of a block."""
     return (_compiled(function) if logits.numel() >= MIN_COMPILED else function)(logits, *args)
 
 
-def _logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.nn.functional.linear(x, weight, bias)
+def _checked(target: torch.Tensor, words: int) -> torch.Tensor:
+    """``target``. A label that is no word is an error, on a GPU an assertion of the device, as in eager."""
+    assert_async(((target >= 0) & (target < words)).all(), "cross entropy: a label is out of bounds")
+    return target
+
+
+# ---- operands and gradients
+
+
+class _Weights:
+    """Blocks of weight and bias in ``dtype``. ``whole``: the weight is cast once, not block by block."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, whole: bool):
+        self.weight, self.bias, self.dtype = weight.to(dtype) if whole else weight, bias, dtype
+
+    def block(self, a: int, b: int) -> torch.Tensor:
+        return self.weight[a:b].to(self.dtype)
+
+    def logits(self, x: torch.Tensor, a: int, b: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits of words ``a`` to ``b``: rows × (b - a)."""
+        w = self.block(a, b).t()
+        if self.bias is None:
+            return torch.mm(x, w, out=out)
+        return torch.addmm(self.bias[a:b].to(self.dtype), x, w, out=out)
 
 
 class _Sums:
-    """Accumulates gradients of x, weight and bias over chunks; ``needs``: which of them."""
+    """Gradients of x, weight and bias, accumulated over chunks of rows and blocks of words; ``needs``: which of
+    them; ``several``: there are several chunks."""
 
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]):
-        wide = _wide(weight.dtype)
-        self.x = torch.empty_like(x) if needs[0] else None
-        self.weight = torch.zeros(weight.shape, dtype=wide, device=x.device) if needs[1] else None
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool],
+                 several: bool = False):  # fmt: skip
+        self.wide = _wide(weight.dtype)
+        self.in_pairs = several and weight.dtype is not self.wide
+        self.like = x, weight, bias
+        self.x = x.new_empty(x.shape) if needs[0] else None
+        create = weight.new_empty if len(x) and not self.in_pairs else weight.new_zeros
+        self.weight = create(weight.shape) if needs[1] else None
+        self.rest: torch.Tensor | None = None  # what ``weight`` is short of, where it has less than float32's bits
         bias_is_needed = needs[2] and bias is not None
-        self.bias = torch.zeros(weight.shape[0], dtype=wide, device=x.device) if bias_is_needed else None
+        self.bias = torch.zeros(weight.shape[0], dtype=self.wide, device=x.device) if bias_is_needed else None
+        self.x_sum: torch.Tensor | None = None
 
-    def add(self, a: int, b: int, d: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-        """Adds the gradient ``d`` of the logits of rows ``a`` to ``b``, whose inputs are ``x``."""
+    def add(self, at: int, words: tuple[int, int], d: torch.Tensor, x: torch.Tensor, weights: _Weights) -> None:
+        """Adds what follows from ``d``, the gradient of the logits of ``words`` and of the rows from ``at`` on; ``x``:
+        these rows. Blocks of all words follow each other."""
+        a, b = words
         if self.x is not None:
-            self.x[a:b] = d @ weight
+            if self.x_sum is None:
+                self.x_sum = x.new_empty(x.shape, dtype=_wide(x.dtype))
+            _product(self.x_sum, d, weights.block(a, b), a > 0)
+            if b == weights.weight.shape[0]:
+                self.x[at : at + len(x)] = self.x_sum
+                self.x_sum = None
         if self.weight is not None:
-            _add_product(self.weight, d.t(), x)
+            self._add_to_weight(at, a, d.t(), x)
         if self.bias is not None:
-            self.bias += d.sum(0, dtype=self.bias.dtype)
+            self.bias[a:b] += d.sum(0, dtype=self.bias.dtype)
 
-    def results(self, like: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
+    def _add_to_weight(self, at: int, word: int, d: torch.Tensor, x: torch.Tensor) -> None:
+        assert self.weight is not None
+        if not self.in_pairs:
+            _product(self.weight[word : word + len(d)], d, x, at > 0)
+            return
+        if self.rest is None:
+            self.rest = torch.zeros_like(self.weight)
+        for a, b in parts(len(d), max(1, BLOCK_BYTES // (x.shape[1] * self.wide.itemsize))):
+            product = x.new_empty((b - a, x.shape[1]), dtype=self.wide)
+            _product(product, d[a:b], x, False)
+            here = slice(word + a, word + b)
+            _fused(_add_to_pair, self.weight[here], self.rest[here], product)
+
+    def results(self) -> list[torch.Tensor]:
         """The three gradients in their tensors' dtypes; an empty tensor where not needed."""
-        none = like.new_empty(0)
-        given = zip((self.x, self.weight, self.bias), (like, weight, bias))
+        none = self.like[0].new_empty(0)
+        given = zip((self.x, self.weight, self.bias), self.like)
         return [none.clone() if g is None or t is None else g.to(t.dtype) for g, t in given]
 
 
-def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``total += a @ b``, accumulated in the dtype of ``total``."""
-    if a.dtype is total.dtype:
-        total.addmm_(a, b)
-    elif a.device.type == "cuda":
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+def _product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, adds: bool) -> None:
+    """``out = a @ b``, or ``out += a @ b``, accumulated in float32 at least and rounded once."""
+    if a.device.type == "cuda" and a.dtype is not out.dtype and out.dtype is torch.float32:
+        torch.addmm(out, a, b, beta=int(adds), out_dtype=out.dtype, out=out)
+        return
+    if a.dtype is not out.dtype:
+        wide = torch.promote_types(_wide(a.dtype), _wide(out.dtype))
+        a, b = a.to(wide), b.to(wide)
+    if a.dtype is not out.dtype:
+        out.copy_(out + a @ b if adds else a @ b)
+    elif adds:
+        out.addmm_(a, b)
     else:
-        total += a.to(total.dtype) @ b.to(total.dtype)
+        torch.mm(a, b, out=out)
+
+
+def _fakes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]) -> list[torch.Tensor]:
+    given = zip((x, weight, bias), needs)
+    return [x.new_empty(0) if t is None or not need else t.new_empty(t.shape) for t, need in given]
 
 
 # ---- the ops
@@ -148,31 +255,54 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
                 ) -> list[torch.Tensor]:  # fmt: skip
     """Σ factors[n] · (cross entropy of row n), and its gradients with respect to x (rows × features), weight (words ×
     features) and bias. The product is computed in ``dtype``; ``transforms``: of the logits before the loss."""
-    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
-    words, sums = weight.shape[0], _Sums(x, weight, bias, needs)
-    loss = torch.zeros((), dtype=_wide(dtype), device=x.device)
-    for first, end in chunks(x.shape[0]):
+    count, words = len(x), len(weight)
+    plan = Plan.of(count, words, x.shape[1], dtype.itemsize, weight.dtype.itemsize * needs[1])
+    sums, target = _Sums(x, weight, bias, needs, plan.rows < count), _checked(target, words)
+    weights = _Weights(weight, bias, dtype, plan.rows < count)
+    loss, blocks = torch.zeros((), dtype=_wide(dtype), device=x.device), parts(words, plan.words)
+    for first, end in parts(count, plan.rows):
         part, words_of, f = x[first:end].to(dtype), target[first:end], factors[first:end].to(loss.dtype)
-        logits = _logits(part, w, b)
         each = torch.stack([f, -(1 - smoothing) * f, -(smoothing / words) * f])
-        if any(needs):
-            rows, d = _fused(_rows_and_gradient, logits, words_of, each, transforms)
-            sums.add(first, end, d, part, w)
+        stored: list[torch.Tensor] = []
+        rows = _Rows(end - first, loss)
+        for a, b in blocks:
+            out = _within(sums.weight, a, b, part) if plan.shared else None
+            logits = weights.logits(part, a, b, out)
+            rows.add(_fused(_rows_of, logits, words_of - a, transforms))
+            if any(needs):
+                stored.append(logits)
+            del logits
+        stored.reverse()
+        for a, b in blocks if any(needs) else []:
+            d = _fused(_gradient_of, stored.pop(), words_of - a, rows.values[0], each, transforms)
+            sums.add(first, (a, b), d, part, weights)
             del d
-        else:
-            rows = _fused(_rows_of, logits, words_of, transforms)
-        loss += torch.where(f == 0, 0, rows * each).sum()
-        del logits
-    return [loss, *sums.results(x, weight, bias)]
+        terms = 3 if smoothing else 2  # a sum of logits of which one is -inf is no number
+        loss += torch.where(f == 0, 0, rows.values[:terms] * each[:terms]).sum()
+    return [loss, *sums.results()]
+
+
+class _Rows:
+    """The terms of a chunk's rows, accumulated over blocks of words: 3 × rows."""
+
+    def __init__(self, rows: int, like: torch.Tensor):
+        self.values = like.new_zeros((3, rows))
+        self.values[0] = -torch.inf
+
+    def add(self, block: torch.Tensor) -> None:
+        self.values[0] = torch.logaddexp(self.values[0], block[0])
+        self.values[1:] += block[1:]
+
+
+def _within(gradient: torch.Tensor | None, a: int, b: int, x: torch.Tensor) -> torch.Tensor:
+    """The logits of words ``a`` to ``b`` within the memory of these words' gradients."""
+    assert gradient is not None
+    return gradient[a:b].view(-1).view(x.dtype)[: len(x) * (b - a)].view(len(x), b - a)
 
 
 @linear_loss.register_fake
 def _(x, weight, bias, target, factors, smoothing, transforms, dtype, needs):
-    none = x.new_empty(0)
-    given = [
-        torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
-    ]
-    return [x.new_empty((), dtype=_wide(dtype)), *given]
+    return [x.new_empty((), dtype=_wide(dtype)), *_fakes(x, weight, bias, needs)]
 
 
 def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
@@ -198,12 +328,11 @@ linear_loss.register_autograd(_times_gradients, setup_context=_keep_gradients)
 def linear_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, transforms: str,
                 dtype: torch.dtype, needs: list[bool]) -> torch.Tensor:  # fmt: skip
     """For each row of logits the logsumexp, the target's logit and the sum of logits: 3 × rows."""
-    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
-    found = torch.empty((3, x.shape[0]), dtype=_wide(dtype), device=x.device)
-    for first, end in chunks(x.shape[0]):
-        logits = _logits(x[first:end].to(dtype), w, b)
-        found[:, first:end] = _fused(_rows_of, logits, target[first:end], transforms)
-    return found
+    weights, target, part = _Weights(weight, bias, dtype, False), _checked(target, len(weight)), x.to(dtype)
+    found = _Rows(len(x), x.new_empty(0, dtype=_wide(dtype)))
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), dtype.itemsize)):
+        found.add(_fused(_rows_of, weights.logits(part, a, b), target - a, transforms))
+    return found.values
 
 
 @linear_rows.register_fake
@@ -216,23 +345,17 @@ def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor
                          bias: torch.Tensor | None, target: torch.Tensor, transforms: str, dtype: torch.dtype,
                          needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
     """The gradients of x, weight and bias; ``rows``: the result of :func:`linear_rows`, ``grad``: its gradient."""
-    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
-    sums = _Sums(x, weight, bias, needs)
-    for first, end in chunks(x.shape[0]):
-        part, words_of = x[first:end].to(dtype), target[first:end]
-        logits = _logits(part, w, b)
-        d = _fused(_gradient_of, logits, words_of, rows[0, first:end], grad[:, first:end], transforms)
-        sums.add(first, end, d, part, w)
-        del logits, d
-    return sums.results(x, weight, bias)
+    weights, part, sums = _Weights(weight, bias, dtype, False), x.to(dtype), _Sums(x, weight, bias, needs)
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), dtype.itemsize)):
+        d = _fused(_gradient_of, weights.logits(part, a, b), target - a, rows[0], grad, transforms)
+        sums.add(0, (a, b), d, part, weights)
+        del d
+    return sums.results()
 
 
 @linear_rows_backward.register_fake
 def _(grad, rows, x, weight, bias, target, transforms, dtype, needs):
-    none = x.new_empty(0)
-    return [
-        torch.empty_like(t) if t is not None and need else none.clone() for t, need in zip((x, weight, bias), needs)
-    ]
+    return _fakes(x, weight, bias, needs)
 
 
 def _keep_operands(ctx: Any, inputs: Any, output: Any) -> None:
@@ -246,3 +369,90 @@ def _rows_backward(ctx: Any, grad: torch.Tensor) -> Any:
 
 
 linear_rows.register_autograd(_rows_backward, setup_context=_keep_operands)
+
+
+# ---- two distributions
+
+
+def _divergence_of(student: torch.Tensor, teacher: torch.Tensor, transforms: str) -> torch.Tensor:
+    """For each row the logsumexp of the student's and of the teacher's logits, and the mean of the teacher's less the
+    student's logits under the teacher's distribution: 3 × rows."""
+    of_student, of_teacher = transforms.split("|")
+    (s, _), (t, _) = _transformed(student, of_student), _transformed(teacher, of_teacher)
+    lse = torch.logsumexp(t, 1)
+    p = (t - lse[:, None]).exp()
+    return torch.stack([torch.logsumexp(s, 1), lse, torch.where(p > 0, p * (t - s), 0).sum(1)])
+
+
+def _divergence_gradient(student: torch.Tensor, teacher: torch.Tensor, lses: torch.Tensor, grad: torch.Tensor,
+                         transforms: str) -> torch.Tensor:  # fmt: skip
+    """The gradient of the student's logits."""
+    of_student, of_teacher = transforms.split("|")
+    (s, kept), (t, _) = _transformed(student, of_student), _transformed(teacher, of_teacher)
+    d = ((s - lses[0][:, None]).exp() - (t - lses[1][:, None]).exp()) * grad[:, None]
+    return _transforms_backward(d, of_student, kept).to(student.dtype)
+
+
+@torch.library.custom_op("mlirfuse::linear_kl", mutates_args=())
+def linear_kl(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, teacher_x: torch.Tensor,
+              teacher_weight: torch.Tensor, teacher_bias: torch.Tensor | None, transforms: str,
+              dtype: torch.dtype, teacher_dtype: torch.dtype, needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
+    """For each row the divergence KL(teacher, student) of two linear layers' softmax; and the logsumexp of both, 2 ×
+    rows. ``transforms``: the student's, "|" and the teacher's."""
+    sides = _Weights(weight, bias, dtype, False), _Weights(teacher_weight, teacher_bias, teacher_dtype, False)
+    x, teacher_x = x.to(dtype), teacher_x.to(teacher_dtype)
+    found = x.new_zeros((3, len(x)), dtype=_wide(dtype))
+    found[:2] = -torch.inf
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), 2 * dtype.itemsize)):
+        block = _fused(_divergence_of, sides[0].logits(x, a, b), sides[1].logits(teacher_x, a, b), transforms)
+        lses = torch.logaddexp(found[:2], block[:2])
+        old, new = (found[1] - lses[1]).exp(), (block[1] - lses[1]).exp()
+        found[2] = torch.where(old > 0, old * found[2], 0) + torch.where(new > 0, new * block[2], 0)
+        found[:2] = lses
+    return [found[2] - found[1] + found[0], found[:2].clone()]
+
+
+@linear_kl.register_fake
+def _(x, weight, bias, teacher_x, teacher_weight, teacher_bias, transforms, dtype, teacher_dtype, needs):
+    wide = _wide(dtype)
+    return [x.new_empty(x.shape[:1], dtype=wide), x.new_empty((2, x.shape[0]), dtype=wide)]
+
+
+@torch.library.custom_op("mlirfuse::linear_kl_backward", mutates_args=())
+def linear_kl_backward(grad: torch.Tensor, lses: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+                       bias: torch.Tensor | None, teacher_x: torch.Tensor, teacher_weight: torch.Tensor,
+                       teacher_bias: torch.Tensor | None, transforms: str, dtype: torch.dtype,
+                       teacher_dtype: torch.dtype,
+                       needs: list[bool]) -> list[torch.Tensor]:  # fmt: skip
+    """The gradients of the student's x, weight and bias."""
+    sides = _Weights(weight, bias, dtype, False), _Weights(teacher_weight, teacher_bias, teacher_dtype, False)
+    part, teacher_x, sums = x.to(dtype), teacher_x.to(teacher_dtype), _Sums(x, weight, bias, needs)
+    for a, b in parts(len(weight), words_of_block(len(x), len(weight), 2 * dtype.itemsize)):
+        logits = sides[0].logits(part, a, b), sides[1].logits(teacher_x, a, b)
+        d = _fused(_divergence_gradient, *logits, lses, grad, transforms)
+        del logits
+        sums.add(0, (a, b), d, part, sides[0])
+        del d
+    return sums.results()
+
+
+@linear_kl_backward.register_fake
+def _(grad, lses, x, weight, bias, teacher_x, teacher_weight, teacher_bias, transforms, dtype, teacher_dtype, needs):
+    return _fakes(x, weight, bias, needs)
+
+
+def _keep_both(ctx: Any, inputs: Any, output: Any) -> None:
+    *operands, ctx.transforms, ctx.dtype, ctx.teacher_dtype, ctx.needs = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], *operands)
+
+
+def _divergence_backward(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
+    if grads[0] is None:
+        return (None,) * 10
+    found = linear_kl_backward(grads[0], *ctx.saved_tensors, ctx.transforms, ctx.dtype, ctx.teacher_dtype, ctx.needs)
+    return (*(g if need else None for g, need in zip(found, ctx.needs)), *(None,) * 7)
+
+
+linear_kl.register_autograd(_divergence_backward, setup_context=_keep_both)

@@ -24,7 +24,9 @@ from mlirfuse.frontend.torch import (
     channels_last,
     concatenations,
     cse,
+    distillation,
     equal_layers,
+    float8,
     losses,
     matmul_padding,
     pools,
@@ -49,6 +51,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
     return [
         attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
         lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
+        lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
     ]
 
 
@@ -91,6 +94,7 @@ def before_lowering(properties: DeviceProperties | HostProperties, matmul_epilog
     return [
         real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
         matmul_padding.pad,  # 16-bit matmuls get aligned rows
+        float8.as_bytes,  # kernels cast from and to float8
         lambda module: epilogues.mark(module, properties, matmul_epilogues),  # kernels compute products and their users
     ]
 

@@ -33,7 +33,7 @@ from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
 
 class MutatedTensor(Exception):
-    """The graph writes to the tensor's memory: one name has several values."""
+    """The graph writes to the tensor's memory, and one name has several values."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Expressions:
 
     def __init__(self, module: GraphModule, given: dict[Node, Indexed] | None = None):
         self.module, self.known = module, dict(given or {})
-        self.mutated = purity.written_storages(module)
+        self.mutated = purity.ambiguous_storages(module)
 
     def of(self, node: Node) -> Indexed:
         """The expression of a tensor. Raises :class:`MutatedTensor`, and :class:`Unknown` for non-tensors."""
@@ -191,7 +191,8 @@ class _Call:
     @property
     def name(self) -> str:
         """The function's name in the rules."""
-        return _name(self.node)
+        name = _name(self.node)
+        return _IN_PLACE.get(name, name)
 
     def axis(self, value: Any, rank: int) -> int:
         if not isinstance(value, int):
@@ -321,9 +322,14 @@ def _permuted(call: _Call) -> Any:
     return _at(x, [dim(order.index(k)) for k in range(rank)])
 
 
-def _selected(call: _Call) -> Any:
+def _indexed(call: _Call) -> Any:
+    """``aten.index``: a tensor, or None, for each of the first dimensions."""
+    return _selected(call, [slice(None) if i is None else i for i in call.node.args[1]])
+
+
+def _selected(call: _Call, index: Any = None) -> Any:
     """``x[…]`` with None, slices, numbers, ``...`` and integer tensors."""
-    x, index = call.tensor(0, "self"), call.node.args[1]
+    x, index = call.tensor(0, "self"), call.node.args[1] if index is None else index
     index = list(index) if isinstance(index, (tuple, list)) else [index]
     dense = sum(1 for i in index if i is not None and i is not Ellipsis)
     fill = [slice(None)] * (len(x.shape) - dense)
@@ -521,6 +527,7 @@ _RULES: dict[str, Callable[[_Call], Any]] = {
     "unsqueeze": _unsqueezed,
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes"), _permuted),
     "getitem": _selected,
+    "index": _indexed,
     **dict.fromkeys(("and", "and_", "logical_and", "bitwise_and"), _pointwise(_logical(sympy.And), 2)),
     **dict.fromkeys(("or", "or_", "logical_or", "bitwise_or"), _pointwise(_logical(sympy.Or), 2)),
     **dict.fromkeys(("xor", "logical_xor", "bitwise_xor"), _pointwise(_logical(sympy.Xor), 2)),
@@ -552,6 +559,12 @@ _RULES: dict[str, Callable[[_Call], Any]] = {
 }  # fmt: skip
 
 
+_IN_PLACE = {
+    **{name: name[1:] for name in ("iadd", "isub", "imul", "iand", "ior", "ixor")},
+    **{f"{name}_": name for name in ("add", "sub", "mul", "logical_not", "logical_and", "logical_or", "masked_fill")},
+}  # their results have the operand's type; names in dunders are without them here
+
+
 def _name(node: Node) -> str:
     """The called function, with one name for a method, an operator, a torch function and an ATen op."""
     if node.op == "call_method":
@@ -562,14 +575,15 @@ def _name(node: Node) -> str:
     if isinstance(node.target, OpOverload):
         return node.target._schema.name.rpartition("::")[2] if node.target.namespace == "aten" else ""
     name = getattr(node.target, "__name__", "")
-    spaces = (operator, torch, nn_functions, torch.nn.functional, purity.vmap)
+    spaces = (operator, torch, nn_functions, torch.nn.functional, purity.vmap, torch.ops.aten)
     return name if any(getattr(space, name, None) is node.target for space in spaces) else ""
 
 
 def _rule(node: Node) -> Callable[[_Call], Any] | None:
-    return None if "out" in node.kwargs else _RULES.get(_name(node))
+    name = _name(node)
+    return None if "out" in node.kwargs else _RULES.get(_IN_PLACE.get(name, name))
 
 
 def has_rule(node: Node) -> bool:
     """Whether the call is of a pure function with a rule."""
-    return _rule(node) is not None
+    return _rule(node) is not None and _name(node) not in _IN_PLACE

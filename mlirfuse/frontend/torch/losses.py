@@ -1,8 +1,8 @@
 """Rewrites the cross entropy of a linear layer in Dynamo's graph to run in chunks of rows.
 
 Between the two there may be a cast to float32, a scale, a softcap, and views that keep the vocabulary dimension;
-besides the loss, the logsumexp of the same logits may be read (a z-loss). With any other reader the full logits are
-stored, and ``explain`` names the reader.
+besides the loss, the logsumexp of the same logits may be read (a z-loss). The labels' log-probabilities, as of DPO, are
+rewritten likewise. With any other reader the full logits are stored, and ``explain`` names the reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlirfuse.frontend.torch import chunked_loss
+from mlirfuse.frontend.torch import chunked_loss, layouts, purity
 from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
 from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions
@@ -25,6 +25,7 @@ LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
 _LINEAR = {torch.nn.functional.linear, nn_functions.linear}
 _PARAMETERS = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+LOG_SOFTMAX = {torch.nn.functional.log_softmax, torch.log_softmax, "log_softmax"}
 _LINEAR_LOSS, _LINEAR_ROWS = torch.ops.mlirfuse.linear_loss.default, torch.ops.mlirfuse.linear_rows.default
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SCALES = {
@@ -39,9 +40,9 @@ def chunk_losses(module: GraphModule, option: str) -> None:
         return
     changed = False
     for node in list(module.graph.nodes):
-        if node.target is not torch.nn.functional.cross_entropy or node._erased:
+        if node._erased:
             continue
-        found = _Chain.of(node)
+        found = Chain.of(node)
         if found is None:
             continue
         why = found.why_not_chunked(option)
@@ -55,51 +56,77 @@ def chunk_losses(module: GraphModule, option: str) -> None:
 
 
 @dataclass
-class _Chain:
-    """A linear layer, the steps and views after it, and the cross entropy of their result."""
+class Chain:
+    """A linear layer, the steps and views after it, and what reads their result: the cross entropy, or the selection
+    of one logit per row."""
 
     loss: Node
     linear: Node
     logits: Node  # what the loss reads
+    target: Node
+    normalized: Node | None = None  # the log-softmax of logits, from which ``loss`` selects
     steps: list[str] = field(default_factory=list)
     views: list[Node] = field(default_factory=list)
     between: list[Node] = field(default_factory=list)  # all nodes from the linear layer to ``logits``
     vocabulary_is_dim_1: bool = False  # the vocabulary is dimension 1, not the last
 
     @staticmethod
-    def of(loss: Node) -> _Chain | None:
+    def of(loss: Node) -> Chain | None:
         """The chain that ends in ``loss``; None where no linear layer of a known form computes the logits, or for other
         losses."""
-        given = _cross_entropy_arguments(loss)
-        logits, target = given["input"], given["target"]
-        if not isinstance(logits, Node) or not isinstance(target, Node):
-            return None
-        kind = getattr(_value(target), "dtype", None)
-        known = given["weight"] is None and given["size_average"] is None and given["reduce"] is None
-        if kind is not torch.int64 or not known or not isinstance(given["label_smoothing"], (int, float)):
-            return None
-        found = _Chain(loss, loss, logits)
-        node: Any = logits
-        while isinstance(node, Node) and node.target not in _LINEAR:
-            found.between.append(node)
-            if not found._records(node):
+        if loss.target is torch.nn.functional.cross_entropy:
+            given = _cross_entropy_arguments(loss)
+            logits, target, normalized = given["input"], given["target"], None
+            known = given["weight"] is None and given["size_average"] is None and given["reduce"] is None
+            if not known or not isinstance(given["label_smoothing"], (int, float)):
                 return None
-            node = node.args[0]
-        if not isinstance(node, Node) or not all(isinstance(_value(n), torch.Tensor) for n in (node, *node.args[:2])):
+        elif loss.target in (torch.gather, "gather"):
+            given = dict(zip(("input", "dim", "index"), loss.args)) | dict(loss.kwargs)
+            if given.keys() != {"input", "dim", "index"}:
+                return None
+            logits, dim, target = (given[name] for name in ("input", "dim", "index"))
+            normalized = logits if isinstance(logits, Node) and logits.target in LOG_SOFTMAX else None
+            if normalized is not None and is_over_words(normalized):
+                logits = normalized.args[0]
+            if dim not in (-1, getattr(value_of(logits), "ndim", 0) - 1):
+                return None
+        else:
             return None
-        found.between.append(node)
-        found.linear = node
-        rank = _value(logits).dim()
-        fits = (
-            (rank == 3 and _value(target).dim() == 2)
-            if found.vocabulary_is_dim_1
-            else rank == 2 and _value(target).dim() == 1
-        )
-        return found if fits and _value(node).dtype in _FLOATS and _value(node).dim() > 1 else None
+        if not isinstance(logits, Node) or getattr(value_of(target), "dtype", None) is not torch.int64:
+            return None
+        found = Chain(loss, loss, logits, target, normalized)
+        return found if found.reaches_linear() and found._fits() else None
+
+    def _fits(self) -> bool:
+        """Whether there is one label per row."""
+        logits, labels, value = value_of(self.logits), value_of(self.target), value_of(self.linear)
+        if value.dtype not in _FLOATS or value.dim() < 2:
+            return False
+        if not self.is_entropy():
+            return not self.vocabulary_is_dim_1 and list(map(str, labels.shape)) == [*map(str, logits.shape[:-1]), "1"]
+        return (logits.dim(), labels.dim()) == ((3, 2) if self.vocabulary_is_dim_1 else (2, 1))
+
+    def is_entropy(self) -> bool:
+        """Whether ``loss`` is the cross entropy."""
+        return self.loss.target is torch.nn.functional.cross_entropy
+
+    def reaches_linear(self) -> bool:
+        """Whether known steps and views lead from a linear layer to ``logits``; records them."""
+        node: Any = self.logits
+        while isinstance(node, Node) and node.target not in _LINEAR:
+            self.between.append(node)
+            if not self._records(node):
+                return False
+            node = node.args[0]
+        if not isinstance(node, Node) or not all(isinstance(value_of(n), torch.Tensor) for n in (node, *node.args[:2])):
+            return False
+        self.between.append(node)
+        self.linear = node
+        return True
 
     def _records(self, node: Node) -> bool:
         """Whether ``node`` is a step or a view; records it."""
-        source, value = (_value(n) for n in (node.args[0] if node.args else None, node))
+        source, value = (value_of(n) for n in (node.args[0] if node.args else None, node))
         if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
             return False
         name = node.target
@@ -144,23 +171,20 @@ class _Chain:
 
     def why_not_chunked(self, option: str) -> str | None:
         """Why the full logits are stored; None where they need not be."""
-        for created, reader in zip(self.between, [self.loss, *self.between]):
+        made = self.between if self.normalized is None else [self.normalized, *self.between]
+        for created, reader in zip(made, [self.loss, *made]):
             for user in created.users:
                 if user is not reader and not (created is self.logits and self._is_lse(user)):
-                    who = "the graph returns them" if user.op == "output" else f"{_named(user)} also reads them"
+                    who = "the graph returns them" if user.op == "output" else f"{named(user)} also reads them"
                     return f"the full logits are stored: {who}; otherwise the loss would run in chunks of rows"
-        if any(
-            is_traceable_wrapper_subclass(_value(n))
-            for n in (*_linear_operands(self.linear), self.loss)
-            if n is not None
-        ):
-            return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
-        if any(user < _cross_entropy_arguments(self.loss)["target"] for user in self.logits.users):
+        if any(user < self.target for user in self.logits.users if user is not self.normalized):
             return "the full logits are stored: they are read before there are labels"
+        if reason := unfit(self.linear, self.overwritten()):
+            return reason
         if option == "always":
             return None
         try:
-            saved, rows = self._saved(), math.prod(hint(n) for n in _value(self.linear).shape[:-1])
+            saved, rows = self._saved(), math.prod(hint(n) for n in value_of(self.linear).shape[:-1])
         except OpaqueSize:
             return (
                 "the full logits are stored: their size is known only at run time; chunked_loss='always' forces chunks"
@@ -171,13 +195,59 @@ class _Chain:
             f"the full logits are stored: chunks would save {max(saved, 0)} bytes; chunked_loss='always' forces chunks"
         )
 
+    def overwritten(self, end: Node | None = None) -> str | None:
+        """The name of a call that writes an operand or the labels between where they are read and would be read;
+        ``end``: there, if it is not before the first reader of the logits."""
+        readers = (
+            [end]
+            if end is not None
+            else [self.loss, *(user for user in self.logits.users if user is not self.normalized)]
+        )
+        spans = [(n, self.linear, max(readers)) for n in linear_operands(self.linear)]
+        spans.append((self.target, min(readers), self.loss))
+        nodes, module = list(self.loss.graph.nodes), self.loss.graph.owning_module
+        for node in nodes[nodes.index(self.linear) + 1 : nodes.index(max(readers))]:
+            written = {layouts.storage(value_of(n)) for n in purity.written_by(node, module)} - {None}
+            if any(a < node < b and layouts.storage(value_of(read)) in written for read, a, b in spans if written):
+                return named(node)
+        return None
+
     def _saved(self) -> int:
-        """The bytes that chunks save: logits and their gradient, less a chunk and the gradients' accumulators."""
-        logits, features = _value(self.linear), hint(_value(self.linear.args[0]).shape[-1])
+        """The bytes that chunks save: logits and their gradient, less what the plan takes."""
+        sizes = self._sizes()
+        rows, words, _, itemsize, _ = sizes
+        if self.is_scalar():
+            taken = chunked_loss.Plan.of(*sizes).bytes_of(*sizes)
+        else:
+            taken = 2 * rows * chunked_loss.words_of_block(rows, words, itemsize) * itemsize
+        return 2 * rows * words * itemsize - taken
+
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        """The arguments of :meth:`chunked_loss.Plan.of`. Raises ``OpaqueSize``."""
+        logits, (x, weight, _) = value_of(self.linear), map(value_of, linear_operands(self.linear))
         *given, words = (hint(n) for n in logits.shape)
-        rows, size = math.prod(given), logits.element_size()
-        sums = words * features * 4 if size == 2 else 0
-        return 2 * rows * words * size - min(rows, chunked_loss.ROWS) * words * 2 * size - sums
+        gradient = weight.element_size() if weight.requires_grad and value_of(self.loss).requires_grad else 0
+        return math.prod(given), words, hint(x.shape[-1]), logits.element_size(), gradient
+
+    def is_scalar(self) -> bool:
+        """Whether the loss is a number, the gradients of which are known up to a factor."""
+        if not self.is_entropy() or any(user is not self.loss for user in self.logits.users):
+            return False
+        return _cross_entropy_arguments(self.loss)["reduction"] != "none"
+
+    def explanation(self) -> str:
+        """What :func:`mlirfuse.torch.explain` says of a chunked loss."""
+        found = f"the loss of {named(self.linear)} runs without the full logits"
+        try:
+            sizes = self._sizes()
+        except OpaqueSize:
+            return f"{found}, in chunks of rows"
+        if not self.is_scalar():
+            block = chunked_loss.words_of_block(sizes[0], sizes[1], sizes[3])
+            return f"{found}, in blocks of {block} words; the backward recomputes the logits"
+        plan = chunked_loss.Plan.of(*sizes)
+        chunks = f"in chunks of {plan.rows} rows and blocks of {plan.words} words"
+        return f"{found}, {chunks}{', in the memory of the weight gradient' if plan.shared else ''}"
 
     def _is_lse(self, user: Node) -> bool:
         """Whether ``user`` is the logsumexp of each row."""
@@ -185,7 +255,28 @@ class _Chain:
             return False
         axis = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
         keeps = user.args[2] if len(user.args) > 2 else user.kwargs.get("keepdim", False)
-        return axis in (1, -1, (1,), (-1,), [1], [-1]) and not keeps and "out" not in user.kwargs
+        axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+        return axes in ((-1,), (value_of(self.logits).dim() - 1,)) and not keeps and "out" not in user.kwargs
+
+
+def unfit(linear: Node, written: str | None) -> str | None:
+    """Why chunks cannot compute ``linear``: its operands are sharded, or ``written`` in place."""
+    if any(n is not None and is_traceable_wrapper_subclass(value_of(n)) for n in (linear, *linear_operands(linear))):
+        return "the full logits are stored: they are sharded over ranks; chunks need plain tensors"
+    if written:
+        return f"the full logits are stored: {written} changes in place what they are computed from"
+    return None
+
+
+def is_over_words(softmax: Node) -> bool:
+    """Whether a log-softmax is over the last dimension, in its input's dtype or a wider one."""
+    names = ("input", "dim", "_stacklevel", "dtype") if not isinstance(softmax.target, str) else ("", "dim", "dtype")
+    given = dict(zip(names, softmax.args)) | dict(softmax.kwargs)
+    source, value = value_of(softmax.args[0]) if softmax.args else None, value_of(softmax)
+    if not isinstance(source, torch.Tensor) or value.dtype not in _FLOATS:
+        return False
+    wider = value.dtype is source.dtype or torch.finfo(value.dtype).bits > torch.finfo(source.dtype).bits
+    return wider and given.get("dim") in (-1, source.dim() - 1) and "out" not in softmax.kwargs
 
 
 def _cross_entropy_arguments(node: Node) -> dict[str, Any]:
@@ -193,11 +284,11 @@ def _cross_entropy_arguments(node: Node) -> dict[str, Any]:
     return {name: default.get(name) for name in _PARAMETERS} | dict(zip(_PARAMETERS, node.args)) | dict(node.kwargs)
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
-def _named(node: Node) -> str:
+def named(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
@@ -209,26 +300,32 @@ def _shape(node: Node) -> list[Any]:
 # ---- the rewrite
 
 
-def _replace(graph: Graph, chain: _Chain) -> None:
+def _replace(graph: Graph, chain: Chain) -> None:
     loss, given = chain.loss, _cross_entropy_arguments(chain.loss)
-    logsumexps = [user for user in chain.logits.users if user is not loss]
-    before = set(graph.nodes)
+    logsumexps = [user for user in chain.logits.users if user not in (loss, chain.normalized)]
+    before, explanation = set(graph.nodes), chain.explanation()
     with graph.inserting_before(min((loss, *logsumexps))):
         call, method = graph.call_function, graph.call_method
-        x = _rows_of_inputs(graph, chain)
-        target = method("reshape", (given["target"], (-1,)))
-        valid = call(operator.ne, (target, given["ignore_index"]))
-        words = call(torch.where, (valid, target, 0))
-        operands = (x, *_linear_operands(chain.linear)[1:], words)
+        x = rows_of_inputs(graph, chain)
+        target = method("reshape", (chain.target, (-1,)))
+        valid = call(operator.ne, (target, given["ignore_index"])) if chain.is_entropy() else None
+        words = call(torch.where, (valid, target, 0)) if chain.is_entropy() else target
+        operands = (x, *linear_operands(chain.linear)[1:], words)
         transforms = ";".join(reversed(chain.steps))
-        grad = _value(loss).requires_grad
-        needs = [bool(grad and n is not None and _value(n).requires_grad) for n in _linear_operands(chain.linear)]
-        dtype, smoothing = _value(chain.linear).dtype, float(given["label_smoothing"])
-        if given["reduction"] == "none" or logsumexps:
+        grad = value_of(loss).requires_grad
+        needs = [bool(grad and n is not None and value_of(n).requires_grad) for n in linear_operands(chain.linear)]
+        dtype, smoothing = value_of(chain.linear).dtype, float(given["label_smoothing"])
+        if not chain.is_scalar():
             rows = call(_LINEAR_ROWS, (*operands, transforms, dtype, needs))
-            created = _of_rows(call, method, chain, rows, valid, smoothing)
+            created = (
+                _selected(call, method, chain, rows)
+                if valid is None
+                else _of_rows(call, method, chain, rows, valid, smoothing)
+            )
             for user in logsumexps:
-                first = method("to", (call(operator.getitem, (rows, 0)), _value(user).dtype))
+                first = method("to", (call(operator.getitem, (rows, 0)), value_of(user).dtype))
+                if not chain.is_entropy():
+                    first = method("view_as", (first, call(operator.getitem, (chain.target, (..., 0)))))
                 user.replace_all_uses_with(first)
                 graph.erase_node(user)
             called = rows
@@ -241,26 +338,33 @@ def _replace(graph: Graph, chain: _Chain) -> None:
             created = call(operator.getitem, (called, 0))
             if given["reduction"] == "mean":  # without rows: NaN, with zero gradients
                 created = call(operator.add, (created, call(operator.truediv, (0.0, count))))
-        created = method("to", (created, _value(loss).dtype))
-    recomputes = "; the backward recomputes the logits" if called.target is _LINEAR_ROWS else ""
-    explain(called, f"the loss of {_named(chain.linear)} runs in chunks of {chunked_loss.ROWS} rows{recomputes}")
+        created = method("to", (created, value_of(loss).dtype))
+    explain(called, explanation)
     for node in graph.nodes:
         if node not in before and "stack_trace" in loss.meta:
             node.meta["stack_trace"] = loss.meta["stack_trace"]
     loss.replace_all_uses_with(created)
-    for node in (loss, *chain.between):
+    for node in (loss, *([chain.normalized] if chain.normalized else []), *chain.between):
         graph.erase_node(node)
 
 
-def _linear_operands(linear: Node) -> tuple[Any, Any, Any]:
+def _selected(call: Callable[..., Node], method: Callable[..., Node], chain: Chain, rows: Node) -> Node:
+    """The labels' logits or log-probabilities."""
+    found = call(operator.getitem, (rows, 1))
+    if chain.normalized is not None:
+        found = call(operator.sub, (found, call(operator.getitem, (rows, 0))))
+    return method("view_as", (found, chain.target))
+
+
+def linear_operands(linear: Node) -> tuple[Any, Any, Any]:
     """The linear layer's input, weight and bias."""
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     return linear.args[0], linear.args[1], bias
 
 
-def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
+def rows_of_inputs(graph: Graph, chain: Chain) -> Node:
     """The linear layer's inputs, one row per row of the loss, through the views of the logits."""
-    features = _value(chain.linear.args[0]).shape[-1]
+    features = value_of(chain.linear.args[0]).shape[-1]
     if isinstance(features, torch.SymInt):
         features = graph.call_method("size", (chain.linear.args[0], -1))
     x: Any = chain.linear.args[0]
@@ -272,11 +376,11 @@ def _rows_of_inputs(graph: Graph, chain: _Chain) -> Node:
     return graph.call_method("reshape", (x, (-1, features)))
 
 
-def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: _Chain, rows: Node, valid: Node,
+def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: Chain, rows: Node, valid: Node,
              smoothing: float) -> Node:  # fmt: skip
     """The loss from the per-row terms."""
     given = _cross_entropy_arguments(chain.loss)
-    words = _value(chain.linear).shape[-1]
+    words = value_of(chain.linear).shape[-1]
     if isinstance(words, torch.SymInt):
         words = call(operator.getitem, (method("size", (chain.linear.args[1],)), 0))
     logsumexp, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))

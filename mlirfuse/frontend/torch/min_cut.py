@@ -23,7 +23,7 @@ import torch
 from torch.fx import Node
 from torch.utils import flop_counter
 
-from mlirfuse.frontend.torch import sizes
+from mlirfuse.frontend.torch import float8, sizes
 from mlirfuse.frontend.torch.joint import Joint, has_effects, is_mutable, is_random, must_recompute, must_save
 from mlirfuse.frontend.torch.ops import pointwise, random, shapes
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
@@ -273,10 +273,10 @@ class _Costs:
             return math.inf
         if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
             return 0
-        if not is_free(node):
-            return self.traffic_cost(node) if node in self.allowed else math.inf
         if _is_view(node):
             return 0
+        if not is_free(node):
+            return self.traffic_cost(node) if node in self.allowed else math.inf
         if self.is_read_by_extern_op(node):  # by a kernel of its own, whose result others read
             return MOVED_COST * 2 * _bytes(node)
         # The first of several kernels that need it stores it.
@@ -333,7 +333,8 @@ def is_fused(node: Node) -> bool:
     name = str(node.target)
     if node.op != "call_function" or name not in RULES:
         return is_sym_node(node)
-    return all(n.meta["val"].dtype in DTYPES for n in (node, *node.all_input_nodes) if _is_tensor(n))
+    dtypes = {n.meta["val"].dtype for n in (node, *node.all_input_nodes) if _is_tensor(n)}
+    return dtypes <= DTYPES.keys() or (not dtypes.isdisjoint(float8.FLOAT8) and float8.is_fusible(node))
 
 
 def is_free(node: Node) -> bool:

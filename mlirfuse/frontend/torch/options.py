@@ -19,10 +19,10 @@ class Options:
     results at each op, as eager does. ``repro``: the folder for repro scripts of graphs that do not compile; None: the
     folder of temporary files. ``channels_last``: use channels-last memory format for a graph's convolutions; None:
     where it is expected to pay. ``cuda_graphs``: record CUDA graphs; None: as the mode says. ``chunked_loss``: compute
-    the cross entropy of a linear layer in chunks of rows, without storing all logits: "always", "never", or "auto"
-    (where that saves much memory). ``matmul_epilogues``: compute a matrix product of 16-bit floats and the elementwise
-    ops on its result by one kernel, on a Hopper GPU: "always" where that is possible, "never", or "auto" (where it is
-    expected to be faster).
+    the loss of a linear layer in chunks of rows and blocks of words, without storing all logits: "always", "never", or
+    "auto" (where that saves much memory). ``matmul_epilogues``: compute a matrix product of 16-bit floats and the
+    elementwise ops on its result by one kernel, on a Hopper GPU: "always" where that is possible, "never", or "auto"
+    (where it is expected to be faster).
     """
 
     fallback: bool = True

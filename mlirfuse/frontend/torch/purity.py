@@ -43,6 +43,8 @@ def written_by(node: Node, module: GraphModule) -> Iterable[Node]:
         return _nodes(node.args[:1])
     if isinstance(node.target, OpOverload):
         return _mutable(node, [node.target._schema])
+    if isinstance(node.target, OpOverloadPacket):
+        return _mutable(node, _schemas(node.target))
     name = getattr(node.target, "__name__", "")
     if isinstance(node.target, HigherOrderOperator):
         return _by_subgraph(node, module)
@@ -81,6 +83,25 @@ def written_storages(module: GraphModule) -> set[int]:
     return found
 
 
+def ambiguous_storages(module: GraphModule) -> set[int]:
+    """The storages that some call of ``module`` writes while an older name of the memory is still read later: there a
+    node's name does not tell its value. After ``y = operator.iadd(x, 1)`` it does, unless ``x`` or a view made before
+    is read again."""
+    order = {node: k for k, node in enumerate(module.graph.nodes)}
+    names: dict[int, list[Node]] = {}
+    found = set()
+    for node in module.graph.nodes:
+        for source in written_by(node, module):
+            storage = layouts.storage(source.meta.get("example_value"))
+            older = [] if storage is None else names.get(storage, [])
+            if storage is not None and any(order[user] > order[node] for name in older for user in name.users):
+                found.add(storage)
+        storage = layouts.storage(node.meta.get("example_value"))
+        if storage is not None:
+            names.setdefault(storage, []).append(node)
+    return found
+
+
 def subgraph(node: Node, module: GraphModule) -> tuple[GraphModule, list[Any]] | None:
     """The module that a higher-order op calls once, as for a checkpoint, and its placeholders' arguments."""
     if not isinstance(node.target, HigherOrderOperator):
@@ -103,6 +124,10 @@ def _packet(name: str) -> Any:
     return found if isinstance(found, OpOverloadPacket) else None
 
 
+def _schemas(packet: Any) -> list[Any]:
+    return [getattr(packet, overload)._schema for overload in packet.overloads()]
+
+
 def _by_subgraph(node: Node, module: GraphModule) -> Iterable[Node]:
     found = subgraph(node, module)
     if found is None:
@@ -123,7 +148,7 @@ def _by_name(node: Node, name: str) -> Iterable[Node]:
         return node.all_input_nodes  # possibly ``inplace=True``
     packet = _packet(name)
     if packet is not None:
-        return _mutable(node, [getattr(packet, overload)._schema for overload in packet.overloads()])
+        return _mutable(node, _schemas(packet))
     dunder = name.startswith("__") and name.endswith("__")
     in_place = name[2:-2] in _IN_PLACE_NAMES if dunder else name.endswith("_")
     return _nodes(node.args[:1]) if in_place else ()

@@ -64,12 +64,13 @@ def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) ->
 def down_rows(
     body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit, loop=None
 ) -> list[Val]:
-    """Run ``visit`` over a thread's rows: every ``step``-th of ``rows``, ``p.unroll`` at a time, in a ``loop``."""
-    e, (first, high), span = body.e, rows, step * p.unroll
+    """Run ``visit`` over a thread's rows: every ``step``-th of ``rows``, ``p.rows_per_thread`` at a time, in a
+    ``loop``."""
+    e, (first, high), span = body.e, rows, step * p.rows_per_thread
     loop = loop or body.loop
 
     def rows_from(i: Val) -> list[Val]:
-        return [e.add(i, u * step) if u else i for u in range(p.unroll)]
+        return [e.add(i, u * step) if u else i for u in range(p.rows_per_thread)]
 
     def clamped(row: Val) -> Place:
         return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
@@ -82,11 +83,11 @@ def down_rows(
 
     if p.checked:
         return loop(first, high, span, carried, checked)
-    last_start = e.sub(high, (p.unroll - 1) * step)
+    last_start = e.sub(high, (p.rows_per_thread - 1) * step)
     iterations = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
     rest = e.add(first, e.mul(iterations, span))
     carried = loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
-    if p.unroll == 1:
+    if p.rows_per_thread == 1:
         return carried
     if _loaded_at_once(body, p):
         return loop(rest, high, span, carried, checked)
@@ -107,9 +108,9 @@ def totals_of(
     :func:`down_rows`."""
     e, lanes = body.e, p.access.lanes
     start = [v for op in phase for v in red.identity(e, op, lanes)]
-    if not p.blocks:
+    if not p.compensation_interval:
         return red.grouped(phase, down_rows(body, p, step, rows, at, start, visit))
-    loop = functools.partial(body.summed, phase, p.blocks, start)
+    loop = functools.partial(body.summed, phase, p.compensation_interval, start)
     totals = down_rows(body, p, step, rows, at, compensated_sums.nothing(e, phase, lanes), visit, loop)
     return red.grouped(phase, compensated_sums.settled(e, phase, totals))
 
@@ -140,7 +141,7 @@ def _min_blocks_per_sm(analysis: Analysis, p) -> int:
     """The blocks that a multiprocessor should hold, which limits a thread's registers."""
     threads, down = p.tx * p.ty, set(analysis.reduced)
     streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
-    if p.blocks:
+    if p.compensation_interval:
         return max(1, 1024 // threads)  # else ptxas uses too many registers for compensated totals
     if p.split > 1 and written(analysis) and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run concurrently
         return max(1, WRITTEN.get(p.access.lanes, threads) // threads)

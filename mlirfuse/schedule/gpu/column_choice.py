@@ -27,7 +27,7 @@ class Params(NamedTuple):
     access: Access
     tx: int  # threads along columns
     ty: int  # threads along rows
-    unroll: int  # rows in flight per thread
+    rows_per_thread: int  # in flight
     split: int = 1  # blocks along the rows
     coalesced_rows: int = 1  # rows treated as one
     # Every iteration checks its row bounds, so that the remainder takes one iteration, not one per row.
@@ -36,7 +36,7 @@ class Params(NamedTuple):
     unaligned: bool = False  # a block combines its coalesced rows, without a second kernel
     vectors_per_thread: int = 0  # rows of a thread in shared memory
     cluster: int = 1  # blocks that share columns and combine their accumulators without a second kernel
-    blocks: int = 0  # iterations after which sums are added to compensated totals (0: never)
+    compensation_interval: int = 0  # iterations after which sums are added to compensated totals (0: never)
 
 
 class _Needs(NamedTuple):
@@ -470,7 +470,7 @@ class ColumnsOfSize:
                 if not unroll or ty > 2 * self.rows or registers > self.heuristics.iteration_registers:
                     continue
                 if self.fits(p.tx, ty, lanes) and not (p.unaligned and self.unaligned_bytes(p.tx, ty, lanes) > SHARED):
-                    yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
+                    yield p._replace(ty=ty, rows_per_thread=unroll, split=1, checked=True)
 
     def narrow(self) -> Iterator[Params]:
         """Candidates with narrower vectors, the narrowest first, so that every multiprocessor has a block without a

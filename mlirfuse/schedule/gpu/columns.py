@@ -83,27 +83,16 @@ class GpuColumns(GpuScheduler[Params]):
         needs, rows = analysis.once(needs_of), columns.all_rows
         check_threads(p.tx, p.ty)
         check_cluster(p.cluster, properties)
-        for name, n in (("unroll", p.unroll), ("split", p.split), ("coalesced_rows", p.coalesced_rows)):
+        for name, n in (
+            ("rows_per_thread", p.rows_per_thread),
+            ("split", p.split),
+            ("coalesced_rows", p.coalesced_rows),
+        ):
             require(n >= 1, f"{name} = {n}: must be at least 1")
         require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
-            coalesced_rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
-            require(needs.one_pass and coalesced_rows > 1, "coalesced_rows: these rows cannot be coalesced")
-            require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
-            same = (
-                p.coalesced_rows == coalesced_rows
-                and p.access.lanes == access.lanes
-                and p.access.aligns == access.aligns
-            )
-            require(
-                same,
-                f"coalesced_rows = {p.coalesced_rows}: must be {coalesced_rows}, with vectors of {access.lanes}",
-            )
-            require(
-                not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
-                "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
-            )
-            rows //= coalesced_rows
+            _check_coalesced(analysis, p, env, alignments)
+            rows //= p.coalesced_rows
         else:
             self.check_access(analysis, p, True, env, alignments, properties)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
@@ -112,10 +101,12 @@ class GpuColumns(GpuScheduler[Params]):
             p.split == 1 or (p.cluster == 1 and not p.in_registers and not p.vectors_per_thread),
             "split: excludes cluster, in_registers and vectors_per_thread",
         )
-        require(p.blocks >= 0, f"blocks = {p.blocks}: must not be negative")
         require(
-            not p.blocks or not (p.in_registers or p.vectors_per_thread),
-            "blocks: excludes in_registers and vectors_per_thread",
+            p.compensation_interval >= 0, f"compensation_interval = {p.compensation_interval}: must not be negative"
+        )
+        require(
+            not p.compensation_interval or not (p.in_registers or p.vectors_per_thread),
+            "compensation_interval: excludes in_registers and vectors_per_thread",
         )
         require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
         if p.unaligned:
@@ -143,16 +134,31 @@ class GpuColumns(GpuScheduler[Params]):
             require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need vectors_per_thread")
         if p.in_registers:
             require(
-                p.cluster == 1 and p.ty * p.unroll >= rows,
-                f"in_registers: ty * unroll = {p.ty * p.unroll} must cover {rows} rows, without cluster",
+                p.cluster == 1 and p.ty * p.rows_per_thread >= rows,
+                f"in_registers: ty * rows_per_thread = {p.ty * p.rows_per_thread} must cover {rows} rows, without "
+                "cluster",
             )
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
         require(
-            p.unroll <= most, f"unroll = {p.unroll}: a thread has at most {MOST_REGISTER_ELEMENTS} elements at a time"
+            p.rows_per_thread <= most,
+            f"rows_per_thread = {p.rows_per_thread}: a thread has at most {MOST_REGISTER_ELEMENTS} elements at a time",
         )
+
+
+def _check_coalesced(analysis: Analysis, p: Params, env: Sizes, alignments: Alignments) -> None:
+    """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
+    rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
+    require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
+    require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
+    same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
+    require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
+    require(
+        not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
+        "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
+    )
 
 
 def _rows_per_iteration(p: Params) -> int:
     """Rows that all threads of a column process in one iteration."""
     threads = p.ty if p.unaligned else p.ty * p.coalesced_rows
-    return threads * p.unroll * p.split * p.cluster
+    return threads * p.rows_per_thread * p.split * p.cluster

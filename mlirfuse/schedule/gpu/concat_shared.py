@@ -36,13 +36,13 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 
 class Params(NamedTuple):
-    """``threads`` per block; the ``rows`` that it computes, full vectors of each operand; the bytes of ``shared``
-    memory reserved for them."""
+    """``threads`` per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory, which
+    are reserved for them."""
 
     access: Access
     threads: int
-    rows: int
-    shared: int
+    rows_per_block: int
+    shared_bytes: int
 
 
 class ConcatOperand(NamedTuple):
@@ -129,8 +129,8 @@ class _Body(GpuBody):
         super().__init__(name, analysis, slots, p.access, p.threads)
         self.p, self.concat = p, analysis.once(_concat)
         self.dtype = analysis.once(_shared_dtype)
-        self.offset = self.reserve(p.shared)
-        self.first = self.e.mul(self.wide(self.block), p.rows)  # the block's first row
+        self.offset = self.reserve(p.shared_bytes)
+        self.first = self.e.mul(self.wide(self.block), p.rows_per_block)  # the block's first row
 
     def each(self, count: Val, lanes: int, body: Callable[[Val], None]) -> None:
         """Run ``body(first element)`` for each vector of this thread, of ``count`` elements of the block's rows."""
@@ -222,11 +222,11 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     body = _Body(name, analysis, slots, p)
     e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
     left = e.sub(body.size(count), body.first)
-    with body.k.region(f"scf.if {e.cmp('ge', left, p.rows)} {{", "} else {"):
-        body.all(e.const(p.rows, body.index), p.access.lanes)
+    with body.k.region(f"scf.if {e.cmp('ge', left, p.rows_per_block)} {{", "} else {"):
+        body.all(e.const(p.rows_per_block, body.index), p.access.lanes)
     with body.k.region("", "}"):  # vectors may not divide fewer rows
         body.all(left, 1)
-    return [body.finish(sz.ceildiv(count, p.rows))]
+    return [body.finish(sz.ceildiv(count, p.rows_per_block))]
 
 
 class ConcatShared(GpuScheduler[Params]):
@@ -275,11 +275,14 @@ class ConcatShared(GpuScheduler[Params]):
         _, length, *operands = analysis.values(_sizes, env)
         require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
         require(
-            p.rows > 0 and p.rows % lanes == 0, f"rows = {p.rows}: must be a positive multiple of the {lanes} lanes"
+            p.rows_per_block > 0 and p.rows_per_block % lanes == 0,
+            f"rows = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
         )
-        needed = p.rows * length * analysis.once(_shared_dtype).bytes
+        needed = p.rows_per_block * length * analysis.once(_shared_dtype).bytes
         most = heuristics_of(properties).concat_shared.most
-        require(needed <= p.shared <= most, f"shared = {p.shared}: must be from {needed} to {most} bytes")
+        require(
+            needed <= p.shared_bytes <= most, f"shared_bytes = {p.shared_bytes}: must be from {needed} to {most} bytes"
+        )
 
 
 def _sizes(analysis: Analysis) -> tuple:

@@ -48,7 +48,7 @@ class InnerOuter(GpuScheduler[Params]):
                 p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
             )
             # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
-            if p.blocks and p.vectors_per_thread and analysis.once(_registers)[2]:
+            if p.compensation_interval and p.vectors_per_thread and analysis.once(_registers)[2]:
                 p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, COMPENSATED_THREADS_PER_SM // (p.tx * p.ty)))
             if p not in yielded:
                 yielded.add(p)
@@ -84,8 +84,8 @@ class InnerOuter(GpuScheduler[Params]):
             f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
         )
         require(
-            p.vectors_per_thread >= 0 and p.stages >= 0 and p.blocks >= 0,
-            "vectors_per_thread, stages, blocks: must not be negative",
+            p.vectors_per_thread >= 0 and p.stages >= 0 and p.compensation_interval >= 0,
+            "vectors_per_thread, stages, compensation_interval: must not be negative",
         )
         if not p.vectors_per_thread:
             require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")

@@ -32,8 +32,9 @@ from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index
 class Params(NamedTuple):
     """``tx`` threads per row and ``ty`` rows per block and iteration; ``vectors_per_thread`` (0: looped); ``unmasked``:
     how many of those are inside the row for every thread; ``min_blocks_per_sm``: blocks that must fit a multiprocessor;
-    ``stages``: iterations in shared memory or in flight to it (0: the next one is prefetched to registers); ``blocks``:
-    iterations after which sums over rows are added to compensated totals in memory (0: never)."""
+    ``stages``: iterations in shared memory or in flight to it (0: the next one is prefetched to registers);
+    ``compensation_interval``: iterations after which sums over rows are added to compensated totals in memory (0:
+    never)."""
 
     access: Access
     tx: int
@@ -42,7 +43,7 @@ class Params(NamedTuple):
     unmasked: int
     min_blocks_per_sm: int = 1
     stages: int = 0
-    blocks: int = 0
+    compensation_interval: int = 0
 
     @property
     def cluster(self) -> int:
@@ -68,15 +69,15 @@ class _SummedRows(RowsBody):
 
     def each_iteration(self, carried: list[Val], iteration, after_block=None) -> list[Val]:
         """Run ``iteration(number, carried)`` for every iteration of this block, and ``after_block(carried)`` after each
-        ``p.blocks`` of them."""
+        ``p.compensation_interval`` of them."""
         iterations = self.size(sz.ceildiv(self.kept, self.p.ty))
-        if not (self.p.blocks and after_block):
+        if not (self.p.compensation_interval and after_block):
             return self.loop(self.number, iterations, self.blocks, carried, iteration)
 
         def one_block(low: Val, high: Val, carried: list[Val]) -> list[Val]:
             return after_block(self.loop(low, high, self.blocks, carried, iteration))
 
-        return self.each_block(self.number, iterations, self.blocks, self.p.blocks, carried, one_block)
+        return self.each_block(self.number, iterations, self.blocks, self.p.compensation_interval, carried, one_block)
 
     def totals(self, op: Op, count: sz.Size) -> list[Memory]:
         """Memory for the compensated totals of a sum over rows, with ``count`` elements per block: the sums, and their
@@ -180,7 +181,7 @@ class ResidentRows(_SummedRows):
             here = self.arrived(number, carried[len(sums) :], following)
             return self.computed(here, carried[: len(sums)]) + following
 
-        if self.p.blocks:
+        if self.p.compensation_interval:
             done = self.in_totals(lambda after: self.each_iteration(sums + loaded, iteration, after))
         else:
             done = self.each_iteration(sums + loaded, iteration)
@@ -310,16 +311,16 @@ class LoopedRows(_SummedRows):
         def visit(place: Place, state: list[Val]) -> list[Val]:
             return self.accumulated(phase, [place], state)
 
-        if not self.p.blocks:
+        if not self.p.compensation_interval:
             return self.along_row(row, self.nothing(phase), visit)
-        loop = functools.partial(self.summed, phase, self.p.blocks, self.nothing(phase))
+        loop = functools.partial(self.summed, phase, self.p.compensation_interval, self.nothing(phase))
         return compensated_sums.settled(
             self.e, phase, self.along_row(row, compensated_sums.nothing(self.e, phase, 1), visit, loop)
         )
 
     def visit(self) -> None:
         """Compute all rows of this block."""
-        if self.p.blocks:  # rounding errors are stored in a buffer of the sums' layout
+        if self.p.compensation_interval:  # rounding errors are stored in a buffer of the sums' layout
             for op in filter(compensated_sums.rounded, self.partials):
                 memory = self.k.memories[op.result]
                 pointer = self.args.temporary((op, "rounding errors"), sz.mul(op.result.numel, memory.dtype.bytes))

@@ -30,8 +30,8 @@ class Params(NamedTuple):
     fewer registers; ``min_blocks_per_sm``: blocks that must fit a multiprocessor, which limits their registers;
     ``online``: softmax's maximum and sum are one reduction; ``in_shared``: keep vectors in shared memory, not in
     registers; ``unaligned``: aligned vectors that start before an unaligned row; ``prefetch``: load weights, and other
-    inputs that are used after the reductions, before them; ``blocks``: iterations of a looped row after which sums are
-    added to compensated totals (0: never)."""
+    inputs that are used after the reductions, before them; ``compensation_interval``: iterations of a looped row after
+    which sums are added to compensated totals (0: never)."""
 
     access: Access
     tx: int
@@ -46,7 +46,7 @@ class Params(NamedTuple):
     in_shared: bool = False
     unaligned: bool = False
     prefetch: bool = False
-    blocks: int = 0
+    compensation_interval: int = 0
 
 
 def choice(analysis: Analysis, *given: Any) -> Params:

@@ -355,9 +355,9 @@ class _LoopedRows:
                 rows.write(rows.early, places)
             return state
 
-        if not self.p.blocks:
+        if not self.p.compensation_interval:
             return self.over_row(rows.nothing(phase), add, backwards)
-        in_blocks = functools.partial(rows.summed, phase, self.p.blocks, rows.nothing(phase))
+        in_blocks = functools.partial(rows.summed, phase, self.p.compensation_interval, rows.nothing(phase))
         done = self.over_row(compensated_sums.nothing(self.e, phase, 1), add, backwards, in_blocks)
         return compensated_sums.settled(self.e, phase, done)
 

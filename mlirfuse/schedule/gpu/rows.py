@@ -130,10 +130,13 @@ class GpuRows(GpuScheduler[Params]):
             f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster",
         )
         require(
-            p.vectors_per_thread >= 0 and p.split >= 1 and p.blocks >= 0,
+            p.vectors_per_thread >= 0 and p.split >= 1 and p.compensation_interval >= 0,
             "vectors_per_thread and blocks must not be negative, and split at least 1",
         )
-        require(not p.blocks or not p.vectors_per_thread, "blocks: needs vectors_per_thread = 0")
+        require(
+            not p.compensation_interval or not p.vectors_per_thread,
+            "compensation_interval: needs vectors_per_thread = 0",
+        )
         if not p.vectors_per_thread:
             require(
                 p.cluster == 1 and not p.in_shared and not p.prefetch,

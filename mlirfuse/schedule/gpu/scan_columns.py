@@ -43,14 +43,14 @@ SHARED = 48 << 10  # bytes of shared memory
 
 
 class Params(NamedTuple):
-    """``tx`` threads along the columns and ``ty`` along the rows, each with ``rows`` rows per iteration. ``chained``:
-    each iteration is a block of its own, in groups of ``chained * ty``; 0: not chained. ``vectors_per_thread``: vectors
-    at a distance of all threads' width."""
+    """``tx`` threads along the columns and ``ty`` along the rows, each with ``rows_per_thread`` rows per iteration.
+    ``chained``: each iteration is a block of its own, in groups of ``chained * ty``; 0: not chained.
+    ``vectors_per_thread``: vectors at a distance of all threads' width."""
 
     access: Access
     tx: int
     ty: int
-    rows: int
+    rows_per_thread: int
     chained: int = 0
     vectors_per_thread: int = 1
 
@@ -118,7 +118,7 @@ class ScanColumns(GpuScheduler[Params]):
         least_rows = heuristics.chained.few if blocks(first) < heuristics.least * count else heuristics.chained.many
         if length >= least_rows and analysis.once(apart):
             narrow = self._chained_narrow(analysis, access, columns, heuristics)
-            long = length >= heuristics.chained.tall_blocks * count * narrow.ty * narrow.rows
+            long = length >= heuristics.chained.tall_blocks * count * narrow.ty * narrow.rows_per_thread
             chosen = [narrow] if above == 1 and heuristics.chained.tall_columns <= columns <= WARP and long else []
             chained = self._chained_unaligned if odd else self._chained
             chosen.append(chained(analysis, access, columns, length, above / count, heuristics))
@@ -144,7 +144,7 @@ class ScanColumns(GpuScheduler[Params]):
         rows, tx = _rows(analysis, heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
         p = Params(vectors, tx, heuristics.block // tx, rows, 1)
-        tall = p._replace(rows=2 * rows)
+        tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(
             analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, heuristics) else p
         )
@@ -170,7 +170,7 @@ class ScanColumns(GpuScheduler[Params]):
         ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
         p = Params(access, tx, ty * (WARP // tx), rows, chained)
-        tall = p._replace(rows=2 * rows)
+        tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, heuristics) else p)
 
     @staticmethod
@@ -222,10 +222,11 @@ class ScanColumns(GpuScheduler[Params]):
             p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1),
             f"vectors_per_thread = {p.vectors_per_thread}: needs lanes = 1 and chained = 0",
         )
-        elements = p.rows * p.columns
+        elements = p.rows_per_thread * p.columns
         require(
-            power_of_two(p.rows) and elements <= MOST_REGISTER_ELEMENTS,
-            f"rows = {p.rows}: must be a power of two, with at most {MOST_REGISTER_ELEMENTS} elements per thread",
+            power_of_two(p.rows_per_thread) and elements <= MOST_REGISTER_ELEMENTS,
+            f"rows_per_thread = {p.rows_per_thread}: must be a power of two, with at most {MOST_REGISTER_ELEMENTS} "
+            "elements per thread",
         )
         nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
         require(nbytes <= SHARED, f"tx, ty: need {nbytes} bytes of shared memory, {SHARED} are available")
@@ -243,8 +244,8 @@ def _tall(
 ) -> bool:
     """Whether iterations with twice the rows are faster: few strips, at least one iteration of each per multiprocessor,
     and registers hold their elements."""
-    iterations = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows))
-    fits = p.rows * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
+    iterations = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows_per_thread))
+    fits = p.rows_per_thread * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
     few = columns * share < heuristics.chained.tall_strips
     return few and fits and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
 
@@ -258,7 +259,7 @@ def _extents(analysis: Analysis) -> tuple:
 def _strips(analysis: Analysis, p: Params) -> tuple[sz.Size, sz.Size]:
     """The number of strips of columns, each as wide as a block, and of iterations per strip."""
     columns, above, length = _extents(analysis)
-    return sz.mul(sz.ceildiv(columns, p.tx * p.columns), above), sz.ceildiv(length, p.ty * p.rows)
+    return sz.mul(sz.ceildiv(columns, p.tx * p.columns), above), sz.ceildiv(length, p.ty * p.rows_per_thread)
 
 
 def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
@@ -281,11 +282,11 @@ class _Kernel:
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         self.analysis, self.p = analysis, p
-        states, threads = p.rows * p.access.lanes * analysis.once(numbers), p.tx * p.ty
+        states, threads = p.rows_per_thread * p.access.lanes * analysis.once(numbers), p.tx * p.ty
         full = p.chained and states == REGISTER_STATES
         min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
         self.body = body = ScanBody(name, analysis, slots, p.access, threads, min_blocks_per_sm)
-        self.e, self.k, self.lanes, self.iteration = body.e, body.k, p.access.lanes, p.ty * p.rows
+        self.e, self.k, self.lanes, self.iteration = body.e, body.k, p.access.lanes, p.ty * p.rows_per_thread
         k = self.k
         self.columns, above, _ = _extents(analysis)
         across = sz.ceildiv(self.columns, p.tx * p.columns)
@@ -308,7 +309,7 @@ class _Kernel:
             )
             for n in range(p.vectors_per_thread)
         ]
-        self.first = body.wide(self.e.mul(self.places[0].y, p.rows))
+        self.first = body.wide(self.e.mul(self.places[0].y, p.rows_per_thread))
         self.exchange = _Exchange(body, p, self.places[0])
 
     def emit(self) -> GpuKernel:
@@ -329,7 +330,7 @@ class _Kernel:
     def rows_from(self, start: Val, env: Env) -> ThreadRows:
         """This thread's rows of an iteration, and whether each exists."""
         e = self.e
-        return [self.body.along(env, e.add(e.add(start, self.first), u), 1) for u in range(self.p.rows)]
+        return [self.body.along(env, e.add(e.add(start, self.first), u), 1) for u in range(self.p.rows_per_thread)]
 
     def loaded(self, start: Val) -> list[ThreadRows]:
         """The rows of each of this thread's vectors, loaded."""

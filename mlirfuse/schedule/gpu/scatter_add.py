@@ -3,8 +3,8 @@ adds the values, and a third converts sums of 16-bit floats or short integers, w
 workspace.
 
 Threads add atomically, so that float sums depend on timing. ``ordered``: a thread adds all values of a column in order,
-which is slow for few columns, but deterministic. ``shared``: many values of few elements, as in a histogram, would
-serialize in memory, so each block first adds its share of them in shared memory."""
+which is slow for few columns, but deterministic. ``shared_elements``: many values of few elements, as in a histogram,
+would serialize in memory, so each block first adds its share of them in shared memory."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ LEAST, LEAST_IN_ALL = 16, 1 << 16  # least values for sums in shared memory: per
 
 class Params(NamedTuple):
     """``threads`` per block; ``ordered``: a thread adds all values of a column, in order; ``items_per_thread``:
-    elements that a thread loads at a time; ``shared``: elements in shared memory in which each of ``blocks`` blocks
-    first adds its share of the values (0: none)."""
+    elements that a thread loads at a time; ``shared_elements``: elements in shared memory in which each of ``blocks``
+    blocks first adds its share of the values (0: none)."""
 
     access: Access
     threads: int
     ordered: bool
     items_per_thread: int = 1
-    shared: int = 0
+    shared_elements: int = 0
     blocks: int = 0
 
 
@@ -95,16 +95,19 @@ class ScatterAdd(GpuScheduler[Params]):
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
         self.check_access(analysis, p, True, env, alignments, properties)
         rows, _ = analysis.values(_sizes, env)
-        words = _words(op_of(analysis)) * p.shared
+        words = _words(op_of(analysis)) * p.shared_elements
         require(
-            p.shared == 0 or p.shared >= rows,
-            f"shared = {p.shared}: must be 0, or at least the result's {rows} elements",
+            p.shared_elements == 0 or p.shared_elements >= rows,
+            f"shared_elements = {p.shared_elements}: must be 0, or at least the result's {rows} elements",
         )
         require(
-            words <= MOST_SHARED and p.blocks >= (p.shared > 0),
-            f"shared: needs {words} words of at most {MOST_SHARED}, and blocks > 0",
+            words <= MOST_SHARED and p.blocks >= (p.shared_elements > 0),
+            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and blocks > 0",
         )
-        require(not p.shared or (words > 0 and not p.ordered), "shared: excludes ordered, and 64-bit floats")
+        require(
+            not p.shared_elements or (words > 0 and not p.ordered),
+            "shared_elements: excludes ordered, and 64-bit floats",
+        )
         require(
             1 <= p.items_per_thread <= MOST_PER_THREAD,
             f"items_per_thread = {p.items_per_thread}: must be from 1 to {MOST_PER_THREAD}",
@@ -195,7 +198,7 @@ class _ScatterAdd(ScatterAddBody):
 
     def add(self) -> GpuKernel:
         """The kernel that adds the values."""
-        if self.p.shared:
+        if self.p.shared_elements:
             return self.add_in_shared()
         if not self.p.ordered:
             return self.for_each_element(
@@ -223,8 +226,8 @@ class _ScatterAdd(ScatterAddBody):
         the lower word carries into the upper."""
         e, k, p, result, sum_type = self.e, self.k, self.p, self.op.result, self.sums.dtype
         word = sum_type if sum_type.bits == 32 else dt.u32
-        word_offsets = [self.reserve(p.shared * 4) for _ in range(sum_type.bits // 32)]
-        first, end = self.wide(self.thread), e.const(p.shared, self.index)
+        word_offsets = [self.reserve(p.shared_elements * 4) for _ in range(sum_type.bits // 32)]
+        first, end = self.wide(self.thread), e.const(p.shared_elements, self.index)
 
         def address(number: int, at: Val) -> str:
             return self.shared_address(word_offsets[number], e.cast(at, dt.i32), 4)

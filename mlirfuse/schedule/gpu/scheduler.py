@@ -70,7 +70,7 @@ class GpuScheduler(Scheduler[P, DeviceProperties]):
 def compensated(p: P, analysis: Analysis, iterations: int) -> P:
     """``p``; with compensated totals if a thread would make so many uncompensated additions that they round too much.
     ``iterations``: their number."""
-    return p._replace(blocks=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p  # type: ignore[attr-defined]
+    return p._replace(compensation_interval=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p  # type: ignore[attr-defined]
 
 
 def chained(analysis: Analysis, iterations: int) -> bool:

@@ -128,11 +128,21 @@ def build(folder: Path, source: str, names: tuple[str, ...]) -> Path:
 @with_compiler
 def test_a_c_program_gets_what_jit_gives_bit_for_bit(saved):
     """Over 200 random shapes, of each function 50; called again and again without growing."""
+    write_cases(saved / "cases", shapes(200, np.random.default_rng(0)))
+    program = build(saved, "check.c", ("norm", "softmax", "heat", "fusion"))
+    assert_right(subprocess.run([program, saved / "cases", "25"], capture_output=True, text=True), 5000)
+    # A million calls on a few elements each. The norm's rows are long.
+    write_cases(saved / "small", [(1, 5), (3, 4), (4, 5), (2, 7)], functions=(1, 2, 3))
+    assert_right(subprocess.run([program, saved / "small", "250000"], capture_output=True, text=True), 1_000_000)
+
+
+def write_cases(path: Path, of, functions=(0, 1, 2, 3)) -> None:
+    """Arguments and results of calls, as check.c reads them."""
     rng, jitted, fd = np.random.default_rng(0), by_jit(), fusion()
     names = ("norm", "softmax", "heat", "fusion")
-    with open(saved / "cases", "wb") as file:
-        for number, (n, m) in enumerate(shapes(200, rng)):
-            function = number % 4
+    with open(path, "wb") as file:
+        for number, (n, m) in enumerate(of):
+            function = functions[number % len(functions)]
             given = inputs(names[function], n, m, rng)
             if function == 3:
                 expected = as_target(fd, given)
@@ -141,11 +151,13 @@ def test_a_c_program_gets_what_jit_gives_bit_for_bit(saved):
             head = np.array([function, *given[0].shape], np.int64)
             for part in (head, *given, expected):
                 file.write(np.ascontiguousarray(part).tobytes())
-    program = build(saved, "check.c", names)
-    done = subprocess.run([program, saved / "cases", "25"], capture_output=True, text=True)
+
+
+def assert_right(done: subprocess.CompletedProcess, count: int) -> None:
+    """That check.c made so many calls, got what was expected, and did not grow."""
     assert done.returncode == 0, done.stdout + done.stderr
     target, calls, wrong, grown = done.stdout.split()
-    assert (target, calls, wrong) == (TARGET, "calls=5000", "wrong=0")
+    assert (target, calls, wrong) == (TARGET, f"calls={count}", "wrong=0")
     assert int(grown.removeprefix("grown=")) < 1 << 16
 
 
@@ -400,6 +412,9 @@ def test_bad_requests(tmp_path):
         mlirfuse.export(3, ROWS)
     with pytest.raises(ValueError, match="not negative"):
         ShapeDtype((-1,))
+    for name in ("in", "max", "align_0"):
+        with pytest.raises(ValueError, match=f"cannot be called '{name}'"):
+            ShapeDtype((name,))
     with pytest.raises(UnsupportedError, match="complex64"):
         ShapeDtype(("n",), "complex64")
     artifact = mlirfuse.export(softmax, ShapeDtype(("n", 8)), targets=TARGET)

@@ -131,6 +131,7 @@ def test_segmented_fusion(shape):
         assert DEVICE == "cuda" or ran(fd)[-1] == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(16, 16, 64), (16, 512, 4096)])
 def test_gelu_backward_and_bias_gradient(shape):
     inputs = [1.0, 2.0, 3.0, 4.0] + [torch.randn(shape, device=DEVICE) for _ in range(3)]

@@ -16,7 +16,7 @@ import mlirfuse
 sys.path.append(str(pathlib.Path(__file__).parents[3] / "benchmarks"))
 from programs.composed import PROGRAMS
 
-TRACED = {"expm", "contracted", "horizontal-diffusion", "fast-trace", "clipped-sum",
+TRACED = {"expm", "contracted", "adler", "wave", "horizontal-diffusion", "upwind", "fast-trace", "clipped-sum",
           "inside-polygon", "reshaped-rows"}  # fmt: skip
 # Sums are ordered differently, and iterations carry that on: bounds relative to the largest element.
 BOUNDS = {np.dtype("f4"): 1e-5, np.dtype("f8"): 1e-10, np.dtype("c16"): 1e-10}

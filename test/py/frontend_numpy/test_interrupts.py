@@ -83,6 +83,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "MLIRFUSE_CACHE": "0", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
 
 
+@pytest.mark.thorough
 def test_interrupts():
     run_apart(300, seed=1)
 

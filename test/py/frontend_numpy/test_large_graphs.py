@@ -123,6 +123,7 @@ def reshapes(x):
     return x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chain", [slices, reshapes])
 @pytest.mark.parametrize("then", [lambda x: x, lambda x: x + 1], ids=["view", "kernel"])
 def test_a_chain_of_views(chain, then):

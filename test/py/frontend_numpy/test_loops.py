@@ -7,11 +7,14 @@ import collections
 import copy
 import dataclasses
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import numpy_program_fuzzer
 import pytest
+from beside_numpy import function_of
 
 import mlirfuse
 from mlirfuse.frontend.numpy import strategies
@@ -1113,6 +1116,19 @@ def test_explain_tells_how_each_loop_runs():
     np.testing.assert_array_equal(a, np.ones(6))  # it ran on copies
 
 
+def test_a_loop_without_draws_does_not_load_numpys_generators(tmp_path):
+    (tmp_path / "running.py").write_text(
+        "import sys, mlirfuse, numpy as np\n"
+        "def running(a):\n"
+        "    for i in range(1, a.shape[0]):\n"
+        "        a[i] += np.sqrt(a[i - 1])\n"
+        "jitted = mlirfuse.jit(running)\n"
+        "jitted(np.ones(50))\n"
+        "assert jitted.eager.loops[0].ran and 'numpy.random' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, str(tmp_path / "running.py")], check=True)
+
+
 def test_explain_tells_why_a_loop_runs_as_python():
     def strings(a, tags):
         for i in range(a.shape[0]):
@@ -1355,3 +1371,196 @@ def test_loops_without_source_say_so():
     with pytest.warns(UserWarning, match="source cannot be read"):
         got = mlirfuse.jit(names["f"])(np.ones(3000))
     assert got[-1] == 2999
+
+
+def test_a_global_is_not_the_value_of_an_unassigned_variable():
+    def last(x, n):
+        for k in range(n):
+            FACTOR = x[k] > 0.5
+        return FACTOR
+
+    x = np.linspace(0, 1, 5)
+    for n in (5, 3, 0, 4):
+        check(last, x, n)
+
+
+def scaled(x, by):
+    return shifted(x * by, SHIFT)
+
+
+def shifted(x, by):
+    if by is None:
+        return x
+    x = x.reshape(2, -1)
+    x = x.sum(axis=0)
+    return x + by
+
+
+SHIFT = 1.5
+
+
+def twice_shifted(x, by):
+    return x.reshape(2, -1)[0] + 2 * by
+
+
+def test_functions_that_an_inlined_function_calls_and_their_globals_may_change(monkeypatch):
+    def stepped(x, n):
+        out = np.zeros((n, x.size // 2))
+        for k in range(n):
+            out[k] = scaled(x, k)
+        return out
+
+    lifted, x = Outlined(stepped), np.arange(6.0)
+    module = sys.modules[__name__]
+    for name, value in (("SHIFT", 1.5), ("SHIFT", 2.5), ("shifted", twice_shifted), ("SHIFT", 3.0)):
+        monkeypatch.setattr(module, name, value)
+        for _ in range(2):
+            np.testing.assert_array_equal(lifted.function(x, 3), stepped(x, 3))
+    assert lifted.loops[0].ran and lifted.loops[0].refused is None
+
+
+def test_pythons_ints_and_bools():
+    def ints(n, base, out):
+        for k in range(n):
+            out[k, 0] = base**k
+            out[k, 1] = (1 << k) >> 1
+            out[k, 2] = ~k & 7
+            out[k, 3] = (k > 2) * 3 - (k == 1) + -(k > 3)
+            out[k, 4] = (k > 2) ^ (k > 4)
+            out[k, 5] = 2**k // (1 + (k > 1))
+        return out
+
+    check(ints, 6, 3, np.zeros((6, 6), np.int64))
+    check(ints, 6, -2, np.zeros((6, 6), np.int64))
+
+    def power(n, out):
+        for k in range(n):
+            out[k] = 2 ** (k - 1)
+        return out
+
+    with pytest.raises(OverflowError, match="negative power"):
+        Outlined(power).function(3, np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["[[0, 2]]", "[:, [2, 0]]", "[[0, 2], [1, 1]]", "[1, [0, 2]]", "[p, :2]", "[p, q]", "[:, p]", "[m]", "[:, m3]",
+     "[m, 1]", "[None, p]", "[..., q]", "[p[:, None], q]", "[p, 1:, q]"],
+)  # fmt: skip
+def test_subscripts_by_several_arrays(index):
+    cube = index == "[p, 1:, q]"
+    source = f"""
+def f(x, p, q, m, m3, n):
+    for k in range(n):
+        y = x{index} + k
+        x{index} = y * 2
+        x{index} += 1
+    return x, y
+"""
+    fn = function_of(source)
+    shape = (4, 3, 3) if cube else (4, 3)
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    check(fn, x, np.array([3, -4, 1]), np.array([0, 2, -1]), np.array([True, False, True, True]),
+          np.array([True, False, True]), 2)  # fmt: skip
+
+
+def test_an_index_out_of_range_beside_a_slice():
+    def taken(x, p, n):
+        for k in range(n):
+            x[:, p] = x[:, p] + k
+        return x
+
+    check(taken, np.ones((2, 3)), np.array([0, 3]), 2)
+
+
+def test_steps_that_numpy_runs(monkeypatch):
+    """Their results' extents are known at run time, and their errors are raised at their line."""
+
+    def steps(a, b, n):
+        for k in range(n):
+            b = np.linalg.solve(a + k * np.eye(len(b)), b)
+            w, v = np.linalg.eigh(a)
+            b = np.sort(b)[::-1] + v[0] * w[-1]
+            b = b + len(np.unique(np.round(b, 1)))
+            b = b + np.median(b) + np.fft.rfft(b).real[0]
+        return b
+
+    rng = np.random.default_rng(0)
+    for size in (3, 3, 5):
+        a = rng.random((size, size))
+        check(steps, a + a.T + 9 * np.eye(size), rng.random(size), 4)
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        Outlined(steps).function(np.zeros((3, 3)), np.ones(3), 2)
+
+
+def test_draws_of_numbers_and_arrays_are_numpys():
+    def drawn(rng, out, n):
+        for k in range(n):
+            out[k, 0] = rng.random() + rng.uniform(-1, 3) + rng.integers(7) + rng.integers(-5, 2**40)
+            out[k, 1] = rng.normal(1.0, 2.0) + rng.standard_normal() + rng.lognormal() + rng.logistic(1, 2)
+            out[k, 2] = rng.gamma(2.5, 0.5) + rng.standard_gamma(0.3) + rng.beta(0.5, 2.0) + rng.chisquare(3)
+            out[k, 3] = rng.exponential(2.0) + rng.laplace() + rng.rayleigh() + rng.standard_exponential()
+            out[k, 4:] = rng.normal(size=3) + rng.permutation(3)
+        return out
+
+    lifted = Outlined(drawn)
+    for bits in (np.random.PCG64, np.random.MT19937, np.random.Philox):
+        one, other = (np.random.Generator(bits(3)) for _ in range(2))
+        got, want = lifted.function(one, np.zeros((50, 7)), 50), drawn(other, np.zeros((50, 7)), 50)
+        np.testing.assert_array_equal(got, want)
+        assert one.random() == other.random()
+    assert lifted.loops[0].ran and lifted.loops[0].refused is None
+    with pytest.raises(ValueError, match="scale < 0"):
+        Outlined(bad_scale).function(np.random.default_rng(0), -1.0)
+
+
+def bad_scale(rng, scale):
+    total = 0.0
+    for _ in range(3):
+        total += rng.normal(0.0, scale)
+    return total
+
+
+def test_reshapes_are_views_or_must_not_be_written():
+    def through(x, n):
+        for k in range(n):
+            y = x.reshape(-1, 2)
+            y[k] += 1
+            z = x.ravel()
+            z[0] = k
+        return x
+
+    check(through, np.arange(12.0), 3)
+
+    def strided(x, n):
+        s = 0.0
+        for _ in range(n):
+            s += x.T.reshape(-1)[1] + x[:, ::2].reshape(2, -1)[1, 0]
+        return s
+
+    check(strided, np.arange(12.0).reshape(3, 4), 2)
+
+    def written(x, n):
+        for k in range(n):
+            y = x.reshape(-1)
+            y[k] = 7
+        return x
+
+    check(written, np.arange(12.0).reshape(3, 4).T, 2, native=False)
+    check(written, np.arange(12.0).reshape(3, 4), 2, native=False)
+
+
+def test_a_loop_that_draws_numbers_is_no_fallback():
+    def inside(n, rng):
+        hits = 0
+        for _ in range(n):
+            x, y = rng.random(), rng.random()
+            hits += x * x + y * y < 1
+        return 4 * hits / n
+
+    fn = mlirfuse.jit(inside)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mlirfuse.FallbackWarning)
+        for seed in (0, 1, 1):
+            assert fn(700, np.random.default_rng(seed)) == inside(700, np.random.default_rng(seed))
+    assert fn.eager.loops[0].ran

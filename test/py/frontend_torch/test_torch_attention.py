@@ -238,6 +238,58 @@ def test_a_view_of_what_is_written_stays():
     assert said(fn, q, k, v)[:2] == (True, False)
 
 
+def test_positions_that_are_shifted_in_place():
+    """As transformers 4 does: ``+=`` gives a new name, and the old one is not read again."""
+
+    def causal(q, k, v):
+        keys = torch.arange(16)
+        keys += 2
+        keys = keys.sub_(2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys <= torch.arange(16)[:, None])
+
+    assert said(causal, *qkv())[:2] == (False, True)
+
+
+def test_an_old_name_that_is_read_again():
+    def fn(q, k, v):
+        keys = torch.arange(16)
+        old = keys.view(1, 16)
+        keys += 2
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=old <= torch.arange(16)[:, None])
+
+    mask, _, why = said(fn, *qkv())
+    assert mask and "written in place" in why
+
+
+def test_writes_into_an_input_stay_where_the_mask_goes():
+    def fn(q, k, v, keys):
+        keys += torch.arange(16)
+        keys -= keys
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=((keys * 0 <= 0) | (keys < 5))[None].expand(16, -1))
+
+    keys = torch.full((16,), 7)
+    q, k, v = qkv()
+    found = torch.compile(fn, backend="mlirfuse", options={"fallback": False})(q, k, v, keys)
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v))
+    assert not keys.any()
+
+
+def test_aten_ops_under_vmap():
+    """As transformers 4 reads padding and documents."""
+
+    def fn(q, k, v, documents):
+        def shown(b, i, j):
+            aten = torch.ops.aten.index
+            return (j <= i) & (aten(documents, [b, i]) == aten(documents, [b, j]))
+
+        over = torch.vmap(torch.vmap(torch.vmap(shown, (None, None, 0)), (None, 0, None)), (0, None, None))
+        mask = over(torch.arange(2), torch.arange(16), torch.arange(16))[:, None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    q, k, v = qkv()
+    assert "causal and documents given by values" in said(fn, q, k, v, (torch.arange(16) // 5).expand(2, -1))[2]
+
+
 def test_fewer_queries_than_keys():
     q, k, v = qkv()
     last = q[:, :, -1:]

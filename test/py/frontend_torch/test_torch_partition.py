@@ -213,6 +213,44 @@ def test_less_budget_saves_less_and_computes_more():
     assert memory[1] <= memory[3] + 0.5 * (memory[0] - memory[3])
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_saved_tensors_offloaded_to_the_cpu(again):
+    """torch's hooks get each saved tensor, and what they give back is what the backward reads, a second time too."""
+    given = [torch.randn(32, 32).div(6).requires_grad_() for _ in range(7)]
+    expected = torch.autograd.grad(layers(*given).sum(), given)
+    packed, unpacked = [], []
+
+    class Offloaded(torch.autograd.graph.save_on_cpu):
+        def __init__(self):
+            super().__init__()
+            pack, unpack = self.pack_hook, self.unpack_hook
+            self.pack_hook = lambda x: packed.append(x.shape) or pack(x)
+            self.unpack_hook = lambda x: unpacked.append(1) or unpack(x)
+
+    run = compiled(layers)
+    with Offloaded():
+        y = run(*given).sum()
+    for _ in range(1 + again):
+        found = torch.autograd.grad(y, given, retain_graph=again)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert packed
+    assert len(unpacked) >= len(packed)
+
+
+@pytest.mark.skipif(not hasattr(functorch, "enable_activation_offloading"), reason="torch before 2.10")
+def test_offloaded_activations_are_cut_by_torch(monkeypatch):
+    from mlirfuse.frontend.torch import torch_private
+
+    cut, seen = torch_private.torchs_partition, []
+    monkeypatch.setattr(torch_private, "torchs_partition", lambda *a, **k: seen.append(1) or cut(*a, **k))
+    given = [torch.randn(32, 32).div(6).requires_grad_() for _ in range(7)]
+    with functorch.patch(enable_activation_offloading=True):
+        found = torch.autograd.grad(compiled(layers)(*given).sum(), given)
+    assert seen
+    expected = torch.autograd.grad(layers(*given).sum(), given)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_budget_out_of_range_says_so():
     x = torch.randn(4, requires_grad=True)
     with (

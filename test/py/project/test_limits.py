@@ -195,6 +195,7 @@ def test_the_sign_of_a_maximum_of_zeros(torch, count):
     assert torch.signbit(run(zero, negative)).all() and not torch.signbit(run(negative, zero)).any()
 
 
+@pytest.mark.thorough
 def test_a_graph_for_one_float_is_compiled_in_each_process(torch, tmp_path):
     """What was specialized to the value of a float has no guard in torch's cache, and is not kept there."""
     code = """

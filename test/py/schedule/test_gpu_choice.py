@@ -356,7 +356,10 @@ def test_few_rows_of_narrow_vectors_are_loaded_at_once(shape, dtype):
     """A second turn of a loop waits for the memory again: up to 1.3 times as long."""
     params = sum_of_columns(*shape, dtype=dtype)
     assert (
-        params.checked and params.split == 1 and params.ty * params.unroll >= shape[0] and params.tx * params.ty <= 512
+        params.checked
+        and params.split == 1
+        and params.ty * params.rows_per_thread >= shape[0]
+        and params.tx * params.ty <= 512
     )
 
 
@@ -370,7 +373,7 @@ def test_parts_of_few_columns_meet_in_a_cluster(rows, columns, dtype):
     blocks = -(-columns // (params.tx * params.access.lanes)) * params.cluster
     assert params.cluster > 1 and params.split == params.coalesced_rows == 1
     assert 0.7 * sm_count <= blocks <= 3 * sm_count
-    assert params.ty * params.unroll * params.cluster <= rows
+    assert params.ty * params.rows_per_thread * params.cluster <= rows
 
 
 @pytest.mark.parametrize("shape", [(64, 4096), (512, 1024), (8192, 16_384), (131_072, 64), (262_144, 1024)])
@@ -440,7 +443,7 @@ def test_few_threads_share_a_column_of_many(shape, dtype):
     params = sum_of_columns(*shape, dtype=dtype)
     assert (
         params.ty <= (8 if params.access.lanes > 1 else 16)
-        and params.unroll >= 4
+        and params.rows_per_thread >= 4
         and params.split == params.coalesced_rows == 1
     )
 
@@ -539,7 +542,7 @@ def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
                         all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.split))
                         and params.tx * params.ty <= 1024
                     )
-                    assert params.unroll in (1, 2, 4, 8, 12, 16)
+                    assert params.rows_per_thread in (1, 2, 4, 8, 12, 16)
 
 
 @pytest.mark.parametrize("chip", ["sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
@@ -729,7 +732,7 @@ def test_columns_that_are_written_too_are_in_many_parts(shape, dtype):
     params = first_choice(relu, shape, dtype=dtype)
     across = -(-shape[1] // (params.tx * params.access.lanes))
     assert params.cluster == 1 and params.split * across >= 64
-    assert params.access.lanes == 4 and params.unroll * params.access.lanes <= 32
+    assert params.access.lanes == 4 and params.rows_per_thread * params.access.lanes <= 32
 
 
 def test_columns_that_are_only_summed_meet_in_clusters():

@@ -51,7 +51,7 @@ def chosen(fn, *inputs, aligned=16):
 
 def few_rows(p):
     """``p`` with as few rows a block as can be: some blocks have all of theirs."""
-    return p._replace(rows=p.access.lanes, threads=64)
+    return p._replace(rows_per_block=p.access.lanes, threads=64)
 
 
 def runs(fn, *inputs, **options):
@@ -77,7 +77,8 @@ def test_what_is_only_written_is_held_as_it_is_written():
     kept, read = (
         chosen(fn, *inputs) for fn in (lambda x, y: np.concatenate([x, y * 2], 1), lambda x, y: beside(x, y * 2))
     )
-    assert is_joins(kept) and is_joins(read) and kept.rows * read.shared == 2 * read.rows * kept.shared
+    assert is_joins(kept) and is_joins(read)
+    assert kept.rows_per_block * read.shared_bytes == 2 * read.rows_per_block * kept.shared_bytes
 
 
 @pytest.mark.parametrize("join", [np.concatenate, np.stack])

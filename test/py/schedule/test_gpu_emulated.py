@@ -576,7 +576,7 @@ def test_any_number_of_parts(split, fold, monkeypatch):
         lambda x: (np.tanh(x), np.tanh(x).sum(0), x.max(0)),
         x,
         only=wanted,
-        changed=lambda p: p._replace(split=split, ty=8, unroll=2),
+        changed=lambda p: p._replace(split=split, ty=8, rows_per_thread=2),
         candidates=1,
     )
 
@@ -631,7 +631,7 @@ def test_columns_above_each_other_whose_rows_begin_differently():
 @pytest.mark.parametrize("split", [1, 4])
 def test_rows_left_over_of_a_turn(rows, split):
     """Fewer than a thread has under way, none, and of parts."""
-    changed = lambda p: p._replace(tx=8, ty=2, unroll=8, split=split, cluster=1)  # noqa: E731
+    changed = lambda p: p._replace(tx=8, ty=2, rows_per_thread=8, split=split, cluster=1)  # noqa: E731
     check(
         lambda x: (x.sum(0), x.max(0)),
         normal(rows, 40),
@@ -661,6 +661,7 @@ def test_columns_in_shared_memory(fn, inputs, several):
     )
 
 
+@pytest.mark.thorough
 def test_a_row_after_the_other_with_a_result_each():
     """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for
     it."""
@@ -939,7 +940,7 @@ def test_columns_written_while_their_parts_are_summed(monkeypatch):
         dx = g.astype(np.float32) * np.tanh(x.astype(np.float32))
         return dx.astype(g.dtype), dx.sum(0)
 
-    at_once = lambda p: p.split > 1 and p.access.lanes == 8 and p.unroll == 2  # noqa: E731
+    at_once = lambda p: p.split > 1 and p.access.lanes == 8 and p.rows_per_thread == 2  # noqa: E731
     check(fn, normal(533, 264, dtype=np.float16), normal(533, 264, dtype=np.float16), only=at_once, candidates=1)
 
 
@@ -1018,6 +1019,7 @@ def shapes_of(params):
     return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.vectors_per_thread == 0, p.stages, p.min_blocks_per_sm > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [norm_backward, layer_norm_backward, sums_of_standardized_rows])
 @pytest.mark.parametrize(
     "chip, rows, columns",
@@ -1437,10 +1439,10 @@ def in_blocks(params):
     """With the smallest blocks, where threads have turns at all."""
     if hasattr(params, "stages") and hasattr(params, "form"):
         return params._replace(stages=tuple(map(in_blocks, params.stages)))
-    if not hasattr(params, "blocks"):
+    if not hasattr(params, "compensation_interval"):
         return params
     kept = params.vectors_per_thread and not isinstance(params, gpu_inner_outer.Params)
-    return params if kept or getattr(params, "in_registers", False) else params._replace(blocks=2)
+    return params if kept or getattr(params, "in_registers", False) else params._replace(compensation_interval=2)
 
 
 def has_turns(params):
@@ -1466,6 +1468,7 @@ def test_sums_in_blocks(fn, inputs):
     check(fn, *inputs, only=has_turns, changed=in_blocks, candidates=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn, rows, columns", [(norm_backward, 60, 40), (layer_norm_backward, 33, 65)])
 def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
     inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]

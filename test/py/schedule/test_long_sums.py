@@ -265,14 +265,21 @@ def few_threads(params, turns=16):
             unmasked=0,
             in_shared=False,
             prefetch=False,
-            blocks=turns,
+            compensation_interval=turns,
         )
     if isinstance(params, gpu_columns.Params):
         return params._replace(
-            tx=8, ty=4, unroll=4, split=1, cluster=1, in_registers=False, vectors_per_thread=0, blocks=turns
+            tx=8,
+            ty=4,
+            rows_per_thread=4,
+            split=1,
+            cluster=1,
+            in_registers=False,
+            vectors_per_thread=0,
+            compensation_interval=turns,
         )
     one, *others = params.stages
-    one = one._replace(ty=1, stages=0, blocks=turns)
+    one = one._replace(ty=1, stages=0, compensation_interval=turns)
     return params._replace(stages=(one, *others))
 
 
@@ -325,7 +332,7 @@ def test_blocks_are_for_long_loops(fn, shape, long):
     program = Program(lowered.segmented(), target, lowered.env)
     env = {str(size): n for size, n in zip(program.graph.args[0].shape, shape)}
     params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.properties)
-    assert params.blocks == (COMPENSATION_INTERVAL if long else 0)
+    assert params.compensation_interval == (COMPENSATION_INTERVAL if long else 0)
 
 
 # ---- of all lengths

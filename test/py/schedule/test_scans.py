@@ -538,7 +538,7 @@ def test_gpu_linked_narrow_columns(name, shape):
     """A warp has several rows of threads, as they are chosen for many more rows; there are several groups."""
     x = normal(*shape)
     bound = 3e-5 if name == "logarithm" else None
-    linked = lambda p: p._replace(ty=32 // p.tx, rows=2, chained=True)  # noqa: E731
+    linked = lambda p: p._replace(ty=32 // p.tx, rows_per_thread=2, chained=True)  # noqa: E731
     check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=linked, bound=bound)
 
 
@@ -554,7 +554,8 @@ def test_gpu_linked_columns_as_chosen(shape, dtype):
 @pytest.mark.parametrize("shape", [(2600, 12), (2100, 31), (2100, 5)])
 def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
     """As they are chosen for many more rows; the last turn has some that are not there."""
-    tall = lambda p: p._replace(tx=8 if shape[1] < 9 else 16 if shape[1] < 17 else 32, ty=4, rows=32, chained=2)  # noqa: E731
+    tx = 8 if shape[1] < 9 else 16 if shape[1] < 17 else 32
+    tall = lambda p: p._replace(tx=tx, ty=4, rows_per_thread=32, chained=2)  # noqa: E731
     check_on_gpu(FUNCTIONS[name](0), np.sin(normal(*shape)), candidates=1, only=lambda p: p.chained, changed=tall)
 
 
@@ -576,7 +577,7 @@ def test_gpu_linked_narrow_columns_with_high_turns(name, shape):
 ])  # fmt: skip
 def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, linked):
     params = chosen(lambda x: np.cumsum(x, len(shape) - 2), *shape, dtype=dtype)
-    assert (params.rows, params.chained) == (rows, linked)
+    assert (params.rows_per_thread, params.chained) == (rows, linked)
 
 
 @pytest.mark.parametrize("width, tx, ty, vectors", [
@@ -609,14 +610,14 @@ def test_gpu_many_scans_of_short_odd_rows(count, rows, width):
 def test_gpu_several_columns_of_a_thread(name, beside, tx, ty, rows):
     """Of the last strip some columns are there, or a vector's first ones, or none."""
     bound = 3e-5 if name == "logarithm" else None
-    several = lambda p: p._replace(vectors_per_thread=beside, tx=tx, ty=ty, rows=rows, chained=0)  # noqa: E731
+    several = lambda p: p._replace(vectors_per_thread=beside, tx=tx, ty=ty, rows_per_thread=rows, chained=0)  # noqa: E731
     for shape in ((41, 37), (3, 65), (70, 5), (2, 19, 9)):
         check_on_gpu(FUNCTIONS[name](len(shape) - 2), normal(*shape), candidates=1, changed=several, bound=bound)
 
 
 def test_gpu_several_columns_of_a_thread_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 0), np.maximum.accumulate(x, 0), np.exp(w))  # noqa: E731
-    several = lambda p: p._replace(vectors_per_thread=2, tx=16, ty=4, rows=2, chained=0)  # noqa: E731
+    several = lambda p: p._replace(vectors_per_thread=2, tx=16, ty=4, rows_per_thread=2, chained=0)  # noqa: E731
     check_on_gpu(fn, normal(50, 51), normal(1, 51), candidates=1, only=lambda p: p.ty, changed=several)
 
 
@@ -633,7 +634,7 @@ def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
 
 def test_gpu_linked_columns_whose_groups_have_several_turns_a_thread():
     for turns in (2, 4):
-        linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows=2, chained=turns)  # noqa: E731
+        linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows_per_thread=2, chained=turns)  # noqa: E731
         check_on_gpu(FUNCTIONS["recurrence"](0), np.sin(normal(700, 5)), candidates=1, changed=linked)
 
 
@@ -708,8 +709,8 @@ def logarithms_of(axis):
 def test_gpu_turns_down_columns_are_as_high_for_states_of_two_numbers(fn):
     for shape in ((5000, 6144), (100_000, 128), (1024, 8192), (1_000_000, 24)):
         params, plain = chosen(fn, *shape), chosen(lambda x: np.cumsum(x, 0), *shape)
-        assert params.rows == plain.rows and params.chained == plain.chained
-        assert params.rows * params.columns <= 32
+        assert params.rows_per_thread == plain.rows_per_thread and params.chained == plain.chained
+        assert params.rows_per_thread * params.columns <= 32
 
 
 def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
@@ -721,7 +722,9 @@ def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
 
 def test_gpu_narrow_columns_fill_the_machine():
     params = chosen(lambda x: np.cumsum(x, 0), 2_500_000, 12)
-    assert params.chained and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
+    assert (
+        params.chained and 2_500_000 // (params.ty * params.rows_per_thread) * params.tx * params.ty >= 132 * 2048
+    )  # threads
 
 
 def test_gpu_linked_with_outputs_of_a_row():

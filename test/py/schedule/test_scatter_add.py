@@ -234,8 +234,8 @@ def test_gpu_of_more_indices(dtype, shared):
         if not shared:
             check_on_gpu(added_twice, x, i, v, candidates=3, bound=bound)
             continue
-        changed = lambda p: p._replace(shared=shared, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
-        plain = lambda p: not p.ordered and not p.shared  # noqa: E731
+        changed = lambda p: p._replace(shared_elements=shared, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
+        plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
         check_on_gpu(added_twice, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
 
@@ -244,8 +244,8 @@ def test_gpu_of_more_indices(dtype, shared):
 def test_gpu_sums_in_shared_memory(dtype, shape):
     """Each block adds up its values there; few of them, and blocks without any."""
     x, i, v = operands(*shape, dtype)
-    plain = lambda p: not p.ordered and not p.shared  # noqa: E731
-    changed = lambda p: p._replace(shared=16, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
+    plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
+    changed = lambda p: p._replace(shared_elements=16, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
     bound = 2e-3 if dtype is f16 else 1e-5
     check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -273,9 +273,9 @@ def test_gpu_sums_of_64_bits_in_shared_memory_carry():
     generator = np.random.default_rng(5)
     x, i = np.zeros(3, np.int64), generator.integers(0, 3, 200)
     v = generator.integers(-(2**62) // 100, 2**62 // 100, 200) | 0xFFFFFFF0
-    changed = lambda p: p._replace(shared=4, blocks=2, threads=32)  # noqa: E731
-    check_on_gpu(fused, x, i, v, only=lambda p: not p.ordered and not p.shared, candidates=1, changed=changed)
-    check_on_gpu(fused, x, i, -v, only=lambda p: not p.ordered and not p.shared, candidates=1, changed=changed)
+    changed = lambda p: p._replace(shared_elements=4, blocks=2, threads=32)  # noqa: E731
+    check_on_gpu(fused, x, i, v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
+    check_on_gpu(fused, x, i, -v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
 
 
 @pytest.mark.parametrize("dtype, rows, count, shared", [
@@ -290,7 +290,7 @@ def test_gpu_few_sums_are_begun_in_shared_memory(dtype, rows, count, shared):
     target = targets.of("cuda:sm_90")
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
-    assert bool(params.shared) == shared
+    assert bool(params.shared_elements) == shared
 
 
 def test_gpu_ordered_sums_are_numpys():

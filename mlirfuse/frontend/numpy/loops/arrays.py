@@ -102,14 +102,20 @@ def element(e: Code, array: Array, indices: list[Val]) -> Val:
 
 def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
     """A new C-contiguous array."""
-    strides = [e.const(dtype.bytes, dt.i64)]
-    for extent in reversed(shape[1:]):
-        strides.insert(0, e.count("muli", strides[0], extent))
+    strides = dense_strides(e, dtype, shape)
     count = e.const(1, dt.i64)
     for extent in shape:
         count = e.count("muli", count, extent)
     base, pointer = e.allocate(site, count, dtype)
-    return Array(dtype, pointer, list(shape), strides[: len(shape)], bool(shape), frozenset([Site(site)]), base)
+    return Array(dtype, pointer, list(shape), strides, bool(shape), frozenset([Site(site)]), base)
+
+
+def dense_strides(e: Code, dtype: DType, shape: list[Val]) -> list[Val]:
+    """The strides of a C-contiguous array."""
+    strides = [e.const(dtype.bytes, dt.i64)]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, e.count("muli", strides[0], extent))
+    return strides[: len(shape)]
 
 
 # ---- expressions over elements
@@ -279,9 +285,9 @@ def materialized(e: Code, value, site: int) -> Array:
 
 
 def writable(target: Array) -> None:
-    """Raises NotOutlinable for memory that may be a copy where NumPy has a view."""
+    """Raises NotOutlinable for memory that is read-only, or may be a copy where NumPy has a view."""
     if any(isinstance(root, Copied) for root in target.roots):
-        raise NotOutlinable("writing into a reshaped array that may be a copy")
+        raise NotOutlinable("writing into a read-only array, or a reshaped one that may be a copy")
 
 
 def fill(e: Code, target: Array, val: Val) -> None:

@@ -12,12 +12,12 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
 # Words: two numbers of an error, the allocator, the log's position and end, the log's growth function, the product
-# function, the arena for small arrays and its end, the functions that compute and store extern ops,
-# the table of addresses that the code uses.
-HEADER = 12
+# function, the arena for small arrays and its end, the function that computes extern ops, the
+# table of addresses that the code uses.
+HEADER = 11
 _CHUNK = 2**13  # initial words of a log
 running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more;
-# .externs: the call's extern ops; .results: of the last one; .error: what it raised
+# .externs: the call's extern ops; .kept: by their numbers, the addresses of their results; .error: what one raised
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -88,22 +88,24 @@ def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, a
     return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-def _compute(place: int, number: int) -> int:
-    """Computes an extern op of the running loop on the operands at ``place``. 0 where it raises an error."""
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def _compute(place: int, number: int, bases: int) -> int:
+    """Computes an extern op of the running loop on the operands at ``place``. Its earlier results are freed unless a
+    variable uses them: those whose addresses are at ``bases``. 0 where it raises an error."""
     try:
-        running.results = running.externs[number].compute(place)
-    except BaseException as error:
-        running.error = error
-        return 0
-    return 1
-
-
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-def _store(place: int, number: int) -> int:
-    """Copies the last extern op's results to the arrays at ``place``. 0 where it raises an error."""
-    try:
-        running.externs[number].store(place, running.results)
+        extern, buffers = running.externs[number], running.buffers
+        kept = running.kept.get(number)
+        if kept:
+            used = extern.used(bases)
+            for address in kept:
+                if address not in used:
+                    del buffers[address]
+            kept[:] = [address for address in kept if address in used]
+        else:
+            kept = running.kept[number] = []
+        for address, value in extern.compute(place):
+            buffers[address] = value
+            kept.append(address)
     except BaseException as error:
         running.error = error
         return 0
@@ -119,8 +121,8 @@ _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, 
 _MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
-_COMPUTE, _STORE = (ctypes.cast(function, ctypes.c_void_p).value for function in (_compute, _store))
+_COMPUTE = ctypes.cast(_compute, ctypes.c_void_p).value
 FIRST_WORDS: list[int] = [
-    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, _STORE or 0, 0
+    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, 0
 ]  # fmt: skip
-ARENA, TABLE = 7, 11  # the numbers of words: the arena's next free position, which its end follows; the table
+ARENA, TABLE = 7, 10  # the numbers of words: the arena's next free position, which its end follows; the table

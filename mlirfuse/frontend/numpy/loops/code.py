@@ -24,19 +24,8 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
 # Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
 # addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays; the addresses of the functions that compute and store extern ops; the table of addresses.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, STORE, TABLE = (
-    16,
-    24,
-    32,
-    40,
-    48,
-    56,
-    64,
-    72,
-    80,
-    88,
-)
+# for small arrays; the address of the function that computes extern ops; the table of addresses.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, TABLE = range(16, 88, 8)
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -333,12 +322,12 @@ class Code(ComplexEmitter):
         table = self.load_pointer(self.offset("%args", TABLE))
         return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
 
-    def call_back(self, function: int, place: str, number: int) -> Val:
-        """Calls the function whose address is at this offset of the argument block; whether it succeeded."""
-        address = self.op(f"llvm.ptrtoint {place} : !llvm.ptr to i64", dt.i64)
-        called = self.load_pointer(self.offset("%args", function))
-        given = f"{called}({address}, {self.const(number, dt.i64)})"
-        return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64) -> i64", dt.i64), 0)
+    def compute(self, place: str, number: int) -> Val:
+        """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
+        address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
+        called = self.load_pointer(self.offset("%args", COMPUTE))
+        given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
+        return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,11 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NotOutlinable, Number, NumberType
 from mlirfuse.ir import dtypes as dt
 
-GENERATORS = (np.random.Generator, np.random.RandomState)
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is one of NumPy's generators. NumPy loads them at the first use, which takes 13 ms."""
+    loaded = sys.modules.get("numpy.random")
+    return loaded is not None and isinstance(value, (loaded.Generator, loaded.RandomState))
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,9 @@ def _address(symbol: str) -> int:
 
 def _found(function: Any) -> Draw | None:
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if isinstance(owner, np.random.Generator):
-        return _DRAWS.get(name)
-    return _DRAWS[_OF_STATE[name]] if isinstance(owner, np.random.RandomState) and name in _OF_STATE else None
+    if not is_generator(owner):
+        return None
+    return _DRAWS.get(name if isinstance(owner, np.random.Generator) else _OF_STATE.get(name, ""))
 
 
 def supported(function: Any, args: list, keywords: dict) -> bool:
@@ -82,7 +87,7 @@ def supported(function: Any, args: list, keywords: dict) -> bool:
 
 
 def _is_integers(function: Any) -> bool:
-    return isinstance(getattr(function, "__self__", None), np.random.Generator) and function.__name__ == "integers"
+    return is_generator(getattr(function, "__self__", None)) and function.__name__ == "integers"
 
 
 def state_of(owner: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.code import COMPUTE, STORE, Code
+from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -26,6 +26,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
+    Site,
     Static,
     Tuple,
     TupleType,
@@ -81,6 +82,7 @@ class Expressions(PythonNumbers):
     names: dict[str, Any]
     calls: dict[tuple, Any]
     externs: list[externs.Extern]
+    extern_sites: set[int]
     prefix: str
     variables: dict[str, Any]
     inline: list[types.FunctionType]
@@ -423,7 +425,7 @@ class Expressions(PythonNumbers):
                 return self.outside(getattr(owner, name))
             if isinstance(owner, np.ufunc):
                 return Method(found, name)
-            if isinstance(owner, (np.random.Generator, np.random.RandomState)) and not name.startswith("_"):
+            if draws.is_generator(owner) and not name.startswith("_"):
                 return Static(getattr(owner, name))
             if callable(getattr(type(owner), name, None)):
                 raise NotOutlinable(f"the method {full or name} of an object: write it as a function")
@@ -533,23 +535,26 @@ class Expressions(PythonNumbers):
         number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
         for operand in made.operands:
             at = self.note(operand, place, at)
-        e.fail_if(e.not_(e.call_back(COMPUTE, place, number_)), callbacks.raised)
+        e.fail_if(e.not_(e.compute(place, number_)), callbacks.raised)
         results: list[Any] = []
-        some = False
         for kind in made.leaves:
             if isinstance(kind, ArrayType):
-                shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]
-                created, some = arrays.dense(e, self.fresh_site(), kind.dtype, shape), True
-                self.note(created, place, at)
-                results.append(created)
+                results.append(self._result(kind, place, at))
             elif kind.dtype is dt.bool_:
                 results.append(Number(e.cmp("ne", e.load(e.offset(place, at), dt.i64), 0), kind))
             else:
                 results.append(Number(e.load(e.offset(place, at), kind.dtype), kind))
             at += 8 * words_of(kind)
-        if some:
-            e.fail_if(e.not_(e.call_back(STORE, place, number_)), callbacks.raised)
         return _tree(made.results, iter(results))
+
+    def _result(self, kind: ArrayType, place: str, at: int) -> Array:
+        """An extern op's array, whose words are at ``place``, in memory of its own."""
+        e, site = self.code, self.fresh_site()
+        self.extern_sites.add(site)
+        shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]
+        base, pointer = e.load(e.offset(place, at), dt.i64), e.load_pointer(e.offset(place, at))
+        strides = arrays.dense_strides(e, kind.dtype, shape)
+        return Array(kind.dtype, pointer, shape, strides, bool(shape), frozenset([Site(site)]), base)
 
     def name_of(self, value: Any) -> str:
         """The variable that is this generator; "" for none."""

@@ -2,8 +2,7 @@
 Python on views of the loop's arrays.
 
 The types of the results are those of a call with sample arguments of the same types, so only functions are called whose
-results' types do not depend on values. The code calls back twice: to compute the results, whose extents it then knows
-and allocates, and to store them.
+results' types do not depend on values. The results' memory is NumPy's, which is kept while a variable uses it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.draws import GENERATORS
+from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops.draws import is_generator
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     ArrayType,
@@ -64,7 +64,7 @@ def supported(function: Any) -> bool:
     if isinstance(function, np.ufunc):
         return function.signature is None and function.nout == 1
     try:
-        return function in _PURE or isinstance(getattr(function, "__self__", None), GENERATORS)
+        return function in _PURE or is_generator(getattr(function, "__self__", None))
     except TypeError:
         return False
 
@@ -89,6 +89,8 @@ class Extern:
             )
         self._operands_at, self._at = _places(self._kinds, 0)
         self._results_at, self.words = _places(self.leaves, self._at)
+        self.variables = 0  # number of the loop's variables that are arrays
+        self._bases: dict[int, Any] = {}  # by address: the words there
         self._blocks: dict[int, tuple] = {}  # by address: the words there, as ints and floats
         self._views: dict[tuple, np.ndarray] = {}  # by words: the arrays there
         self._call = extern_ops.quiet(self._called)
@@ -115,7 +117,7 @@ class Extern:
     def _sampled(self) -> Any:
         """The results for sample arguments."""
         kept, owner = self.function, getattr(self.function, "__self__", None)
-        if isinstance(owner, GENERATORS):  # whose state must not advance
+        if is_generator(owner):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
             self.function = getattr(created, self.function.__name__)
         try:
@@ -138,36 +140,38 @@ class Extern:
         created._call = extern_ops.quiet(created._called)
         return created
 
-    def compute(self, place: int) -> list:
-        """Computes the results for the operands in the words at ``place``, and writes their extents, or numbers, there.
-        Returns the results' leaves."""
+    def compute(self, place: int) -> list[tuple[int, np.ndarray]]:
+        """Computes the results for the operands in the words at ``place``, and writes their words there. Returns the
+        arrays among them with their addresses."""
         block = self._blocks.get(place)
-        if block is None:
-            block = self._block_at(place)
-        words, floats = block
-        if self.results.__class__ is ArrayType:
-            found = [self._call(self._given(words[:], floats))]
-        else:
-            found = []
-            _flattened(self._call(self._given(words[:], floats)), self.results, found)
-        at = self._at
-        for value, kind in zip(found, self.leaves):
-            if kind.__class__ is ArrayType:
-                if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
-                    raise _other_type(value, kind)
-                for k, extent in enumerate(value.shape, at + 1):
-                    words[k] = extent
-            else:
-                _write_number(words, at, value, kind)
-            at += words_of(kind)
-        return found
+        words, floats = block if block is not None else self._block_at(place)
+        found = self._call(self._given(words[:], floats))
+        values: list = [found]
+        if self.results.__class__ is not ArrayType:
+            values = []
+            _flattened(found, self.results, values)
+        created = []
+        for value, (first, end, kind) in zip(values, self._results_at):
+            if kind.__class__ is not ArrayType:
+                _write_number(words, first, value, kind)
+                continue
+            if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
+                raise _other_type(value, kind)
+            if value.base is not None or not value.flags.c_contiguous:
+                value = value.copy()
+            layout = _native.array_layout(value)[0]
+            words[first:end] = layout
+            created.append((layout[0], value))
+        return created
 
-    def store(self, place: int, found: list) -> None:
-        """Copies the results to the arrays in the words at ``place``."""
-        words = self._blocks[place][0][:]
-        for value, (first, end, kind) in zip(found, self._results_at):
-            if kind.__class__ is ArrayType:
-                self._view(words[first:end], kind)[...] = value
+    def used(self, bases: int) -> list[int]:
+        """The addresses of the memory that variables use, which begin at ``bases``."""
+        block = self._bases.get(bases)
+        if block is None:
+            if len(self._bases) > _MOST_VIEWS:
+                self._bases.clear()
+            block = self._bases[bases] = (ctypes.c_int64 * self.variables).from_address(bases)
+        return block[:]
 
     def _given(self, words: list[int], floats: Any) -> list:
         given: list[Any] = []

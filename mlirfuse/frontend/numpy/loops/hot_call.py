@@ -116,6 +116,9 @@ class _Writer:
         here = name in self.variables
         if here:
             self.lines.append(f"{x} = v.get({name!r}, unset)")
+        elif self._changed(name):
+            self.miss_if(f"{name!r} in v")
+            self.lines.append(f"{x} = unset")
         elif name in scope.cells:
             raise _NotHere
         else:
@@ -219,7 +222,7 @@ class _Writer:
             f"put(memory, 0, {', '.join(map(str, words))})",
             "buffers = thread.buffers = {}",
             "log = thread.log = []",
-            *(["thread.externs = code.externs"] if compiled.externs else []),
+            *(["thread.externs, thread.kept = code.externs, {}"] if compiled.externs else []),
             "status = function(start)",
             "if status or log:",
             f"    return loop.finish(code, {self._dict(self.loop.names)}, {self._dict_of_places()}, memory, status, "

@@ -16,12 +16,13 @@ from mlirfuse import _native
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops import callbacks
-from mlirfuse.frontend.numpy.loops.draws import GENERATORS, state_of
+from mlirfuse.frontend.numpy.loops.draws import is_generator, state_of
 from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
+    Copied,
     NotOutlinable,
     Number,
     NumberType,
@@ -159,7 +160,7 @@ class Loop:
                 key += (name, kind)
             elif kind is types.FunctionType:
                 key += (name, value.__code__, id(value.__globals__), *map(_default, value.__defaults__ or ()))
-            elif isinstance(value, GENERATORS):  # each call may have a new one
+            elif is_generator(value):  # each call may have a new one
                 key += (name, kind, drawn.setdefault(id(value), len(drawn)))
             elif self.is_owner(name, value):
                 key += (name, kind)
@@ -209,6 +210,8 @@ class Loop:
                 continue
             value = variables.get(name, Unset)
             if value is Unset:
+                if name in self._changed:  # a local variable without a value yet
+                    continue
                 try:
                     value = self.scope(name)
                 except LookupError:
@@ -284,12 +287,13 @@ class Loop:
                 inputs.append((name, type_of(value)))
             except NotOutlinable:
                 names[name] = value
-            if isinstance(value, np.ndarray) and not value.flags.writeable and _writes(self.node):
-                raise NotOutlinable("writing into a read-only array")
         fixed = {name for name, value in values.items() if type(value) is int and name not in self._changed}
         kinds: dict[str, Any] = {}
         others: dict[str, NumberType] = {}
         roots: dict[str, frozenset] = {name: frozenset(group) for group in shared for name in group}
+        for name in arrays:
+            if not values[name].flags.writeable:
+                roots[name] = roots.get(name, frozenset([name])) | {Copied(-1)}
         extents: dict[str, tuple] = {}
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
@@ -303,6 +307,8 @@ class Loop:
                 break
         else:
             raise NotOutlinable("types that do not converge")
+        for extern in writer.externs:
+            extern.variables = writer.code.arrays
         deadline.check()
         code = load.host_code(writer.code.text(), scalar_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
@@ -334,7 +340,7 @@ class Loop:
             table = _table(compiled.addresses, values)
             externs = [extern.of(values) for extern in externs]
         memory[callbacks.TABLE] = ctypes.addressof(table)
-        callbacks.running.log, callbacks.running.externs = log, externs
+        callbacks.running.log, callbacks.running.externs, callbacks.running.kept = log, externs, {}
         status = compiled.function(start)
         return self.finish(compiled, values, places, memory, status, buffers, log)
 
@@ -501,14 +507,6 @@ def _shared(places: dict[str, tuple]) -> tuple:
         end = max(end, high)
     groups.append(group)
     return tuple(tuple(sorted(g)) for g in groups if len(g) > 1)
-
-
-def _writes(node: ast.stmt) -> bool:
-    """Whether a statement may write into an array."""
-    return any(
-        isinstance(found, ast.AugAssign) or (isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store))
-        for found in ast.walk(node)
-    )
 
 
 # The functions of this module that a hot call uses.

@@ -194,7 +194,8 @@ class _Rewriter:
             return None
         number = len(self.loops)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
-        names = {n.id for n in found} | attributes_read(native, set(assigned))
+        attributes = {name for name in attributes_read(native, set(assigned)) if live_ranges.MARK not in name}
+        names = {n.id for n in found} | attributes
         self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node)))
 
         def around(plain: ast.stmt) -> list[ast.stmt]:

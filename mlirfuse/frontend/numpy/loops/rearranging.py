@@ -60,10 +60,7 @@ def _reshaped(c, found: Any, wanted: list[Val]) -> Array:
             total,
             rest,
         )
-    strides = [e.const(array.dtype.bytes, dt.i64)]
-    for extent in reversed(wanted[1:]):
-        strides.insert(0, e.count("muli", strides[0], extent))
-    strides = strides[: len(wanted)]
+    strides = arrays.dense_strides(e, array.dtype, wanted)
     contiguous, expected = e.const(True, dt.bool_), e.const(array.dtype.bytes, dt.i64)
     for extent, stride in zip(reversed(array.shape), reversed(array.strides)):
         if stride.name != expected.name and e.known(extent) != 1:

@@ -81,6 +81,7 @@ class Statements(CountedLoops):
         self.depends: dict[tuple, Dependency] = {}  # the globals of inlined functions that the code holds for
         self.statics: dict[str, Static] = {}  # parameters of inlined functions that are objects, by full names
         self.externs: list[Extern] = []
+        self.extern_sites: set[int] = set()  # of arrays that extern ops allocate
         self.calls: dict[tuple, Any] = {}  # the values of the statement's calls, which must run once
         self.nesting = 0  # branches and loops of the function around the statement
 
@@ -148,6 +149,8 @@ class Statements(CountedLoops):
         found = self.array(found) if isinstance(found, Lazy) else found
         if isinstance(found, Number) and found.other is not None:
             raise NotOutlinable("a number whose type is only known at run time is appended")
+        if isinstance(found, Array) and any(Site(site) in found.roots for site in self.extern_sites):
+            found = arrays.materialized(e, found, self.fresh_site())
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))

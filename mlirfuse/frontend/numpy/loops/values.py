@@ -56,7 +56,7 @@ class Site(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """Marks memory that may be a copy where NumPy has a view: it must not be written into."""
+    """Marks memory that must not be written into: it is read-only (-1), or may be a copy where NumPy has a view."""
 
     site: int
 

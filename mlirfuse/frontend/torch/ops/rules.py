@@ -38,7 +38,7 @@ DTYPES: dict[torch.dtype, DType] = {
 Rule = Callable[..., Any]  # a value, or a list of them
 F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
-VIEWS: set[str] = {"aten.as_strided.default"}  # and those registered as views
+VIEWS: set[str] = {"aten.as_strided.default", "aten.view.dtype"}  # and those registered as views
 
 
 def rule(*names: str, view: bool = False) -> Callable[[F], F]:

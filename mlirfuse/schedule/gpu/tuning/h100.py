@@ -2,7 +2,7 @@
 are beside the field in :mod:`.heuristics`.
 
 :data:`MEASURED` is an estimate: ``python -m mlirfuse calibrate`` has not run on this card. Only what is derived from
-measurements of another card refers to it."""
+measurements of another card refers to it. An H200 has no file: derived values apply to it."""
 
 from __future__ import annotations
 
