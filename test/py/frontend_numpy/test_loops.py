@@ -379,6 +379,17 @@ def test_asserts_in_loops(values):
     check(roots, np.array(values, float))
 
 
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_draw_from_an_empty_range_is_numpys_error(low):
+    def drawn(a, low):
+        rng = np.random.default_rng(3)
+        for i in range(len(a)):
+            a[i] = rng.integers(low, low + 2 - i)
+        return a
+
+    check(drawn, np.zeros(4), low)
+
+
 def test_errstate_that_ignores_is_around_and_in_native_loops():
     def inverse(a, b):
         with np.errstate(all="ignore"):
