@@ -55,6 +55,7 @@ _ACTING_MODULES = {
     "numpy.random.mtrand",
     "numpy.random._generator",
 }
+CONCURRENT = {"threading", "concurrent", "multiprocessing", "asyncio", "joblib"}  # a trace is of one thread
 _ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
 _ACTING_NUMPY = {
     "save",
@@ -82,6 +83,9 @@ def acts(value) -> str | None:
         return "a generator of random numbers"
     if hasattr(type(value), "__next__"):
         return f"the iterator {getattr(value, '__name__', type(value).__name__)}"
+    kind = value if isinstance(value, type) else type(value)
+    if is_concurrent(kind):
+        return f"{kind.__module__}.{kind.__name__}"
     if isinstance(value, type) or not callable(value):
         return None
     name, module = getattr(value, "__name__", ""), getattr(value, "__module__", None)
@@ -94,7 +98,12 @@ def acts(value) -> str | None:
         return f"np.{name}" if name in _ACTING_NUMPY else None
     if owner is not None and draws(owner):
         return f"random.{name}" if isinstance(owner, random.Random) else f"np.random.{name}"
-    return f"{module}.{name}" if module in _ACTING_MODULES else None
+    return f"{module}.{name}" if module in _ACTING_MODULES or str(module).partition(".")[0] in CONCURRENT else None
+
+
+def is_concurrent(kind: type) -> bool:
+    """Whether a class is one of threads, processes, pools or their locks."""
+    return any(str(base.__module__).partition(".")[0] in CONCURRENT for base in kind.__mro__)
 
 
 def draws(value) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.created_array import creation_stand_in
-from mlirfuse.frontend.numpy.effects import acts, stop
+from mlirfuse.frontend.numpy.effects import CONCURRENT, acts, is_concurrent, stop
 from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
@@ -118,7 +118,7 @@ class StandIns:
             return vectorized
         if value is np.errstate:
             return _errstate
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _PLAIN) and not (isinstance(value, type) and is_concurrent(value)):
             return value
         found = self._memo.get(id(value))
         if found is None:
@@ -150,7 +150,8 @@ class StandIns:
             name = value.__name__
             file = getattr(value, "__file__", None)
             users = name.partition(".")[0] not in sys.stdlib_module_names and (file is None or _is_users(file))
-            replaced = name in _REPLACED_MODULES or users or _has_functions_to_call(name)
+            listed = name in _REPLACED_MODULES or name.partition(".")[0] in CONCURRENT
+            replaced = listed or users or _has_functions_to_call(name)
             return _Module(value, self) if replaced else value
         if isinstance(value, types.MethodType):
             function = self.of(value.__func__)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
 from mlirfuse.frontend.numpy.captures import access_paths, frame_roots, spec_of
+from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.size_bounds import size_bound
 from mlirfuse.frontend.numpy.source import fail, located, located_error, location
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -78,6 +79,7 @@ class Trace:
         self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
+        self.thread, self.shared = threading.get_ident(), False  # whether another thread has tried to add ops
         self.checks_indices = True  # kernels report out-of-bounds indices
         self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
         self.roots: list = []
@@ -230,6 +232,9 @@ class Trace:
 
     def emit(self, name: str, *operands: Value, **attrs) -> Value:
         """Appends an op; errors name the user's line."""
+        if threading.get_ident() != self.thread:
+            self.shared = True
+            give_up("its arrays in another thread")
         if self.most_ops is not None and len(self.block.ops) >= self.most_ops:
             raise TooLong(located(f"it has more than {self.most_ops} ops: a long loop?"))
         try:

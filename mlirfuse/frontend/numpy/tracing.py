@@ -195,6 +195,8 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     written, changed = replaced.written(), before.restore()
     if failure is not None and not isinstance(failure, Exception):  # an interrupt, possibly in the middle of a copy
         raise failure
+    if problem is None and t.shared:
+        problem = "another thread uses its arrays"
     if problem is None and (written or changed):
         problem = f"it changes {written or changed}, which must happen at every call"
     if problem is None and failure is None:

@@ -2,10 +2,12 @@
 into what is around it. The function then runs as plain Python, with a warning; an error with the fallback off."""
 
 import collections
+import concurrent.futures
 import contextlib
 import datetime
 import random
 import sys
+import threading
 import time
 import types
 import warnings
@@ -310,6 +312,63 @@ def test_clocks_are_read_at_every_call(fn):
         first = compiled(X)
     time.sleep(0.01)
     assert compiled(X)[0, 0] > first[0, 0]
+
+
+def _add(a, n):
+    for k in range(n):
+        a[k % len(a)] += k
+    return a.sum()
+
+
+def _by_threads(x):
+    workers = [threading.Thread(target=_add, args=(x[k:], 1000)) for k in (0, 2)]
+    for worker in workers:
+        worker.start()
+        worker.join()
+    return x * 2
+
+
+def _by_an_executor(x):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return x * sum(pool.map(_add, [x[:2], x[2:]], [10, 20]))
+
+
+_POOL = concurrent.futures.ThreadPoolExecutor(1)
+
+
+def _by_a_pool_outside(x):
+    return x * _POOL.submit(_add, x, 10).result()
+
+
+@pytest.mark.parametrize("fn", [_by_threads, _by_an_executor, _by_a_pool_outside])
+def test_functions_that_use_threads_run_as_python(fn):
+    compiled = mlirfuse.jit(fn, fallback=True)
+    for _ in range(2):
+        x = np.arange(4.0)
+        y = x.copy()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mlirfuse.FallbackWarning)
+            np.testing.assert_array_equal(compiled(x), fn(y))
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_trace_is_not_continued_by_another_thread():
+    """Such as one of a library's that the tracer does not know."""
+
+    class Runner:
+        def __call__(self, function):
+            with contextlib.suppress(BaseException):
+                _POOL.submit(function).result()
+
+    run = Runner()
+
+    def elsewhere(x):
+        run(lambda: x.__iadd__(1))
+        return x * 2
+
+    x = np.arange(4.0)
+    with pytest.warns(mlirfuse.FallbackWarning):
+        np.testing.assert_array_equal(mlirfuse.jit(elsewhere, fallback=True)(x), [2, 4, 6, 8])
 
 
 def test_files_and_iterators(tmp_path):

@@ -339,6 +339,57 @@ def test_a_handler_does_not_catch_what_only_native_loops_do_not_support():
     assert Outlined(_to_powers).function(np.zeros(3), 5) == 7**5
 
 
+@pytest.mark.parametrize("mode", ["add", "multiply", "zero", "none", 1])
+def test_loops_that_compare_strings(mode):
+    def by_mode(a, mode):
+        for i in range(len(a)):
+            if mode == "add":
+                a[i] += 1
+            elif mode == "multiply" and mode > "a":
+                a[i] *= 2
+            elif mode != "none":
+                a[i] = 0
+            else:
+                raise KeyError(mode)
+        return a
+
+    check(by_mode, np.arange(3.0), mode, native=isinstance(mode, str))
+
+
+def test_equal_strings_share_code():
+    def by_mode(a, mode):
+        for i in range(len(a)):
+            a[i] += 2 if mode == "two" else 1
+        return a
+
+    outlined = Outlined(by_mode)
+    for _ in range(40):
+        assert outlined.function(np.zeros(3), "".join(["t", "wo"]))[0] == 2
+        assert outlined.function(np.zeros(3), "".join(["o", "ne"]))[0] == 1
+    assert outlined.loops[0].refused is None
+
+
+@pytest.mark.parametrize("values", [[0, 1, 4], [0, 1, -4], [0, 9, 1]])
+def test_asserts_in_loops(values):
+    """From text, as pytest rewrites the asserts of this file."""
+    roots = function_of(
+        "def f(a):\n    for i in range(len(a)):\n        assert a[i] >= 0, f'{a[i]} at {i}'\n"
+        "        a[i] = a[i] ** 0.5\n        assert a[i] < 3\n    return a\n"
+    )
+    check(roots, np.array(values, float))
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_draw_from_an_empty_range_is_numpys_error(low):
+    def drawn(a, low):
+        rng = np.random.default_rng(3)
+        for i in range(len(a)):
+            a[i] = rng.integers(low, low + 2 - i)
+        return a
+
+    check(drawn, np.zeros(4), low)
+
+
 def test_errstate_that_ignores_is_around_and_in_native_loops():
     def inverse(a, b):
         with np.errstate(all="ignore"):

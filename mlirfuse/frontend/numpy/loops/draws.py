@@ -129,8 +129,7 @@ def _integer(c, state: str, args: list) -> Number:
     """``rng.integers(low, high)``, which is below ``high``."""
     e = c.code
     low, high = (e.const(0, dt.i64), c.integer(args[0])) if len(args) == 1 else map(c.integer, args)
-    many = len(args) > 1
-    e.fail_if(e.cmp("ge", low, high), lambda *_: ValueError("low >= high" if many else "high <= 0"))
+    e.fail_if(e.cmp("ge", low, high), lambda low, _: ValueError("low >= high" if low else "high <= 0"), low)
     span = e.op(f"arith.subi {high}, {low} : i64", dt.i64)
     last = e.op(f"arith.subi {span}, {e.const(1, dt.i64)} : i64", dt.i64)
     zero, no = e.const(0, dt.i64), e.const(False, dt.bool_)

@@ -305,6 +305,8 @@ class Expressions(PythonNumbers):
             return self.constant(all(none) == isinstance(op, ast.Is))
         if type(op) not in _COMPARE:
             raise NotOutlinable("this comparison")
+        if isinstance(left, Static) and isinstance(right, Static) and type(left.value) is type(right.value) is str:
+            return self.constant(getattr(left.value, f"__{_COMPARE[type(op)]}__")(right.value))
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             a, b = left.val, right.val
             if a.dtype is not b.dtype:

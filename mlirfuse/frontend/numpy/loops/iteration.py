@@ -4,6 +4,7 @@
     for i, x in enumerate(a):        for p in range(len(a)): i = p; x = a[p]; …
     for x, y in zip(a, b):           for p in range(min(len(a), len(b))): x = a[p]; y = b[p]; …
     for i in reversed(range(n)):     for i in range(n - 1, -1, -1): …
+    assert t, text                   if not t: raise AssertionError(text)
 
 Other iterables stay. What is no array is found out by its type when the loop begins.
 """
@@ -35,6 +36,13 @@ def iterables(loop: ast.stmt) -> list[str]:
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, local: set[str]):
         self.local = local
+
+    def visit_Assert(self, node: ast.Assert) -> ast.If | ast.Pass:
+        if not __debug__:
+            return ast.copy_location(ast.Pass(), node)
+        error = ast.Call(ast.Name("AssertionError", ast.Load()), [node.msg] if node.msg else [], [])
+        created = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(error)], [])
+        return ast.fix_missing_locations(ast.copy_location(created, node))
 
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)

@@ -156,6 +156,8 @@ class Loop:
                     ints.append(value)
             elif kind is float or kind is bool or kind is complex or isinstance(value, np.generic):
                 key += (name, kind)
+            elif kind is str:
+                key += (name, value)
             elif kind is tuple:
                 key += (name, *map(type, value))
             elif kind is list and name in self.lists:
