@@ -314,8 +314,7 @@ def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
 def _times_gradients(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
     g = grads[0]
     found = [
-        x * g.to(_wide(x.dtype)) if need and g is not None and x.numel() else None
-        for x, need in zip(ctx.saved_tensors, ctx.needs)
+        x * g.to(_wide(x.dtype)) if need and g is not None else None for x, need in zip(ctx.saved_tensors, ctx.needs)
     ]
     found = [f if f is None else f.to(x.dtype) for f, x in zip(found, ctx.saved_tensors)]
     return (*found, None, None, None, None, None, None)

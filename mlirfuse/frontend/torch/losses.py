@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from mlirfuse.frontend.torch import chunked_loss, layouts, purity
 from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
-from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions
+from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions, set_grad_enabled
 
 LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
@@ -131,12 +131,7 @@ class Chain:
             return False
         name = node.target
         if name in ("float", "to", "double", "type", "contiguous"):
-            wider = value.dtype is source.dtype or (
-                torch.finfo(value.dtype).bits > torch.finfo(source.dtype).bits
-                if value.dtype in _FLOATS and source.dtype in _FLOATS
-                else False
-            )
-            return wider and value.device == source.device
+            return _keeps_precision(source.dtype, value.dtype) and value.device == source.device
         if name in (torch.tanh, "tanh"):
             self.steps.append("tanh")
             return True
@@ -164,7 +159,8 @@ class Chain:
                 return False
         else:
             plain = node.target in ("view", "reshape", torch.reshape)
-            if not plain or (_shape(node)[-1] == -1 and -1 in _shape(node)[:-1]):
+            extents = all(isinstance(n, (int, Node)) for n in _shape(node))  # not a dtype, and not by keyword
+            if not plain or not extents or (_shape(node)[-1] == -1 and -1 in _shape(node)[:-1]):
                 return False
         self.views.append(node)
         return True
@@ -181,6 +177,8 @@ class Chain:
             return "the full logits are stored: they are read before there are labels"
         if reason := unfit(self.linear, self.overwritten()):
             return reason
+        if not self.in_one_grad_mode():
+            return "the full logits are stored: some of what reads them runs in another grad mode"
         if option == "always":
             return None
         try:
@@ -212,6 +210,17 @@ class Chain:
                 return named(node)
         return None
 
+    def in_one_grad_mode(self) -> bool:
+        """Whether the linear layer and all that reads the logits run with gradients, or all without."""
+        nodes = {self.linear, self.loss, *self.between, *self.logits.users}
+        enabled, modes = torch.is_grad_enabled(), set()
+        for node in self.loss.graph.nodes:
+            if node.target is set_grad_enabled:
+                enabled = node.args[0]
+            elif node in nodes:
+                modes.add(enabled)
+        return len(modes) == 1
+
     def _saved(self) -> int:
         """The bytes that chunks save: logits and their gradient, less what the plan takes."""
         sizes = self._sizes()
@@ -232,6 +241,8 @@ class Chain:
     def is_scalar(self) -> bool:
         """Whether the loss is a number, the gradients of which are known up to a factor."""
         if not self.is_entropy() or any(user is not self.loss for user in self.logits.users):
+            return False
+        if value_of(self.linear).dtype is torch.float16:  # whose gradients may vanish before a loss's scale
             return False
         return _cross_entropy_arguments(self.loss)["reduction"] != "none"
 
@@ -268,6 +279,11 @@ def unfit(linear: Node, written: str | None) -> str | None:
     return None
 
 
+def _keeps_precision(source: torch.dtype, to: torch.dtype) -> bool:
+    """Whether a loss in float32, or in ``source`` if that is wider, is as exact as one of logits cast to ``to``."""
+    return to is source or (to is torch.float32 and source in (torch.float16, torch.bfloat16))
+
+
 def is_over_words(softmax: Node) -> bool:
     """Whether a log-softmax is over the last dimension, in its input's dtype or a wider one."""
     names = ("input", "dim", "_stacklevel", "dtype") if not isinstance(softmax.target, str) else ("", "dim", "dtype")
@@ -275,8 +291,11 @@ def is_over_words(softmax: Node) -> bool:
     source, value = value_of(softmax.args[0]) if softmax.args else None, value_of(softmax)
     if not isinstance(source, torch.Tensor) or value.dtype not in _FLOATS:
         return False
-    wider = value.dtype is source.dtype or torch.finfo(value.dtype).bits > torch.finfo(source.dtype).bits
-    return wider and given.get("dim") in (-1, source.dim() - 1) and "out" not in softmax.kwargs
+    return (
+        _keeps_precision(source.dtype, value.dtype)
+        and given.get("dim") in (-1, source.dim() - 1)
+        and "out" not in softmax.kwargs
+    )
 
 
 def _cross_entropy_arguments(node: Node) -> dict[str, Any]:

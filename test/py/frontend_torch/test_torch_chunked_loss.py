@@ -495,3 +495,61 @@ def rank_of_two(rank: int, folder: str, ways: tuple[str, ...]):
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_ddp_and_fsdp2_with_tied_embeddings(tmp_path):
     torch.multiprocessing.spawn(rank_of_two, (str(tmp_path), ("ddp", "fsdp2")), 2)
+
+
+def without(read):
+    with torch.no_grad():
+        return read()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda logits, t: (without(lambda: logits.logsumexp(-1)), F.cross_entropy(logits, t)),
+        lambda logits, t: (F.cross_entropy(logits, t), without(lambda: logits.logsumexp(-1))),
+        lambda logits, t: (without(lambda: F.cross_entropy(logits, t)), logits.logsumexp(-1)),
+    ],
+)
+def test_readers_in_different_grad_modes(read):
+    def fn(x, weight, labels):
+        return read(F.linear(x, weight), labels)
+
+    x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
+    labels = torch.randint(0, 9, (6,))
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "always", "fallback": False})
+    wanted, found = fn(x, weight, labels), run(x, weight, labels)
+    assert [y.requires_grad for y in found] == [y.requires_grad for y in wanted]
+    grads = [torch.autograd.grad(sum(y.sum() for y in ys if y.requires_grad), x)[0] for ys in (wanted, found)]
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_scaled_float16_losses_keep_small_gradients():
+    rows, words, scale = 64, 4096, 2.0**16  # p / rows is about 4e-6, some 64 of the smallest steps
+    x = torch.randn(rows, 8, requires_grad=True)
+    weight = (torch.randn(words, 8) / 100).requires_grad_()
+    labels = torch.randint(0, words, (rows,))
+
+    def fn(x, weight):
+        with torch.autocast("cpu", torch.float16):
+            return F.cross_entropy(F.linear(x, weight), labels)
+
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "always", "fallback": False})
+    wanted = torch.autograd.grad(F.cross_entropy(F.linear(x.double(), weight.double()), labels), weight)[0]
+    found = torch.autograd.grad(run(x, weight) * scale, weight)[0] / scale
+    rare = torch.ones(words, dtype=torch.bool).index_fill(0, labels, False)
+    error = (found[rare].double() - wanted[rare]).norm() / wanted[rare].norm()
+    assert error <= 2**-9, float(error)  # some roundings of float16, 2⁻¹¹ each
+
+
+@pytest.mark.parametrize("view", [lambda y: y.view(size=(-1, 9)), lambda y: y.view(torch.float32), torch.Tensor.double])
+def test_views_by_keyword_and_wider_casts(view):
+    def fn(x, weight, labels):
+        return F.cross_entropy(view(F.linear(x, weight)), labels)
+
+    args = torch.randn(6, 4), torch.randn(9, 4), torch.randint(0, 9, (6,))
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend="mlirfuse", options={"chunked_loss": "always", "fallback": False})
+    wanted = fn(*args)
+    torch.testing.assert_close(run(*args), wanted, rtol=1e-12 if wanted.dtype is torch.float64 else 1e-6, atol=0)

@@ -143,3 +143,23 @@ def test_a_mixture_of_experts(graphs):
     assert not {"aten.index.Tensor", "aten.histc.default", "aten.scatter.src"} & set(
         graphs["forward"] + graphs["backward"]
     )
+
+
+def test_bools_are_added_as_by_eager():
+    def fn(x, index, values):
+        return x.index_put((index, index), values, accumulate=True), x.index_add(0, index, values.expand(3, 4))
+
+    torch._dynamo.reset()
+    args = torch.zeros(4, 4, dtype=torch.bool), torch.tensor([1, 1, 2]), torch.tensor(True)
+    run = torch.compile(fn, backend="mlirfuse")
+    assert all(torch.equal(a, b) for a, b in zip(run(*args), fn(*args)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_histogram_counts_rounded_integers(dtype):
+    def fn(x):
+        return torch.histc(x.to(dtype), 1000, 0, 4095)
+
+    torch._dynamo.reset()
+    x = torch.arange(0, 4095, 7)
+    assert torch.equal(torch.compile(fn, backend="mlirfuse")(x), fn(x))

@@ -185,6 +185,8 @@ def histogram(c: Context, x: Value, bins: int = 100, low: Any = 0, high: Any = 0
     given = x.op.operands[0] if x.op is not None and x.op.name == "cast" else x
     if not element(given).is_integer or not float(low).is_integer() or not float(high).is_integer():
         raise Unsupported("numbers that are not integers")
+    if element(x).bits < 32:
+        raise Unsupported("integers that its operand's type rounds")
     low, width, count = int(low), int(high) - int(low), given.numel
     if not 0 < width <= 4 * _MOST_BINS or bins > _MOST_BINS:
         raise Unsupported("many bins, or bounds that the numbers decide")

@@ -21,9 +21,16 @@ _MOST_READERS = 64  # elements that one thread sums sequentially
 
 def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
     """``values`` added to the rows of ``x`` at the 1-d ``index``. ``wraps``: negative ones count from the end."""
-    _in_any_order(c)
+    _can_add(c, x)
     rows = checked(c, index, x.shape[0], 0, wraps)
     return c.op("index_put_accumulate", x, rows, values)
+
+
+def _can_add(c: Context, x: Value) -> None:
+    """Raises :class:`Unsupported` where torch's own op adds to ``x``."""
+    if element(x) == dt.bool_:
+        raise Unsupported("sums of bools, which are true where one of them is")
+    _in_any_order(c)
 
 
 def _in_any_order(c: Context) -> None:
@@ -46,7 +53,7 @@ def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Val
     rows, at, first = joined(c, x, indices)
     if first:
         raise Unsupported("indices along another dimension than the first")
-    _in_any_order(c)
+    _can_add(c, x)
     values = c.b.broadcast_to(c.b.cast(values, element(x)), (*at.shape, *rows.shape[1:]))
     values = c.b.reshape(values, (at.numel, *rows.shape[1:]))
     added = c.op("index_put_accumulate", rows, c.b.reshape(at, (at.numel,)), values)
