@@ -49,6 +49,12 @@ class DeviceProperties:
         return self.architecture == 90
 
     @property
+    def features(self) -> frozenset[str]:
+        """Instructions that kernels may use beyond those of the oldest architecture: ``"float8"``, conversions of pairs
+        of float32 to float8. (sm_89 has them as of PTX 8.1 only.)"""
+        return frozenset(["float8"] if self.architecture >= 90 else [])
+
+    @property
     def cache_policies(self) -> bool:
         """Whether a load or store can carry an L2 eviction policy."""
         return self.architecture >= 80

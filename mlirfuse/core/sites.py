@@ -25,7 +25,9 @@ def _raise(site: int, index: int, extent: int) -> NoReturn:
     where, axis, message = _SITES.get(site, (None, 0, ""))
     if message:
         raise RuntimeError(located(message, where))
-    raise IndexError(located(f"index {index} is out of bounds for axis {axis} with size {extent}", where))
+    error = IndexError(located(f"index {index} is out of bounds for axis {axis} with size {extent}", where))
+    error.found_by_kernel = True  # type: ignore[attr-defined]  # marks an error that no code of the user's has seen
+    raise error
 
 
 _native.raise_bad_index_by(_raise)

@@ -203,12 +203,32 @@ def _decode_emit(dtype):
     return emit
 
 
+def _encode_pairs(e, x, dtype):
+    """The bytes of float32 numbers in a float8 type, by an instruction for two numbers. It gives NaN without its
+    sign."""
+    name = dtype.name.removeprefix("f8").removesuffix("fn")
+    asm = f'llvm.inline_asm "cvt.rn.satfinite.{name}x2.f32 $0, $1, $2;", "=h,f,f"'
+    zero, pairs = e.const(0.0, dt.f32), []
+    for k in range(0, x.lanes, 2):
+        low, high = e.extract(x, k), e.extract(x, k + 1) if k + 1 < x.lanes else zero
+        pairs.append(e.op(f"{asm} {high}, {low} : (f32, f32) -> i16", dt.u16))
+    if x.lanes == 1:
+        out = e.cast(pairs[0], dt.u8)
+    else:
+        words = e.from_lanes(pairs)
+        out = e.op(f"llvm.bitcast {words} : {words.type} to {Val('', dt.u8, x.lanes).type}", dt.u8, x.lanes)
+    sign = e.cast(e.and_(e.shr(e.bitcast(x, dt.u32), 24), 0x80), dt.u8)
+    return e.or_(out, sign)
+
+
 def _encode_emit(dtype):
     mantissa, bias, largest, nan = dt.NARROW_FORMATS[dtype]
     shift, step = 23 - mantissa, 2.0 ** (1 - bias - mantissa)
 
     def emit(e, x):
         x = e.cast(x, dt.f32)
+        if "float8" in e.features and e.target == "gpu":
+            return _encode_pairs(e, x, dtype)
         sign = e.and_(e.shr(e.bitcast(x, dt.u32), 24), 0x80)
         clamped = e.min(e.abs(x), largest)
         bits = e.bitcast(clamped, dt.u32)

@@ -44,8 +44,8 @@ class Emitter:
 
     ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only code with target-specific instructions depends on
     it. ``features`` has CPU features by LLVM's names: with ``avx512f`` and ``avx512vl``, code may use AVX-512
-    instructions. Constants are emitted at the function's entry (:attr:`entry`), so that they dominate every use in any
-    region."""
+    instructions; of a GPU those of :class:`mlirfuse.core.device_properties.DeviceProperties`. Constants are emitted at
+    the function's entry (:attr:`entry`), so that they dominate every use in any region."""
 
     def __init__(self, target: str = "cpu", features=()):
         self.target = target

@@ -39,6 +39,7 @@ class Slots:
     workspace: int = 0  # the workspace's slot in ptrs
     # Slots that earlier kernels of the call write: with overlapping launches their loads are not invariant.
     written: frozenset = frozenset()
+    features: frozenset[str] = frozenset()  # of the target, for the emitters of its kernels
 
     def size(self, size: Size) -> int:
         """The slot of a size expression."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,50 @@ class SizeGuard:
     def __str__(self) -> str:
         """Return Python source over the symbols."""
         return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True)
+class NumberStep:
+    """One operation on numbers: ``compute`` of ``operands``, which are ("step", its index), ("size", a size) or
+    ("value", a number). Without ``compute``: the argument whose leaf is the only operand."""
+
+    compute: Callable[..., Any] | None
+    operands: tuple
+
+
+@dataclass(frozen=True)
+class NumberGuard:
+    """A condition on the numbers of a call for a specialization to be valid: the last step's value ``op`` 0."""
+
+    steps: tuple[NumberStep, ...]
+    op: str
+
+    @property
+    def leaves(self) -> set[int]:
+        """The leaves whose values are read."""
+        return {step.operands[0] for step in self.steps if step.compute is None}
+
+    def value(self, leaf: Callable[[int], Any], env: dict[str, int]) -> Any:
+        """Return the last step's value, from the values of leaves and symbols; None where a step raises an error."""
+        values: list[Any] = []
+
+        def operand(what: str, x: Any) -> Any:
+            return values[x] if what == "step" else sz.substitute(x, env) if what == "size" else x
+
+        try:
+            for step in self.steps:
+                if step.compute is None:
+                    values.append(leaf(step.operands[0]))
+                else:
+                    values.append(step.compute(*[operand(*x) for x in step.operands]))
+        except (ArithmeticError, TypeError, ValueError):
+            return None
+        return values[-1]
+
+    def holds(self, leaf: Callable[[int], Any], env: dict[str, int]) -> bool:
+        """Whether it holds for these values of leaves and symbols."""
+        value = self.value(leaf, env)
+        return value is not None and bool(COMPARE[self.op](value, 0))
 
 
 COMPARE = {

@@ -36,7 +36,7 @@ from mlirfuse.runtime import events, failures, op_by_op, overlap, placement
 from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.shape_cache import ShapeCache
-from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
+from mlirfuse.runtime.signature import ArgSpec, NumberGuard, SizeGuard, Static, same_value
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
@@ -65,7 +65,7 @@ class Assumptions:
 
     ``symbols``: for each symbol, the (graph argument, "shape" or "stride", axis) that it is read from. ``constants``:
     leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these closed
-    ranges.
+    ranges. ``number_guards``: conditions on numbers computed from leaves.
     """
 
     symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)
@@ -74,11 +74,13 @@ class Assumptions:
     constants: list[tuple[int, Any]] = field(default_factory=list)
     scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
+    number_guards: list[NumberGuard] = field(default_factory=list)
 
     @property
     def values(self) -> set[int]:
         """The leaves whose values are read."""
-        return {leaf for leaf, _ in self.constants} | self.scalar_ranges.keys() | self.index_ranges.keys()
+        leaves = {leaf for leaf, _ in self.constants} | self.scalar_ranges.keys() | self.index_ranges.keys()
+        return leaves.union(*(guard.leaves for guard in self.number_guards))
 
     def hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
         """Whether all assumptions hold for a call with these leaves and sizes."""
@@ -96,7 +98,9 @@ class Assumptions:
         for leaf, bounds in self.index_ranges.items():
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in bounds):
                 return False
-        return all(same_value(leaves[leaf], value) for leaf, value in self.constants)
+        return all(same_value(leaves[leaf], value) for leaf, value in self.constants) and all(
+            guard.holds(leaves.__getitem__, env) for guard in self.number_guards
+        )
 
 
 @dataclass(eq=False)

@@ -142,6 +142,7 @@ class GpuTarget(Scheduled):
         kernels: list[GpuKernel] = []
         read: set[Any] = set()  # slots that earlier kernels read
         written: set[Any] = set()
+        slots.features = self.properties.features
         for numbers in program.launches:
             fresh = not slots.temporaries
             buffers: set[Any] = set()

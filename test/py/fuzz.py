@@ -3,7 +3,7 @@
 ``python test/py/fuzz.py COUNT [FIRST] [GENERATOR ...]``, or ``make fuzz N=COUNT``, runs COUNT programs in all, the seeds
 of each generator from FIRST on, prints those that differ, made small where the generator can, and ends with how many of
 each ran. Programs run in a child, a few of one generator at a time: one that crashes is told of and the others go on.
-Generators that need torch are left out without it.
+Generators whose packages are not installed are left out.
 """
 
 from __future__ import annotations
@@ -134,7 +134,13 @@ GENERATORS: dict[str, Callable[..., Problem]] = {  # by their modules
     "torch_checks_of_eager": _checks,
     "malformed_definitions": _problem,
 }
-OF_TORCH = ("torch_view_programs", "torch_numbers", "torch_strides", "torch_checks_of_eager", "malformed_definitions")
+NEEDS = {  # packages, where the generators are left out without them
+    "torch_view_programs": ("torch",),
+    "torch_numbers": ("torch",),
+    "torch_strides": ("torch", "expecttest"),  # which torch's op_db imports
+    "torch_checks_of_eager": ("torch",),
+    "malformed_definitions": ("torch",),
+}
 
 
 def _child(pipe) -> None:
@@ -171,7 +177,7 @@ def _order(names: list[str], count: int, first: int) -> Iterator[tuple[str, int]
 
 def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
     """Runs ``count`` programs, or those that run until Ctrl-C; gives how many differ."""
-    known = [name for name in GENERATORS if name not in OF_TORCH or importlib.util.find_spec("torch")]
+    known = [name for name in GENERATORS if all(map(importlib.util.find_spec, NEEDS.get(name, ())))]
     context = multiprocessing.get_context("spawn")
     ran: collections.Counter[str] = collections.Counter()
     wrong: collections.Counter[str] = collections.Counter()

@@ -71,6 +71,7 @@ class Entry(Source):
         self.statics = owner._static_leaves(tree)
         self.specializations = Specializations(self, self.statics)
         self.dispatch = self.specializations.dispatch
+        self.dispatch.set_bad_index(self.bad_index)
         positional, keyword = tree.children
         self.only_leaves = not keyword.children and all(child.kind == "leaf" for child in positional.children)
         self.native_loops, self.device_loops = NativeLoops(self), DeviceLoops(self)
@@ -182,6 +183,16 @@ class Entry(Source):
             self.chosen = {k: found for k, found in self.chosen.items() if found is not self.native_loops}
             self.owner._clear_fast_paths()
         return result
+
+    def bad_index(self, error: IndexError, leaves: Sequence) -> Any:
+        """The result of a call whose kernels found an index out of range, and which has written nothing yet: NumPy runs
+        it again, as a handler of the function's own may catch the error, and what is written before it stays."""
+        if not getattr(error, "found_by_kernel", False) or not self.may_fall_back() or not all_numpy(leaves):
+            raise error
+        if self.only_leaves:
+            return self.owner.eager.original(*leaves[: self.tree.leaves])
+        args, kwargs = self.owner.arguments.given
+        return self.owner.eager.original(*args, **kwargs)
 
     def nothing_fused(self, call: Call) -> None:
         """Makes calls like this one run in NumPy, which is cheaper."""

@@ -170,7 +170,12 @@ def _sources(value: Value) -> list[Value]:
         return []
     if op.row.kind in ("elementwise", "reduce", "scan") or op.row.view or op.name == "concatenate":
         return [v for v in op.operands if v.rank == value.rank or op.row.view or op.row.kind == "reduce"]
-    return op.operands[:1] if op.name in _OF_THE_FIRST else []
+    return op.operands[:1] if op.name in _OF_THE_FIRST or _takes_one(op) else []
+
+
+def _takes_one(op: Op) -> bool:
+    """Whether it reads one index of an axis, known at run time: a view in NumPy."""
+    return op.name == "take" and not op.operands[1].rank
 
 
 def _of_op(t: Trace, value: Value) -> Strides | None:
@@ -195,8 +200,9 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
         return packed(shape, _sorted(t, known, shapes)) if known else sz.contiguous_strides(shape)
     if op.name in _OF_THE_FIRST:
         return known[0]
-    if op.name == "take" and op.operands[1].rank:
-        return None
+    if op.name == "take":
+        axis = op.attrs["axis"]
+        return known[0][:axis] + known[0][axis + 1 :] if _takes_one(op) else None
     return sz.contiguous_strides(shape)
 
 

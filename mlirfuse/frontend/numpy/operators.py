@@ -12,6 +12,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
+from mlirfuse.frontend.numpy.python_errors import is_refused, python_value
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt, integer_of
@@ -56,7 +57,6 @@ _UNARY_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
 }
 
 
-_DIVISIONS = {np.true_divide, np.floor_divide, np.remainder, np.divmod}
 _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OPERATORS) for u, f in group.values()}
 
 
@@ -70,14 +70,9 @@ def scalar_operator(function, *inputs):
         return call_ufunc(ufunc, operands)
     if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:
         operands[1] = concrete(operands[1])
-    if ufunc in _DIVISIONS and getattr(operands[1], "later", False):
-        divisor = TracedArray(t, operands[1].value, scalar=True)
-        if call_ufunc(np.equal, (divisor, 0)):  # guards only on zero, not on the value
-            fail(ZeroDivisionError, "division by zero")
-    try:
-        kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
-    except ZeroDivisionError:
-        fail(ZeroDivisionError, "division by zero")
+    if not any(isinstance(x, (TracedArray, SymInt)) for x in operands) or is_refused(t, function, operands):
+        return python_value(function, operands)
+    kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
     if ufunc is np.power and kind is float:
         weak = [float] * 2  # also int to a negative int
     kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])
@@ -228,8 +223,8 @@ def _sym_method(function, on_sizes, reflected):
         if size is None:
             return _sym_arith(function, *((other, self) if reflected else (self, other)))
         a, b = (size, self.size) if reflected else (self.size, size)
-        if function in (operator.floordiv, operator.mod) and b == 0:
-            raise ZeroDivisionError("integer division or modulo by zero")
+        if function in (operator.floordiv, operator.mod) and self.trace.decide(b, "==", 0):
+            return python_value(function, (1, 0))  # raises Python's error
         return self.trace.sym(on_sizes(a, b))
 
     return method

@@ -84,6 +84,11 @@ def appended(node: ast.Expr) -> ast.Name | None:
     return name if plain and isinstance(name, ast.Name) else None
 
 
+def ignores(call: ast.Call) -> bool:
+    """Whether a call of ``np.errstate`` or the like sets errors to "ignore" alone."""
+    return not call.args and all(isinstance(k.value, ast.Constant) and k.value.value == "ignore" for k in call.keywords)
+
+
 def assigned_names(statements: list[ast.stmt]) -> set[str]:
     """The names that statements assign."""
     return {

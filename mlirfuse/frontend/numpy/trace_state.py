@@ -20,7 +20,7 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Layout, Value
 from mlirfuse.ir.sizes import Expr, Size
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.signature import COMPARE, OPPOSITE, ArgSpec, SizeGuard, layout_of
+from mlirfuse.runtime.signature import COMPARE, OPPOSITE, ArgSpec, NumberGuard, SizeGuard, layout_of
 
 _current = threading.local()
 
@@ -69,6 +69,7 @@ class Trace:
         self.static_leaves: dict[int, Any] = {}
         self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
         self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
+        self.number_guards: dict[tuple[Value, str], NumberGuard] = {}
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()

@@ -16,7 +16,7 @@ from mlirfuse.frontend.numpy.views import FullView
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
-from mlirfuse.runtime.signature import SizeGuard
+from mlirfuse.runtime.signature import NumberGuard, SizeGuard
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Traced:
     - the leaves in ``static_leaves`` have the same values,
     - all ``size_guards`` hold, in their order,
     - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
-    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, bounds included.
+    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, bounds included,
+    - all ``number_guards`` hold.
 
     ``symbols``: for each symbol, the (graph argument, "shape" or "stride", axis) that defines it. ``arg_leaves``: the
     leaf of each graph argument; the arrays of ``captured`` follow. ``mutated``: from a leaf's index to the graph's
@@ -91,6 +92,7 @@ class Traced:
     arg_leaves: list[int]
     scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
+    number_guards: list[NumberGuard] = field(default_factory=list)
     scope: list[tuple[Any, str, Any]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     compares: bool = False

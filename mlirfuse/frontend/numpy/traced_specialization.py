@@ -171,6 +171,7 @@ def traced_specialization(
             [*traced.static_leaves.items(), *statics],
             traced.scalar_ranges,
             traced.index_ranges,
+            traced.number_guards,
         ),
         frozenset(traced.mutated),
         tuple(sorted(own)),

@@ -102,6 +102,7 @@ def trace(
         arg_leaves,
         {k: sorted(v) for k, v in t.scalar_ranges.items()},
         t.index_ranges,
+        list(t.number_guards.values()),
         scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
         tuple(t.warnings),
         t.compares,

@@ -15,7 +15,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime import events
-from mlirfuse.runtime.signature import SizeGuard, same_value
+from mlirfuse.runtime.signature import NumberGuard, SizeGuard, same_value
 from mlirfuse.runtime.specializations import Call, Specialization
 
 Sizes = dict[str, int]
@@ -89,6 +89,7 @@ def _conditions(specialization: Specialization, names: list[str]) -> list[_Condi
     out = [_of_sizes(str(guard), guard.holds, guard.left, guard.right) for guard in guards]
     bounds: list[tuple[int, Any]] = [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]
     out += [_of_range(leaf, _leaf(names, leaf), *ends) for leaf, ranges in bounds for ends in ranges]
+    out += [_of_number(guard, names) for guard in assumes.number_guards]
     return out + [_of_value(leaf, _leaf(names, leaf), value) for leaf, value in assumes.constants]
 
 
@@ -104,6 +105,16 @@ def _of_range(leaf: int, name: str, low: Size, high: Size) -> _Condition:
         return ", ".join(filter(None, (f"{name} is {leaves[leaf]!r}", _values(env, (low, high)))))
 
     return _Condition(f"{low} <= {name} <= {high}", holds, found)
+
+
+def _of_number(guard: NumberGuard, names: list[str]) -> _Condition:
+    read = [(leaf, _leaf(names, leaf)) for leaf in sorted(guard.leaves)]
+    number = read[0][1] if len(guard.steps) == 1 else f"a number computed from {', '.join(name for _, name in read)}"
+    return _Condition(
+        f"{number} {guard.op} 0",
+        lambda leaves, env: guard.holds(leaves.__getitem__, env),
+        lambda leaves, _: ", ".join(f"{name} is {leaves[leaf]!r}" for leaf, name in read),
+    )
 
 
 def _of_value(leaf: int, name: str, value: Any) -> _Condition:

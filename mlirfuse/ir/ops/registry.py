@@ -131,8 +131,8 @@ class OpDef:
     @property
     def recomputable(self) -> bool:
         """Whether `fusion-segment` may recompute it in each segment that reads it, where that costs less than storing
-        it: no element of the result depends on many."""
-        return self.may_be_copied or self.kind in ("index", "shape")
+        it: it has one result, of which no element depends on many."""
+        return not self.several and (self.may_be_copied or self.kind in ("index", "shape"))
 
     @property
     def statistic(self) -> bool:

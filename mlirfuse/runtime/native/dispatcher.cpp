@@ -137,6 +137,7 @@ class Table {
 
 struct DispatcherState {
   Ref miss;
+  Ref bad_index;  // null: an index out of range is an error
   size_t max_entries = 0;
   SignatureOptions options;
   uint64_t options_version = 0;
@@ -171,12 +172,22 @@ PyObject* call_miss(PyObject* self, Signature* signature, PyObject* const* args,
   return run_record(record.get(), leaves);
 }
 
-PyObject* dispatcher_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
-  if (names && PyTuple_GET_SIZE(names)) {
-    PyErr_SetString(PyExc_TypeError, "a Dispatcher takes positional leaves only");
-    return nullptr;
-  }
-  const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+// Returns bad_index(error, leaves) in place of an IndexError that is set.
+PyObject* call_bad_index(PyObject* self, PyObject* const* args, size_t count) {
+  PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace) PyException_SetTraceback(error, trace);
+  const Ref held_type(type), held_error(error), held_trace(trace);
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  if (!tuple) return nullptr;
+  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
+  const Ref function = Ref::borrow(state_of(self).bad_index.get());
+  PyObject* arguments[] = {error, tuple.get()};
+  return PyObject_Vectorcall(function.get(), arguments, 2, nullptr);
+}
+
+PyObject* call_leaves(PyObject* self, PyObject* const* args, size_t count) {
   DispatcherState& state = state_of(self);
   Leaves leaves;
   Signature signature;
@@ -188,6 +199,18 @@ PyObject* dispatcher_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   }
   if (PyErr_Occurred()) return nullptr;
   return call_miss(self, &signature, args, count);
+}
+
+PyObject* dispatcher_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (names && PyTuple_GET_SIZE(names)) {
+    PyErr_SetString(PyExc_TypeError, "a Dispatcher takes positional leaves only");
+    return nullptr;
+  }
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+  PyObject* result = call_leaves(self, args, count);
+  if (!result && state_of(self).bad_index && PyErr_ExceptionMatches(PyExc_IndexError))
+    return call_bad_index(self, args, count);
+  return result;
 }
 
 PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -212,12 +235,14 @@ PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 int dispatcher_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(state_of(self).miss.get());
+  Py_VISIT(state_of(self).bad_index.get());
   return state_of(self).table.traverse(visit, arg);
 }
 
 int dispatcher_clear(PyObject* self) {
   state_of(self).table.clear();
   state_of(self).miss = Ref::borrow(Py_None);
+  state_of(self).bad_index = Ref();
   return 0;
 }
 
@@ -249,6 +274,11 @@ PyObject* set_alias_sensitive(PyObject* self, PyObject* on) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_bad_index(PyObject* self, PyObject* function) {
+  state_of(self).bad_index = Ref::borrow(function);
+  Py_RETURN_NONE;
+}
+
 PyObject* clear_entries(PyObject* self, PyObject*) {
   state_of(self).table.clear();
   Py_RETURN_NONE;
@@ -266,6 +296,8 @@ bool register_dispatcher_type(PyObject* module) {
       {"set_static", set_static, METH_O, "set_static(i)\n--\n\nMake leaf i a constant: its value is in the key."},
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
        "set_alias_sensitive(on)\n--\n\nWhether the key includes which array leaves share memory."},
+      {"set_bad_index", set_bad_index, METH_O,
+       "set_bad_index(function)\n--\n\nCall function(error, leaves) for the result of a call that raises an IndexError."},
       {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nRemove all records."},
       {nullptr, nullptr, 0, nullptr},
   };

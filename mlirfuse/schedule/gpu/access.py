@@ -198,6 +198,43 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
 
 
+def stores_strided(analysis: Analysis, along_kept: bool, env: dict[str, int], properties: DeviceProperties) -> bool:
+    """Whether rows (columns if ``along_kept``) have a large result that is contiguous in memory along another loop than
+    threads go along, so that each of its elements would be a store of its own, to another cache line."""
+    heuristics = heuristics_of(properties).transpose
+    extent, elements, *others = analysis.values(_results_along_kept if along_kept else _results_along_reduced, env)
+    if extent <= heuristics.least_extent or elements < heuristics.stages:
+        return False
+    loops = 2 * len(analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)) + 1
+    for at in range(0, len(others), loops):
+        along, *rest = others[at : at + loops]
+        contiguous = (n > heuristics.least_extent for step, n in zip(rest[::2], rest[1::2]) if step == 1)
+        if along not in (0, 1) and any(contiguous):
+            return True
+    return False
+
+
+def _results_along(analysis: Analysis, axes: list[Axis]) -> tuple:
+    """The extent of the innermost loop over ``axes``, the elements of the domain, and for each result over reduced axes
+    its stride along that loop, and its stride along every loop with the loop's extent."""
+    loops = analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)
+    inner = analysis.loops(axes)[-1]
+    numbers = [size_of(inner), sz.product(a.size for a in analysis.domain)]
+    for value in late_outputs(analysis)[0]:
+        numbers.append(analysis.axis_stride(value, inner[-1]))
+        for loop in loops:
+            numbers += [analysis.axis_stride(value, loop[-1]), size_of(loop)]
+    return tuple(numbers)
+
+
+def _results_along_kept(analysis: Analysis) -> tuple:
+    return _results_along(analysis, analysis.kept)
+
+
+def _results_along_reduced(analysis: Analysis) -> tuple:
+    return _results_along(analysis, analysis.reduced)
+
+
 def known_multiples(
     analysis: Analysis, lanes: int, env: dict[str, int], alignments: dict[Value, int]
 ) -> frozenset[Any]:

@@ -16,7 +16,7 @@ from mlirfuse.analysis.phases import Analysis, is_outer
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
@@ -53,7 +53,10 @@ class GpuColumns(GpuScheduler[Params]):
         )
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
-        """Whether columns are neither register-resident nor in shared memory, and stages use more of the device."""
+        """Whether columns are neither register-resident nor in shared memory, and stages use more of the device; or
+        results have to be transposed."""
+        if stores_strided(analysis, True, env, properties):
+            return True
         if analysis.once(needs_of).one_pass:
             return None
         columns, above, rows = analysis.values(extents, env)

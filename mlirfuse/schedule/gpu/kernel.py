@@ -49,7 +49,7 @@ class GpuBody:
         """``options``: of the :class:`ElementEmitter`."""
         self.name, self.analysis, self.access, self.threads = name, analysis, access, threads
         self.cluster, self.min_blocks_per_sm = cluster, min_blocks_per_sm
-        self.e = Emitter("gpu")
+        self.e = Emitter("gpu", slots.features)
         self.e.depth = 2
         self.index = access.index
         self.args = GpuArguments(self.e, slots, self.index)

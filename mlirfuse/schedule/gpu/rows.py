@@ -17,7 +17,7 @@ from mlirfuse.analysis.phases import Analysis, is_outer
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
@@ -80,7 +80,9 @@ class GpuRows(GpuScheduler[Params]):
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
-        """True if there are few blocks with much to read each."""
+        """True if there are few blocks with much to read each, or results to be transposed."""
+        if stores_strided(analysis, False, env, properties):
+            return True
         if analysis.once(row_of).one_pass:
             return None
         kept, length = analysis.values(extents, env)

@@ -1,9 +1,12 @@
-"""Pointwise segments on a GPU that read contiguously along one loop and write contiguously along another.
+"""Pointwise segments on a GPU that read contiguously along one loop and write contiguously along another, or along
+both.
 
 A block processes a tile of ``tile`` by ``tile`` elements of the two loops. Values that depend only on inputs contiguous
 along the *reading* loop are computed along it and stored in shared memory; after a barrier each thread loads its
-elements from there, reads other inputs directly, and writes along the *writing* loop. Rows of the shared tile are
-padded by one word to avoid bank conflicts on both sides."""
+elements from there, reads other inputs directly, and writes along the *writing* loop. Where results are contiguous
+along either loop, as those of a copy beside its transposed copy, everything is computed once, along the reading loop:
+what is contiguous along it is stored from there, and only the other results are stored in shared memory. Rows of the
+shared tile are padded by one word to avoid bank conflicts on both sides."""
 
 from __future__ import annotations
 
@@ -25,13 +28,18 @@ from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+
+WIDEST_VECTOR = 8  # elements
 
 
 class Params(NamedTuple):
     """``reading``: the loop along which values in shared memory are contiguous; ``read_lanes``: vector width along it;
     ``in_shared``: those values, by index among the inputs and then the ops' results; ``along_reading``: consecutive
-    blocks are along the reading loop; ``threads`` per block."""
+    blocks are along the reading loop; ``threads`` per block; ``writing``: the loop along which values from shared
+    memory are stored, the innermost unless that is the reading one; ``along_both``: results are written along both
+    loops, those that are not contiguous along the writing one as soon as they are computed."""
 
     access: Access
     tile: int
@@ -40,6 +48,8 @@ class Params(NamedTuple):
     in_shared: tuple[int, ...]
     along_reading: bool
     threads: int
+    writing: int = -1
+    along_both: bool = False
 
 
 class _Kernel:
@@ -50,10 +60,12 @@ class _Kernel:
         self.body = body = GpuBody(name, analysis, slots, p.access, p.threads)
         self.e, self.k = e, k = body.e, body.k
         loops = analysis.loops(analysis.kept)
-        self.writing, self.reading = loops[-1], loops[p.reading]
-        self.outer = outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
+        self.writing, self.reading = loops[p.writing], loops[p.reading]
+        self.outer = outer = [loop for loop in loops if loop is not self.writing and loop is not self.reading]
         self.width, self.height = size_of(self.writing), size_of(self.reading)
         self.in_shared = [_nodes(analysis)[n] for n in p.in_shared]
+        self.late = self.in_shared if p.along_both else analysis.outputs  # what is stored from shared memory
+        self.early = [v for v in analysis.outputs if v not in self.late]
         self.dtypes = {v: _shared_dtype(v, analysis) for v in self.in_shared}
         across, down = sz.ceildiv(self.width, p.tile), sz.ceildiv(self.height, p.tile)
         rest, block = k.divmod(Index(body.wide(body.block)), down if p.along_reading else across)
@@ -72,10 +84,10 @@ class _Kernel:
         self.body.barrier()
         places = self.transposed()
         for env, _ in places:
-            for value in self.analysis.outputs:
+            for value in self.late:
                 self.k.value(value, env)
         for env, inside in places:
-            self.body.store_at(self.analysis.outputs, env, self.analysis.kept, inside)
+            self.body.store_at(self.late, env, self.analysis.kept, inside)
         return [self.body.finish(self.grid)]
 
     def at(self, local_w: Val, local_r: Val, lanes_w: int, lanes_r: int):
@@ -104,17 +116,21 @@ class _Kernel:
         return self.body.shared_address(self.offsets[value], index, self.dtypes[value].bytes)
 
     def fill(self) -> None:
-        """Store to shared memory: vectors along the reading loop, one row per index of the writing loop."""
+        """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
+        loop, one row per index of the writing loop."""
         e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
-        loaded = []
+        loaded, places = [], []
         for local_w in self.lines(line, lanes):
-            env, _ = self.at(local_w, local_r, 1, lanes)
+            env, inside = self.at(local_w, local_r, 1, lanes)
+            places.append((env, inside))
             loaded += [(v, local_w, k.preload(v, env) if v in inputs else k.value(v, env)) for v in self.in_shared]
         for value, local_w, val in loaded:
             for lane in range(lanes):
                 index = e.add(e.mul(local_w, self.pitch[value]), e.add(local_r, lane))
                 self.body.shared_store(self.address(value, index), e.extract(val, lane))
+        for env, inside in places if self.early else ():
+            self.body.store_at(self.early, env, self.analysis.kept, inside)
 
     def transposed(self) -> list:
         """Load from shared memory: vectors along the writing loop, one row per index of the reading loop. Returns their
@@ -160,6 +176,11 @@ class Transpose(GpuScheduler[Params]):
         for at, value in enumerate(analysis.inputs):
             if analysis.axis_stride(value, along) != 0:
                 out[at] = max(out[at], p.read_lanes * analysis.stored(value).bytes)
+        if p.along_both:
+            nodes = _nodes(analysis)
+            late = [nodes[n] for n in p.in_shared]
+            for at, value in enumerate(analysis.outputs, len(analysis.inputs)):
+                out[at] = (p.access.lanes if value in late else p.read_lanes) * analysis.stored(value).bytes
         return out
 
     def check(
@@ -175,6 +196,10 @@ class Transpose(GpuScheduler[Params]):
             p.reading == wanted.reading, f"reading = {p.reading}: inputs are contiguous along loop {wanted.reading}"
         )
         require(
+            (p.writing, p.along_both) == (wanted.writing, wanted.along_both),
+            f"writing = {p.writing}, along_both = {p.along_both}: must be {wanted.writing}, {wanted.along_both}",
+        )
+        require(
             p.in_shared == wanted.in_shared,
             f"in_shared = {list(p.in_shared)}: must be {list(wanted.in_shared)}",
         )
@@ -188,6 +213,11 @@ class Transpose(GpuScheduler[Params]):
             vectors = p.tile // lanes
             fits = vectors <= p.threads and p.threads // vectors <= p.tile
             require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
+        along_writing = max(c.access.lanes for c in found)
+        require(
+            not p.along_both or p.access.lanes <= along_writing,
+            f"lanes = {p.access.lanes}: at most {along_writing} for these sizes and alignments",
+        )
         require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: at most {most} for these sizes and alignments")
         self.check_access(analysis, p, True, env, alignments, properties)
 
@@ -198,8 +228,14 @@ def _candidates(
     inputs = analysis.once(_unmapped_inputs)
     if not inputs:
         return
+    extents, rows, results = analysis.once(_numbers)(env)
+    if loops := _along_both(analysis, extents, rows, results):
+        found = _candidates_along_both(analysis, loops, extents, env, alignments, properties)
+        if (first_found := next(found, None)) is not None:
+            yield first_found
+            yield from found
+            return
     heuristics = heuristics_of(properties).transpose
-    extents, rows = analysis.once(_numbers)(env)
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
@@ -209,24 +245,9 @@ def _candidates(
         tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
         room = min(heuristics.shared, properties.shared_per_block // 2)
         positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
-        for v, strides in read:
-            limit = alignments.get(v, 256)
-            for stride in strides:
-                step = stride * v.dtype.bytes
-                limit = min(limit, step & -step if step and stride != 1 else 256)
-            while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
-                lanes //= 2
+        lanes = _lanes(read, extent, alignments)
         tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        few, many = heuristics.threads, heuristics.many_threads
-        layouts = [(tile, few), (tile // 2, few), (tile, many)]  # tiles and threads
-        if tiles < properties.sm_count:
-            layouts = [layouts[1], layouts[0]]  # less than a tile per multiprocessor
-        elif (
-            tiles >= heuristics.many_tiles * properties.sm_count
-            and tile * tile * widest >= many * heuristics.thread_bytes
-        ):
-            layouts = [layouts[2], *layouts[:2]]
+        layouts = _layouts(tile, tiles, widest, properties)
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
         along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
         for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
@@ -241,6 +262,104 @@ def _candidates(
         return
 
 
+class _AlongBoth(NamedTuple):
+    """Two loops of a segment, and its tensors that are contiguous along either, each with its strides."""
+
+    reading: int
+    writing: int
+    given: list  # inputs along the reading loop
+    early: list  # outputs along it
+    late: list  # outputs along the writing loop
+
+    def tile(self, analysis: Analysis, heuristics: TransposeHeuristics, shared: int) -> tuple[int, int]:
+        """The side of the tiles, 0 where they do not fit ``shared`` bytes, and the bytes of the widest elements."""
+        widest = max(_shared_dtype(v, analysis).bytes for v, _ in self.late)
+        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
+        return tile if len(self.late) * tile * (tile + 4) * widest <= shared else 0, widest
+
+
+def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, results: tuple) -> _AlongBoth | None:
+    """The loops of a segment with outputs that are contiguous along the loop along which inputs are, and outputs that
+    are so along another, none of which is the order of an input; None for other segments. ``rows`` and ``results``: as
+    of :func:`_numbers`."""
+    if len(analysis.outputs) < 2:
+        return None
+
+    def contiguous(tensors: list, numbers: tuple, one: int, other: int) -> list:
+        return [(v, strides) for v, (along, strides) in zip(tensors, numbers) if along[one] == 1 < abs(along[other])]
+
+    inputs, innermost = analysis.once(_unmapped_inputs), len(extents) - 1
+    for n in reversed(range(innermost)):
+        for r, w in ((innermost, n), (n, innermost)):
+            given, early = contiguous(inputs, rows, r, w), contiguous(analysis.outputs, results, r, w)
+            late = contiguous(analysis.outputs, results, w, r)
+            if given and early and late and not contiguous(inputs, rows, w, r):
+                return _AlongBoth(r, w, given, early, late)
+    return None
+
+
+def _candidates_along_both(
+    analysis: Analysis,
+    both: _AlongBoth,
+    extents: tuple[int, ...],
+    env: Sizes,
+    alignments: Alignments,
+    properties: DeviceProperties,
+) -> Iterator[Params]:
+    """Parameters for outputs along two loops; none where one of them is short."""
+    heuristics = heuristics_of(properties).transpose
+    height, width = extents[both.reading], extents[both.writing]
+    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, properties.shared_per_block // 2))
+    if not tile or min(height, width) <= heuristics.least_extent or height * width < heuristics.least_elements:
+        return
+    nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
+    positions = tuple([nodes.index(v) for v, _ in both.late])
+    access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+    read_lanes = min(_lanes([*both.given, *both.early], height, alignments), WIDEST_VECTOR)
+    write_lanes = min(_lanes(both.late, width, alignments), WIDEST_VECTOR)
+    tiles = -(-height // tile) * -(-width // tile) * (math.prod(extents) // (height * width))
+    blocks_along_reading = height <= heuristics.along_reading * width
+    writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
+    layouts = _layouts(tile, tiles, widest, properties)
+    for (size, threads), first in itertools.product(layouts, (blocks_along_reading, not blocks_along_reading)):
+        most = size * size // threads
+        along_reading, along_writing = min(read_lanes, most), min(write_lanes, most)
+        lanes = dict.fromkeys([v for v, _ in (*both.given, *both.early)], along_reading)
+        lanes |= dict.fromkeys([v for v, _ in both.late], along_writing)
+        aligns = [
+            (lanes[v] if v in lanes else min(align // v_bytes, along_reading)) * v_bytes
+            for v, align, v_bytes in zip(tensors, access.aligns, (analysis.stored(v).bytes for v in tensors))
+        ]
+        stored = access._replace(lanes=along_writing, aligns=tuple(aligns), multiples=frozenset())
+        yield Params(stored, size, both.reading, along_reading, positions, first, threads, writing, True)
+
+
+def _lanes(tensors: list, extent: int, alignments: Alignments) -> int:
+    """The widest vectors along a loop of ``extent`` in which all ``tensors`` are contiguous; each with its strides."""
+    lanes = max(1, 16 // max(v.dtype.bytes for v, _ in tensors))
+    for v, strides in tensors:
+        limit = alignments.get(v, 256)
+        for stride in strides:
+            step = stride * v.dtype.bytes
+            limit = min(limit, step & -step if step and stride != 1 else 256)
+        while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
+            lanes //= 2
+    return lanes
+
+
+def _layouts(tile: int, tiles: int, widest: int, properties: DeviceProperties) -> list[tuple[int, int]]:
+    """Sides of tiles, and threads for each, the best first. ``widest``: bytes of the widest elements in shared
+    memory."""
+    heuristics = heuristics_of(properties).transpose
+    few, many = heuristics.threads, heuristics.many_threads
+    layouts = [(tile, few), (tile // 2, few), (tile, many)]
+    if tiles < properties.sm_count:
+        return [layouts[1], layouts[0]]  # less than a tile per multiprocessor
+    if tiles >= heuristics.many_tiles * properties.sm_count and tile * tile * widest >= many * heuristics.thread_bytes:
+        return [layouts[2], *layouts[:2]]
+    return layouts
+
+
 def _unmapped_inputs(analysis: Analysis) -> list[Value]:
     """The inputs that may be read along another loop than the innermost."""
     domain = set(analysis.kept)
@@ -250,16 +369,18 @@ def _unmapped_inputs(analysis: Analysis) -> list[Value]:
 
 
 def _numbers(analysis: Analysis):
-    """A function from sizes to the loops' extents, and for each unmapped input its strides along the loops and in
-    memory."""
+    """A function from sizes to the loops' extents, and for each unmapped input, and for each output, its strides along
+    the loops and in memory."""
     loops = analysis.loops(analysis.kept)
     extents = [size_of(loop) for loop in loops]
-    along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in analysis.once(_unmapped_inputs)]
-    strides = [analysis.strides[v] for v in analysis.once(_unmapped_inputs)]
-    pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))
-    return sz.function(
-        f"{sz.serialized(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)])
-    )
+    numbers, texts = list(extents), [sz.serialized(extents)]
+    for tensors in (analysis.once(_unmapped_inputs), analysis.outputs):
+        along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in tensors]
+        strides = [analysis.strides[v] for v in tensors]
+        pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))
+        texts.append(f"({pairs},)")
+        numbers += itertools.chain(*along, *strides)
+    return sz.function(", ".join(texts), sz.symbols_of(numbers))
 
 
 def _values_in_shared(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:

@@ -78,18 +78,22 @@ def generate(seed: int) -> Case:
         source,
         lambda: _arguments(seed, kinds, words["d"], tame),
         ulps=ULPS,
-        computed=max(map(_float_of, kinds), key=lambda t: np.dtype(t).itemsize) if "out=o" in text else "f8",
+        computed=_computed(text, _arguments(seed, kinds, words["d"], tame)) if "out=o" in text else "f8",
         strides=False,
         sharing=False,
         specializations=False,
     )
 
 
-def _float_of(kind: str) -> str:
-    """The float type that NumPy computes functions of such numbers in, whatever ``out`` holds."""
-    dtype = np.dtype(kind)
-    bytes_ = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize * (1 if dtype.kind == "f" else 2)
-    return f"f{min(max(bytes_, 2), 8)}"
+def _computed(text: str, arguments: tuple) -> str:
+    """The float type of the loop that a ufunc's call runs, whatever ``out`` holds: that of its result without it."""
+    given = dict(zip("abowi", arguments), np=np)
+    try:
+        with np.errstate(all="ignore"):
+            result = eval(text.replace(", out=o", "").replace(", where=w", ""), given)
+    except Exception:  # NumPy refuses the call
+        return "f8"
+    return np.empty(0, result.dtype).real.dtype.str[1:] if result.dtype.kind in "fc" else "f8"
 
 
 def _keywords(r: random.Random, words: dict) -> str:

@@ -77,6 +77,23 @@ def test_results_lie_and_share_as_numpys(results, layout):
     check(Case(f"def f(a, z):\n    return {results},\n", make, ulps=4), calls=2)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2)])
+@pytest.mark.parametrize(
+    "results",
+    ["np.abs(a[:, k]), a[k] * 2, a[..., k] + 1", "a[k] * a[k, :1], a[:, k] == a[:, k]", "a[k, :, k] + a[k, :, k]",
+     "np.take(a, k, 1), np.take(a, 1, 1), a.take(k) + a[k, k]", "a[k].T * 2, a[k][k] + 1, a[::-1, k] - 1",
+     "np.cumsum(a[:, k], 0), a[:, k].sum(1), np.sort(a[k], 0)", "a[:, [k, 0]] * 1, a[k, [0, 1]] * 1, a[k].copy('K')",
+     "a[k].ravel('K'), np.zeros_like(a[k]), np.concatenate([a[k], a[k]])"],
+)  # fmt: skip
+def test_one_index_keeps_the_order_of_the_other_dimensions(results, order):
+    def make():
+        a = np.empty([(2, 3, 4, 5)[d] for d in order]).transpose(np.argsort(order))
+        a[...] = np.arange(120.0).reshape(2, 3, 4, 5)
+        return a, 1
+
+    check(Case(f"def f(a, k):\n    return {results},\n", make, ulps=4), calls=2)
+
+
 @pytest.mark.parametrize("made", ["b", "b[1:]", "b * 2"])
 @pytest.mark.parametrize(
     "again",

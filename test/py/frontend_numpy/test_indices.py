@@ -213,3 +213,41 @@ def test_synchronize_raises_what_a_kernel_has_told():
     with pytest.raises(IndexError, match="index 7 is out of bounds for axis 2 with size 5"):
         mlirfuse.synchronize()
     mlirfuse.synchronize()
+
+
+def _caught(a, i):
+    try:
+        return np.take(a, i) + 1
+    except IndexError:
+        return np.zeros(len(i))
+    finally:
+        a[0] = 5
+
+
+def _partly_written(pair, i):
+    a, b = pair
+    a[0] = 7
+    b += 1
+    c = a[i]
+    b *= 2
+    return c
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_numpy_runs_calls_with_an_index_out_of_range_again(cached):
+    """So that the function's own handlers catch the error, and what was written before it stays."""
+    caught, partly = mlirfuse.jit(_caught), mlirfuse.jit(_partly_written)
+    if cached:
+        caught(np.arange(4.0), np.array([0, 2]))
+        partly([np.arange(4.0), np.ones(2)], np.array([0, 2]))
+    a, wrong = np.arange(4.0), np.array([0, 9])
+    np.testing.assert_array_equal(caught(a, wrong), [0, 0])
+    assert a[0] == 5
+    pair = [np.arange(4.0), np.ones(2)]
+    with pytest.raises(IndexError, match="index 9 is out of bounds for axis 0 with size 4") as error:
+        partly(pair, wrong)
+    assert error.traceback[-1].lineno == _partly_written.__code__.co_firstlineno + 3
+    np.testing.assert_array_equal(pair[0], [7, 1, 2, 3])
+    np.testing.assert_array_equal(pair[1], [2, 2])
+    with pytest.raises(IndexError, match="out of bounds"):
+        mlirfuse.jit(_caught, fallback=False)(np.arange(4.0), wrong)

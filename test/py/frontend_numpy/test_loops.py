@@ -276,6 +276,121 @@ def test_variables_after_an_error_that_is_caught():
         assert jitted(np.ones(3), 5) == (3, 3.0)
 
 
+def _to_powers(a, n):
+    k = 1
+    try:
+        for i in range(n):
+            k = k * 7
+            a[i % len(a)] = k % 11
+    except OverflowError:
+        return -1
+    return k
+
+
+class _Suppressing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.kind = kind
+        return True
+
+
+def _tried(a, idx):
+    n = 0
+    try:
+        for i in range(len(idx)):
+            x = a[idx[i]] * 2
+            x = x + 1
+            a[idx[i]] += x
+            n += 1
+            y = n
+    except IndexError as error:
+        return a, n, i, str(error)
+    else:
+        for j in range(len(a)):
+            a[j] += n
+    finally:
+        for j in range(len(a)):
+            a[j] -= 1
+    return a, n, x, y
+
+
+def _managed(a, idx):
+    with _Suppressing() as found:
+        for i in range(len(idx)):
+            a[idx[i]] += 1
+            k = i
+    return a, found.kind, i, k
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int8])
+@pytest.mark.parametrize("idx", [[0, 1, 2], [0, 1, 7, 2], [5], []])
+@pytest.mark.parametrize("fn", [_tried, _managed])
+def test_loops_in_try_and_with_leave_what_python_leaves(fn, idx, dtype):
+    check(fn, np.arange(4, dtype=dtype), np.array(idx, int))
+    jitted, args = mlirfuse.jit(fn), (np.arange(4, dtype=dtype), np.array(idx, int))
+    assert same(outcome(jitted, args), outcome(fn, args))
+
+
+def test_a_handler_does_not_catch_what_only_native_loops_do_not_support():
+    with pytest.raises(OverflowError, match="exceeds 64 bits"):
+        Outlined(_to_powers).function(np.zeros(3), 50)
+    assert Outlined(_to_powers).function(np.zeros(3), 5) == 7**5
+
+
+def test_errstate_that_ignores_is_around_and_in_native_loops():
+    def inverse(a, b):
+        with np.errstate(all="ignore"):
+            return a / b
+
+    def around(a, n):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for i in range(n):
+                a[i] = 1 / a[i]
+        return a
+
+    def within(a, n):
+        for i in range(n):
+            with np.errstate(divide="ignore"):
+                x = 1 / a[i]
+                if x > 3:
+                    continue
+            a[i] = inverse(x, a[i - 1])
+        return a
+
+    def returning(a, n):
+        for i in range(n):
+            with np.errstate(divide="ignore"):
+                if a[i] == 0:
+                    return 1 / a[i]
+            a[i] = 2
+        return a
+
+    for fn in (around, within):
+        for a in (np.arange(5.0), np.arange(1, 5)):
+            check(fn, a, len(a))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert mlirfuse.jit(returning, fallback=True)(np.array([1.0, 0.0]), 2) == np.inf
+
+
+@pytest.mark.parametrize("value, error", [(np.nan, ValueError), (np.inf, OverflowError), (1e30, OverflowError)])
+def test_int_of_floats_without_one(value, error):
+    def whole(a):
+        k = 0
+        for i in range(len(a)):
+            k += int(a[i])
+        return k
+
+    assert Outlined(whole).function(np.array([1.5, -2.75])) == -1
+    with pytest.raises(error) as found:
+        Outlined(whole).function(np.array([1.5, value]))
+    if value != 1e30:
+        with pytest.raises(error, match=str(found.value)):
+            whole(np.array([1.5, value]))
+
+
 def test_sums_of_float32_are_as_exact_as_numpys():
     def sums(a, n):
         for _ in range(n):

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
+
 DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float16)
 
 UNARY = [

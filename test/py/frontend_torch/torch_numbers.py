@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
+
 # Of x, 12 by 9, and an integer; those that eager refuses for a value are refused.
 INTEGERS = (
     "x[{k}:] * 2", "x[:{k}] * 2", "x[{k}::2] * 2", "x[:, {k}:] + 1", "x[{k}:{j}] * 2", "x[{k}] * 2", "x[:, {k}] * 2",

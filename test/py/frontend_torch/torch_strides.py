@@ -12,6 +12,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
+
 LEFT_OUT = ("linalg", "sparse", "torch.ops.aten", "fft.", "svd", "jiterator", "empty", "new_empty", "rand", "normal",
             "bernoulli", "multinomial", "uniform", "geometric", "exponential", "cauchy", "log_normal", "to_sparse")  # fmt: skip
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
+
 _VIEWS = (
     "{x}[1:]", "{x}[:-1]", "{x}[::2]", "{x}[0]", "{x}[-1]", "{x}[:, 1]", "{x}[:, 1:]", "{x}[..., -1]", "{x}[None]",
     "{x}[:, None]", "{x}.t()", "{x}.transpose(0, -1)", "{x}.view(-1)", "{x}.reshape(-1)", "{x}.flatten()", "{x}.unsqueeze(-1)",

@@ -24,8 +24,7 @@ import mlirfuse
 class Case:
     """``source`` defines ``f``; ``make()`` gives its arguments, new at each call. ``reference``: what NumPy runs in its
     place. ``ulps``: how far floats may lie apart, in units of the last place of the result, or of the float type
-    ``computed`` where that is narrower; ``strides``: whether results
-    must lie in memory as NumPy's; ``sharing``: whether results and arguments must share memory as NumPy's;
+    ``computed`` where that is narrower; ``strides``: whether results must lie in memory as NumPy's; ``sharing``: whether results and arguments must share memory as NumPy's;
     ``specializations``: whether a call that NumPy refuses must be refused with the same kind of error."""
 
     source: str

@@ -30,6 +30,7 @@ TYPES = {
     "b8": np.uint8, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "s16x2": "s16", "u16x2": "u16"}  # of which a register of 32 bits has two
+FLOAT8_PAIRS = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}  # and one of 16 bits two
 REGISTERS = [
     ("%rd", np.uint64),
     ("%rs", np.uint16),
@@ -619,6 +620,13 @@ def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
     if to in PAIRS:  # the first operand goes to the upper half
         launch.write(target, np.stack(values[::-1], 1).astype(TYPES[PAIRS[to]]), threads)
         return
+    if to in FLOAT8_PAIRS:  # likewise; what is too large, infinities too, becomes the largest number
+        type_ = FLOAT8_PAIRS[to]
+        largest = np.float32(ml_dtypes.finfo(type_).max)
+        pair = np.clip(np.stack(values[::-1], 1), -largest, largest).astype(type_).view(np.uint8)
+        pair[np.isnan(np.stack(values[::-1], 1))] = 0x7F
+        launch.write(target, pair, threads)
+        return
     (value,) = values
     for rounded in WHOLE.keys() & set(instruction.parts):
         value = WHOLE[rounded](value)
@@ -849,7 +857,7 @@ KNOWN = {
     "prmt": {"b32", "f4e"},
     "shf": {"l", "r", "wrap", "b32"},
     "shfl": {"sync", "bfly", "up", "idx", "b32"},
-    "cvt": {"rn", *WHOLE, *TYPES, *PAIRS},
+    "cvt": {"rn", "satfinite", *WHOLE, *TYPES, *PAIRS, *FLOAT8_PAIRS},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
     "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES, *PAIRS},

@@ -499,7 +499,7 @@ def binary(m):
         return None
     text = m.rng.choice(("{0} + {1}", "{0} - {1}", "{0} * {1}", "{1} - {0}", "np.maximum({0}, {1})", "np.minimum({0}, {1})", "np.hypot({0}, {1})",
                          "np.arctan2({0}, {1})", "np.fmax({0}, {1})", "{0} / (np.abs({1}) + 1)", "np.add({0}, {1})", "np.multiply({0}, {1})",
-                         "np.logaddexp({0}, {1})", "np.copysign({0}, {1})", "0.5 * {0} + {1} * 0.25"))  # fmt: skip
+                         "np.logaddexp({0}, {1})", "np.copysign({0}, np.nan_to_num({1}))", "0.5 * {0} + {1} * 0.25"))  # fmt: skip
     return text.format(x, y), "reduce" if "logaddexp" in text else "op"
 
 
@@ -575,7 +575,14 @@ def tests(m):
     x = m.any()
     return x and (
         m.rng.choice(
-            ("np.isnan({0})", "np.isfinite({0})", "np.logical_not({0})", "{0} != 0", "np.signbit({0})", "np.isinf({0})")
+            (
+                "np.isnan({0})",
+                "np.isfinite({0})",
+                "np.logical_not({0})",
+                "{0} != 0",
+                "np.signbit(np.nan_to_num({0}))",
+                "np.isinf({0})",
+            )
         ).format(x),
         "view",
     )

@@ -539,7 +539,7 @@ def test_the_error_that_numpy_raises_elsewhere_is_shown_too():
 
 
 def test_tracebacks_of_our_own_mistakes_stay_whole(monkeypatch):
-    source = "def broken(*_):\n    raise AssertionError('a pass is wrong')"
+    source = "def broken(*_, **__):\n    raise AssertionError('a pass is wrong')"
     scope: dict = {}
     exec(compile(source, os.path.join(os.path.dirname(mlirfuse.__file__), "passes", "broken.py"), "exec"), scope)
     broken = scope["broken"]

@@ -20,6 +20,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.analysis import joint, stages
 from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
@@ -31,7 +32,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
-from mlirfuse.schedule.gpu import pointwise
+from mlirfuse.schedule.gpu import pointwise, transpose
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
@@ -393,6 +394,84 @@ def test_argmax_with_nan_and_infinities():
 def test_transposes(dtype):
     x = np.random.default_rng(0).integers(-100, 100, (72, 136)).astype(dtype)
     check(lambda x: x.T.copy(), x)
+
+
+def beside_its_transpose(y):
+    return y, np.swapaxes(y, -1, -2).copy()
+
+
+def writes_along_both(params) -> bool:
+    return isinstance(params, transpose.Params) and params.along_both
+
+
+def kernels_of(fn, *inputs) -> list:
+    """The chosen parameters of each of ``fn``'s kernels, those of stages one by one."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    chosen = program.parameters(lowered.env, {})
+    return [stage for p in chosen for stage in (p.stages if isinstance(p, multi_stage.Params) else (p,))]
+
+
+@pytest.mark.parametrize("shape", [(72, 136), (67, 131), (3, 72, 88)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+def test_results_beside_their_transposes(dtype, shape):
+    """One kernel reads once, and writes along both of two loops."""
+    x = np.random.default_rng(0).integers(-60, 60, shape).astype(dtype)
+    check(lambda x: beside_its_transpose(x * 2), x, only=writes_along_both)
+    check(lambda x: beside_its_transpose(x > 2), x, only=writes_along_both)
+
+
+def test_several_results_beside_transposes():
+    check(lambda x: ((x * 2).T.copy(), x * 3, (x - 1).T.copy()), normal(72, 136), only=writes_along_both)
+    inputs = normal(72, 136), normal(72, 1), normal(136)
+    check(lambda x, s, b: beside_its_transpose(x * s + b), *inputs, only=writes_along_both, candidates=6)
+
+
+def scaled(x, axis):
+    return x * (448 / np.maximum(np.abs(x).max(axis, keepdims=True), 1e-12))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_normalizations_beside_their_transposes(monkeypatch, axis):
+    """Rows and columns leave results in two orders to a kernel of its own, which transposes tiles."""
+    fit(monkeypatch, "transpose", stages=1)
+    x = normal(72, 136)
+    fn = lambda x: beside_its_transpose(scaled(x, axis))  # noqa: E731
+    assert any(map(writes_along_both, kernels_of(fn, x)))
+    check(fn, x)
+
+
+def test_large_normalizations_store_no_element_alone():
+    x = np.broadcast_to(ml_dtypes.bfloat16(0), (2048, 2048)).copy()
+    for axis in (None, 0, 1):
+        reduction, *_, tiles = kernels_of(lambda x, axis=axis: beside_its_transpose(scaled(x, axis)), x)
+        assert writes_along_both(tiles) and tiles.read_lanes == tiles.access.lanes == 8
+        assert not isinstance(reduction, transpose.Params)
+
+
+@pytest.mark.parametrize("name, dtype", [("e4m3fn", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)])
+def test_float8(name, dtype):
+    """The hardware's conversion, of an odd number too, gives the bits of the nearest number, the largest for larger
+    ones; of NaNs a NaN with their sign."""
+
+    def encoded(x):
+        return TracedArray(x._trace, x._trace.emit(f"encode_{name}", x.value))
+
+    edges = np.array([0, 447.9, 463.9, 464, 480, 57344, 61440, 1e30, np.inf, np.nan, 2**-9, 2**-10, 2**-17], np.float32)
+    random = np.random.default_rng(0).integers(0, 2**32, 4001, np.uint32).view(np.float32)
+    x = np.concatenate([edges, -edges, random])
+    lowered = mlirfuse.jit(encoded, target="cuda:sm_90").lower(x)
+    assert f"cvt.rn.satfinite.{name.removesuffix('fn')}x2.f32" in lowered.as_text("ptx")
+    assert "satfinite" not in mlirfuse.jit(encoded, target="cuda:sm_80").lower(x).as_text("ptx")
+    largest = np.float32(ml_dtypes.finfo(dtype).max)
+    with np.errstate(invalid="ignore"):
+        want = np.clip(x, -largest, largest).astype(dtype)
+    for some in (x, x[:-1]):
+        (got,) = results_of(encoded, some)
+        nan, bits = np.isnan(some), want[: some.size].view(np.uint8)
+        assert np.array_equal(got[~nan], bits[~nan])
+        assert np.isnan(got[nan].view(dtype).astype(np.float32)).all()
+        assert np.array_equal(got[nan] >> 7, np.signbit(some[nan]))
 
 
 def test_pointwise():

@@ -33,7 +33,8 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     extent = t.shape(x._value)[axis]
     number = isinstance(indices, (int, np.integer, SymInt, TracedScalar)) and not isinstance(indices, bool)
     if number and mode == "raise":
-        return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
+        one = x[(slice(None),) * axis + (indices,)].value
+        return into_out(wrap(t, forced(t, t.emit("copy", one), "C") if one.rank > 1 else one), out, "take")
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
         given = indices if isinstance(indices, list) and not indices else np.asarray(indices)
         index = indices_of(t, given, extent, axis)

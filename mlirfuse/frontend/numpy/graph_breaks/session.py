@@ -143,9 +143,11 @@ class Session:
         for leaf, places in t.index_ranges.items():
             for first, last in places:
                 self._hold(("place", leaf, first, last), held.places, (leaf, first, last))
+        for guard in t.number_guards.values():
+            self._hold(("number", guard), held.numbers, guard)
         return held
 
-    def _hold(self, key: tuple, kept: list, what: tuple) -> None:
+    def _hold(self, key: tuple, kept: list, what: Any) -> None:
         if key not in self._held:
             self._held.add(key)
             kept.append(what)

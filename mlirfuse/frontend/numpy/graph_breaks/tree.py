@@ -20,7 +20,7 @@ from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
-from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
+from mlirfuse.runtime.signature import ArgSpec, NumberGuard, SizeGuard, key_of, layout_of, same_value
 from mlirfuse.runtime.size_cache import SizeCache
 from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
@@ -80,6 +80,7 @@ class Holds:
     values: list[tuple[int, Any]] = field(default_factory=list)
     ranges: list[tuple[int, int, int]] = field(default_factory=list)  # (slot, lowest, highest)
     places: list[tuple[int, sz.Size, sz.Size]] = field(default_factory=list)
+    numbers: list[NumberGuard] = field(default_factory=list)
     _known: set[tuple] = field(default_factory=set)
 
     def allows(self, state: State) -> bool:
@@ -109,6 +110,8 @@ class Holds:
         for slot, low_size, high_size in self.places:
             if not sz.substitute(low_size, env) <= state.at(slot) <= sz.substitute(high_size, env):
                 raise Unknown
+        if not all(guard.holds(state.at, env) for guard in self.numbers):
+            raise Unknown
 
 
 @dataclass(eq=False)

@@ -148,6 +148,7 @@ class Code(ComplexEmitter):
         self.arrays = 0  # number of variables that are arrays
         self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
         self._holds = False
+        self.error_exit = "^exit"  # the block that an error leaves to
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
         self._slots = 0
         self._blocks = 0
@@ -216,7 +217,7 @@ class Code(ComplexEmitter):
         for k, number in enumerate(numbers):
             self.store(self.cast(number, dt.i64), self.offset("%args", 8 * k))
         self.line(f"llvm.store {code}, %result : i64, !llvm.ptr")
-        self.go("^exit")
+        self.go(self.error_exit)
         self.place(good)
 
     # ---- memory

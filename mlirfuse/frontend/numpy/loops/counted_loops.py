@@ -8,7 +8,7 @@ from typing import Any
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.inlining import Inlining
-from mlirfuse.frontend.numpy.loops.values import PY_INT, ArrayType, NotOutlinable, Number, Static
+from mlirfuse.frontend.numpy.loops.values import PY_INT, ArrayType, NotOutlinable, Number, Static, UnsupportedInt
 from mlirfuse.frontend.numpy.syntax import assigned_names
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
@@ -34,7 +34,7 @@ class CountedLoops(Inlining):
                 bound = 2**SIZE_BITS
                 e.fail_if(
                     e.or_(e.cmp("gt", count, bound), e.cmp("lt", count, -bound)),
-                    lambda *_: OverflowError("a range in a compiled loop has bounds beyond 2**40"),
+                    lambda *_: UnsupportedInt("a range in a compiled loop has bounds beyond 2**40"),
                 )
         start, stop, step = _range_of(e, counts)
         known = e.known(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Number,
     Static,
     Tuple,
+    UnsupportedInt,
     element_dtype,
     joined,
 )
@@ -117,6 +119,15 @@ def _abs(c, args, keywords):
     return c.ufunc(np.absolute, [found])
 
 
+def _no_int(bits: int, _: int) -> Exception:
+    """The error of ``int`` for a float with these bits."""
+    try:
+        int(struct.unpack("d", struct.pack("q", bits))[0])
+    except (ValueError, OverflowError) as error:  # NaN, infinity
+        return error
+    return UnsupportedInt("int() of a float beyond 2**62 in a compiled loop")
+
+
 @rule(int)
 def _int(c, args, keywords):
     (found,) = args
@@ -126,10 +137,8 @@ def _int(c, args, keywords):
         return Number(c.integer(found) if found.type.dtype is not dt.bool_ else c.code.cast(found.val, dt.i64), PY_INT,
                       found.bits)  # fmt: skip
     e, val = c.code, c.code.cast(found.val, dt.f64)
-    e.fail_if(
-        e.not_(e.cmp("lt", e.abs(val), 2.0**62)),
-        lambda *_: OverflowError("int() of a float that is NaN, infinite or beyond 2**62 in a compiled loop"),
-    )
+    bits = e.op(f"arith.bitcast {val} : f64 to i64", dt.i64)
+    e.fail_if(e.not_(e.cmp("lt", e.abs(val), 2.0**62)), _no_int, bits)
     return Number(e.cast(val, dt.i64), PY_INT, 62)
 
 

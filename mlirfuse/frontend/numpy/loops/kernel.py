@@ -89,7 +89,7 @@ class LoopRan(events.Event):
 class Loop:
     """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
     ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to;
-    ``over``: the variables that it iterates over, by index: arrays."""
+    ``over``: the variables that it iterates over, by index: arrays; ``caught``: a handler may catch its errors."""
 
     def __init__(
         self,
@@ -100,11 +100,12 @@ class Loop:
         leaves: Sequence[ast.stmt] = (),
         lists: Collection[str] = (),
         over: Collection[str] = (),
+        caught: bool = False,
     ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
         self._changed = frozenset(assigned)
         self._owners = only_for_attributes(node, names)
-        self.leaves, self.lists, self.over = list(leaves), lists, over
+        self.leaves, self.lists, self.over, self.caught = list(leaves), lists, over, caught
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
         self.dead = False  # do not try again: nothing of it could be compiled
@@ -118,7 +119,8 @@ class Loop:
 
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
         """Runs the loop natively: the values of the assigned variables (:class:`Unset` for one without), and the
-        number, from 1, of the statement that left the loop, or 0; None where it must run as Python."""
+        number, from 1, of the statement that left the loop, or 0, or the error that did where a handler may catch it;
+        None where it must run as Python."""
         if not LoopRan.observers:
             if self._hot is not None:
                 found = self._hot(variables)
@@ -298,7 +300,7 @@ class Loop:
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
             writer = Statements(names, kinds, others, roots, extents, small, self.node, self.leaves, self.lists,
-                                self.scope.file)  # fmt: skip
+                                self.scope.file, self.caught)  # fmt: skip
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned, known)
             except Retyped:
@@ -354,8 +356,11 @@ class Loop:
         if log:
             log[-1][1] = callbacks.filled(log[-1][0], words[3])
             _append(log, compiled.appends, values, buffers, arrays)
+        left: Any = words[-1]
         if status:
-            raise compiled.errors[status - 1](words[0], words[1]) from None
+            left = compiled.errors[status - 1](words[0], words[1])
+            if not self.caught:
+                raise left from None
         self.ran = True
         out = []
         for name, kind, at, other in compiled.outputs:
@@ -367,7 +372,7 @@ class Loop:
                 out.append(number(words, at + 1, kind))
             else:
                 out.append(unpack(words, at + 1, kind, buffers, arrays)[0])
-        return *out, words[-1]
+        return *out, left
 
 
 def _table(addresses: list[int | str], values: dict) -> Any:

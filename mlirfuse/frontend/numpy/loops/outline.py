@@ -4,18 +4,22 @@
         a[1:] = a[:-1] + t   =>   if done is None:
                                       for t in range(n): …       # its inner loops rewritten in the same way
                                   else:
-                                      t, = done
+                                      t, left, = done
                                       if t is unset: del t       # the loop did not run
 
-A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. Appends to
+A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. In ``try``
+and ``with``, an error leaves it with the variables' values, and is then raised. Appends to
 lists are logged, and done when the loop ends. The rest of the function runs as Python, on the real arrays.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
+import functools
 import types
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +30,16 @@ from mlirfuse.frontend.numpy.loops import live_ranges
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
+from mlirfuse.frontend.numpy.loops.values import UnsupportedInt
 from mlirfuse.frontend.numpy.syntax import (
     NoSource,
     NotOutlinable,
     Scope,
     appended,
+    at,
     attributes_read,
+    dotted,
+    ignores,
     looks_at_variables,
     natively,
     over_range,
@@ -42,10 +50,10 @@ from mlirfuse.frontend.numpy.syntax import (
 )
 
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
-_HELPERS = "mlirfuse_helpers"
+_HELPERS, _UNSUPPORTED = "mlirfuse_helpers", "mlirfuse_unsupported"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
-    ast.Return, ast.Raise,
+    ast.Return, ast.Raise, ast.With,
 )  # fmt: skip
 
 
@@ -72,7 +80,7 @@ class Outlined:
         body = calls.of(body)
         if not self.loops and not calls.found:
             raise NotOutlinable("no loops")
-        added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers}
+        added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers, _UNSUPPORTED: UnsupportedInt}
         self.function = remade(fn, definition.name, definition.args, body, added)
         self.longer: bool = unrolls(definition, False) or any(found.longer for found in calls.found)
         self.preferred = unrolls(definition) or any(found.longer for found in calls.found)
@@ -101,10 +109,27 @@ def _watches_errors(definition: ast.FunctionDef) -> bool:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        words = [k.value.value if isinstance(k.value, ast.Constant) else "" for k in node.keywords]
-        if name in ("seterr", "seterrcall") or (name == "errstate" and any(w != "ignore" for w in words)):
+        if name in ("seterr", "seterrcall") or (name == "errstate" and not ignores(node)):
             return True
     return False
+
+
+_NOT_ENTERED = (contextlib.suppress, warnings.catch_warnings)  # NumPy's warnings and errors of ints reach them
+
+
+def _enters(node: ast.With, scope: Scope) -> bool:
+    """Whether loops may be outlined from a ``with`` statement: it calls known context managers."""
+    for item in node.items:
+        call = item.context_expr
+        named = (dotted(call.func) or getattr(call.func, "id", "")) if isinstance(call, ast.Call) else ""
+        path = str(named).split(".")
+        try:
+            found = functools.reduce(getattr, path[1:], scope(path[0]))
+        except (LookupError, AttributeError):
+            return False
+        if found in _NOT_ENTERED:
+            return False
+    return True
 
 
 def _candidate(node: ast.stmt, scope: Scope) -> bool:
@@ -118,6 +143,8 @@ def _candidate(node: ast.stmt, scope: Scope) -> bool:
             return False
         if isinstance(found, ast.For) and not over_range(found):
             return False
+        if isinstance(found, ast.With) and any(isinstance(n, (ast.Return, ast.Raise)) for n in ast.walk(found)):
+            return False  # they would run outside of it
         if isinstance(found, ast.Expr) and not (
             isinstance(found.value, ast.Constant) or appended(found) or _calls_users(found.value, scope)
         ):
@@ -149,6 +176,7 @@ class _Rewriter:
     def __init__(self, loops: list[Loop], local: set[str], scope: Scope):
         self.loops, self.local, self.scope = loops, local, scope
         self.left: list[ast.stmt] = []
+        self._caught = 0  # statements around, with handlers
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         return [created for statement in statements for created in self.statement(statement)]
@@ -156,8 +184,10 @@ class _Rewriter:
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
             return [node]
-        if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # a handler may read variables after an error
+        if isinstance(node, ast.TryStar) or (isinstance(node, ast.With) and not _enters(node, self.scope)):
             return [node]
+        if isinstance(node, (ast.Try, ast.With)):
+            return [self._guarded(node)]
         loop = isinstance(node, (ast.For, ast.While))
         native = over_ranges(node, self.local) if loop else node
         outlined = self._outlined(node, native) if loop and _candidate(native, self.scope) else None
@@ -166,10 +196,24 @@ class _Rewriter:
         plain = self._within(node)
         return [plain] if outlined is None else outlined(plain)
 
+    def _guarded(self, node: ast.Try | ast.With) -> ast.stmt:
+        """A statement that may catch errors. Its handlers do not get those of unsupported ints."""
+        self._caught += 1
+        created = self._within(node)
+        if isinstance(created, ast.Try) and created.handlers:
+            handlers = [copy.copy(handler) for handler in created.handlers]
+            for handler in handlers:
+                handler.body = self.block(handler.body)
+            again = ast.parse(f"try: pass\nexcept {_UNSUPPORTED}: raise").body[0].handlers[0]  # type: ignore[attr-defined]
+            created = copy.copy(created)
+            created.handlers = [at(node, again), *handlers]
+        self._caught -= 1
+        return created
+
     def _within(self, node: ast.stmt) -> ast.stmt:
         """The statement with its blocks rewritten."""
         fields: dict[str, Any] = {}
-        for field in ("body", "orelse"):
+        for field in ("body", "orelse", "finalbody"):
             inside = getattr(node, field, None)
             if isinstance(inside, list):
                 fields[field] = self.block(inside)
@@ -182,7 +226,8 @@ class _Rewriter:
 
     def _outlined(self, node: ast.stmt, native: ast.stmt):
         """Replaces a loop by the call of its native version; ``native``: the statement to compile."""
-        live_ranges.split(native)
+        if not self._caught:
+            live_ranges.split(native)
         found = [n for n in natively(native) if isinstance(n, ast.Name) and live_ranges.MARK not in n.id]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
         if (
@@ -192,16 +237,18 @@ class _Rewriter:
         lists = _lists(native)
         if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list is used for more than appends
             return None
-        number = len(self.loops)
+        number, caught = len(self.loops), bool(self._caught)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
         attributes = {name for name in attributes_read(native, set(assigned)) if live_ranges.MARK not in name}
         names = {n.id for n in found} | attributes
-        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node)))
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node),
+                               caught))  # fmt: skip
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
             text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"
             text += f"    {', '.join([*assigned, _LEFT])}, = {_DONE}\n"
             text += "".join(f"    if {name} is {_UNSET}: del {name}\n" for name in assigned)
+            text += f"    if {_LEFT}.__class__ is not int: raise {_LEFT}\n" if caught else ""
             text += "".join(f"    if {_LEFT} == {k + 1}: pass\n" for k in range(len(leaves)))
             created = ast.parse(text).body
             ways = created[1].orelse[-len(leaves) :] if leaves else []  # type: ignore[attr-defined]

@@ -9,7 +9,15 @@ from typing import Any
 
 from mlirfuse.frontend.numpy.loops import complex_numbers
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
-from mlirfuse.frontend.numpy.loops.values import PY_BOOL, PY_COMPLEX, PY_FLOAT, PY_INT, NotOutlinable, Number
+from mlirfuse.frontend.numpy.loops.values import (
+    PY_BOOL,
+    PY_COMPLEX,
+    PY_FLOAT,
+    PY_INT,
+    NotOutlinable,
+    Number,
+    UnsupportedInt,
+)
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -161,7 +169,7 @@ class PythonNumbers(Subscripts):
                 rest >>= 1
                 square = self._of_ints(ast.Mult(), square, square) if rest else square
             return found
-        e.fail_if(e.cmp("lt", right.val, 0), lambda *_: OverflowError(
+        e.fail_if(e.cmp("lt", right.val, 0), lambda *_: UnsupportedInt(
             "a Python int to a negative power in a compiled loop, which is a float: make the base a float"
         ))  # fmt: skip
         if left.known == 2:
@@ -176,7 +184,7 @@ class PythonNumbers(Subscripts):
 
 
 def _beyond_64_bits(*_) -> Exception:
-    return OverflowError("a Python int in a compiled loop exceeds 64 bits")
+    return UnsupportedInt("a Python int in a compiled loop exceeds 64 bits")
 
 
 def _raised(function: Callable, *args: Any) -> Exception:

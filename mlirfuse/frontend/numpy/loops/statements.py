@@ -34,7 +34,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Slots
-from mlirfuse.frontend.numpy.syntax import appended, assigned_names
+from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
 from mlirfuse.ir import dtypes as dt
 
 
@@ -42,7 +42,7 @@ class Statements(CountedLoops):
     """Emits the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
     variables may lie in; ``extents``: their known extents; all grow from one pass to the next. ``loop``: the whole
     statement; ``leaves``: statements that leave the function; ``lists``: names of lists that it appends to; ``file``:
-    the source file."""
+    the source file; ``caught``: an error leaves the variables' values, too."""
 
     functions = FUNCTIONS
     methods = METHODS
@@ -60,11 +60,14 @@ class Statements(CountedLoops):
         leaves: list[ast.stmt],
         lists: Collection[str],
         file: str,
+        caught: bool = False,
     ):
         self.code = Code()
         self.loop, self.leaves, self.lists = [loop], leaves, lists
         self.left = (self.code.slot("i64"), self.code.block())  # the leaving statement's number, the exit block
         self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
+        if caught:
+            self.code.error_exit = self.left[1]
         self.appends: list[tuple[str, Any]] = []  # for each append its list, and the value's type
         self.names = names  # objects that the loop refers to and does not assign
         self.types, self.roots, self.extents, self.small = kinds, roots, extents, small
@@ -139,6 +142,18 @@ class Statements(CountedLoops):
             raise NotOutlinable(f"line {node.lineno}: an expression that is a statement")
         assert isinstance(node.value, ast.Call)
         self._append(name.id, self.value(node.value.args[0]))
+
+    def _With(self, node: ast.With) -> None:
+        """``np.errstate`` that ignores, which compiled code does anyway."""
+        for item in node.items:
+            call = item.context_expr
+            if not isinstance(call, ast.Call) or item.optional_vars is not None or not ignores(call):
+                raise NotOutlinable(f"line {node.lineno}: a context manager other than np.errstate with 'ignore'")
+            if self._called(call.func) is not np.errstate:
+                raise NotOutlinable(f"line {node.lineno}: a context manager other than np.errstate")
+        calls = self.calls
+        self.body(node.body)
+        self.calls = calls
 
     def _append(self, name: str, found: Any) -> None:
         """Logs an append: its number, and the words of the value. An array is logged by its memory, which is not

@@ -14,6 +14,10 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
 
 
+class UnsupportedInt(OverflowError):
+    """An int that compiled loops do not support, and Python does: the function's own handlers must not catch it."""
+
+
 @dataclass(frozen=True)
 class NumberType:
     """A number: Python's (``python``: bool, int in 64 bits, float, complex) or NumPy's scalar of ``dtype``."""

@@ -275,6 +275,7 @@ class TransposeHeuristics:
     least_extent: int = 16  # shorter loops are not transposed, nor segments with fewer than `least_elements`
     least_elements: int = 4096
     shared: int = 48 << 10  # bytes of shared memory per block; half of the device's if that has less than twice as much
+    stages: int = 1 << 20  # elements from which normalizations leave results in another memory order to this scheduler
     along_reading: int = 4  # ratio of reading to writing loop up to which consecutive blocks are along the reading one
 
 

@@ -1,0 +1,78 @@
+"""Errors of Python's operators on numbers among the arguments: raised in the calls that Python raises them in, also by
+a trace of other numbers, and without a trace for each number."""
+
+import numpy as np
+import pytest
+from beside_numpy import function_of
+
+import mlirfuse
+from mlirfuse.runtime import counters
+
+RAISING = {  # by expressions: numbers k that are fine, and those that Python refuses
+    "7 % k": ((3, -2, 5), (0,)),
+    "7 // k": ((3, -2, 5), (0,)),
+    "7 / k": ((3, -2, 5), (0,)),
+    "divmod(7, k)": ((3, -2, 5), (0,)),
+    "7.5 % k": ((3, -2, 5), (0,)),
+    "k // k": ((3, -2, 5), (0,)),
+    "a.shape[0] % k": ((3, -2, 5), (0,)),
+    "7 % (k - 2)": ((3, 1, 5), (2,)),
+    "7 // (a.shape[0] - k)": ((3, 5, 1), (4,)),
+    "1 / (k * k)": ((3.0, -2.0, 0.5), (0.0,)),
+    "1 << k": ((3, 0, 5), (-1, -7)),
+    "64 >> k": ((3, 0, 5), (-1,)),
+    "k ** -1": ((3.0, -2.0, 5.0), (0.0,)),
+    "0.0 ** k": ((3.0, 0.0, 2.5), (-1.0,)),
+}
+BODIES = {
+    "used": "x = {e}\n    return a + 1, x",
+    "dead": "x = {e}\n    return a + 1",
+    "after a write": "a[a > 1] = 3\n    x = {e}\n    return a, x",
+    "after a branch": "if a.sum() > 1:\n        a = a * 2\n    x = {e}\n    return a, x",
+    "after a loop": "for i in range(len(a)):\n        a[i] = a[i] * 2 + i\n    x = {e}\n    return a, x",
+}
+
+
+def _outcome(f, k):
+    a = np.arange(4.0)
+    try:
+        return f(a, k), a
+    except (ArithmeticError, ValueError) as error:
+        return type(error), a
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("expression", RAISING)
+def test_a_trace_of_other_numbers_raises_python_s_error(expression, body):
+    source = f"def f(a, k):\n    {BODIES[body].format(e=expression)}\n"
+    plain, compiled = function_of(source), mlirfuse.jit(function_of(source))
+    fine, refused = RAISING[expression]
+    for k in (*fine, *refused, *fine, *refused):
+        got, want = _outcome(compiled, k), _outcome(plain, k)
+        if isinstance(want[0], type):
+            assert got[0] is want[0], (k, got, want)
+        else:
+            for x, y in zip(*(outcome[0] if isinstance(outcome[0], tuple) else outcome for outcome in (got, want))):
+                np.testing.assert_allclose(x, y, rtol=1e-14)
+        np.testing.assert_array_equal(got[1], want[1])  # what was written before the error
+
+
+def test_numbers_of_one_sign_share_a_specialization():
+    @mlirfuse.jit
+    def f(a, h, n):
+        return a * (1.0 / (h * h)), 7 % n, 1 << n
+
+    before = counters.specializations
+    for k in range(1, 12):
+        f(np.ones(3), k / 3, k)
+    assert counters.specializations == before + 1
+
+
+def test_a_power_of_a_negative_number_is_complex():
+    @mlirfuse.jit
+    def f(a, x, y):
+        return a * 1, x**y
+
+    for x, y in ((2.0, 0.5), (-8.0, 0.5), (-8.0, 2.0), (3.0, -0.5)):
+        got = f(np.ones(3), x, y)[1]
+        assert type(got) is type(x**y) and abs(got - x**y) <= 1e-14 * abs(x**y)
