@@ -15,9 +15,9 @@ from torch.compiler import disable
 from torch.nn import Module
 
 from mlirfuse.core import gc_control
-from mlirfuse.frontend.torch import equal_layers
+from mlirfuse.frontend.torch import aot_cache, equal_layers
 from mlirfuse.frontend.torch import torch_private as private
-from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd, aot_module_simplified
+from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd
 
 
 def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
     try:
         with gc_control.gc_disabled(aged=True):
             run = equal_layers.compiled(
-                module, compilers["decompositions"], lambda: aot_module_simplified(module, inputs, **compilers)
+                module, compilers["decompositions"], lambda: aot_cache.compiled(module, inputs, compilers)
             )
     except RestartAnalysis:  # Dynamo restarts the analysis
         raise

@@ -35,6 +35,7 @@ class Missing(Exception):
     """This release of torch lacks a private name."""
 
 
+RELEASE = f"{torch.__version__} {torch.version.git_version}"
 NAMES: list[Name] = []
 LATE: list[_Late] = []  # names that are looked up, and added to :data:`NAMES`, on first use
 _GRAPH = "graphs run as in eager"
@@ -332,6 +333,88 @@ def has_cache() -> bool:
     """Whether AOTAutograd's cache is enabled and supports this back end."""
     names = ("SerializableAOTDispatchCompiler", "OutputCode", "BypassAOTAutogradCache")
     return all(n.found for n in NAMES if n.name in names)
+
+
+# ---- the steps of aot_module_simplified, for a cache key without Inductor (aot_cache.py)
+
+_TORCHS_KEY = "the cache's keys are torch's, which read Inductor"
+_AOT = "torch._functorch.aot_autograd"
+_STEPS = len(NAMES)
+prepare_aot_module_simplified = _use(
+    _AOT,
+    "prepare_aot_module_simplified",
+    "mod",
+    "args",
+    "kwargs",
+    "decompositions",
+    "keep_inference_input_mutations",
+    "ignore_shape_env",
+    "flatten",
+    "force_non_lazy_backward_lowering",
+    instead=_TORCHS_KEY,
+)
+create_aot_state = _use(_AOT, "create_aot_state", instead=_TORCHS_KEY)
+aot_stage1_graph_capture = _use(_AOT, "aot_stage1_graph_capture", instead=_TORCHS_KEY)
+aot_stage2_compile = _use(_AOT, "aot_stage2_compile", instead=_TORCHS_KEY)
+without_compiled_autograd = _use("torch._dynamo.compiled_autograd", "_disable", instead=_TORCHS_KEY)
+SerializableCompiledFunction = _use(
+    "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction", instead=_TORCHS_KEY
+)
+AOTAutogradCacheInfo = _use(
+    "torch._functorch._aot_autograd.schemas",
+    "AOTAutogradCacheInfo",
+    "cache_key",
+    "start_time_ns",
+    "forward_symints",
+    instead=_TORCHS_KEY,
+)
+cache_lookup = _use(
+    _CACHE,
+    "AOTAutogradCache._lookup",
+    "key",
+    "local",
+    "remote",
+    "args",
+    "cache_info",
+    "aot_config",
+    instead=_TORCHS_KEY,
+)
+backed_symints = _use(_CACHE, "AOTAutogradCache._filter_backed_symints", instead=_TORCHS_KEY)
+CacheKeyPickler = _use(_CACHE, "AOTAutogradCachePickler", "gm", instead=_TORCHS_KEY)
+sanitized_for_cache = _use(_CACHE, "sanitize_gm_for_cache", "gm", instead=_TORCHS_KEY)
+check_cacheable = _use(_CACHE, "check_cacheable", "gm", instead=_TORCHS_KEY)
+check_can_cache = _use("torch._inductor.codecache", "FxGraphCache._check_can_cache", "gm", instead=_TORCHS_KEY)
+torchs_sources = _use("torch._inductor.codecache", "torch_key", instead=_TORCHS_KEY)
+BoxedBool = _use("torch._inductor.utils", "BoxedBool", instead=_TORCHS_KEY)
+inductor_config = _use("torch._inductor", "config", instead=_TORCHS_KEY)
+dynamo_config = _use("torch._dynamo", "config", instead=_TORCHS_KEY)
+autocast_devices = _use("torch._C", "_autocast_supported_devices", instead=_TORCHS_KEY)
+_steps = NAMES[_STEPS:]
+_of_2_11 = _takes(prepare_aot_module_simplified, ("boxed_forward_device_index",))
+
+
+@functools.cache
+def has_steps() -> bool:
+    """Whether this release is a tested one and has the names above: what the steps return is not checked."""
+    return ".".join(torch.__version__.split(".")[:2]) in TORCH_TESTED and all(n.found for n in _steps)
+
+
+def prepared(module: torch.fx.GraphModule, inputs: Sequence[Any], decompositions: Any,
+             keep_inference_input_mutations: bool) -> tuple[Any, ...]:  # fmt: skip
+    """What ``aot_module_simplified`` computes of a graph without parameters before it looks into the cache: the
+    function to trace, and ``create_aot_state``'s further arguments."""
+    call, _, _, _, fakes, descriptions, settings, mode, shape_env, *_ = prepare_aot_module_simplified(
+        mod=module,
+        args=inputs,
+        kwargs=None,
+        decompositions=decompositions,
+        keep_inference_input_mutations=keep_inference_input_mutations,
+        ignore_shape_env=False,
+        flatten=False,
+        force_non_lazy_backward_lowering=functorch_config.force_non_lazy_backward_lowering,
+        **({"boxed_forward_device_index": None} if _of_2_11 else {}),
+    )
+    return call, fakes, descriptions, settings, mode, shape_env
 
 
 # ---- CUDA graphs
