@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch import eager_strides, layouts, norms, pool_gradients, pools, random, refusals, value_checks
+from mlirfuse.frontend.torch.matmul_epilogues import PRODUCTS
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import (
     core_aten_decompositions,
@@ -203,9 +204,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
 
 def _undecomposed_overloads() -> Iterator[Any]:
-    """ATen's overloads that are not decomposed and have rules, without views."""
+    """ATen's overloads that are not decomposed and have rules, without views and products, which are contiguous."""
+    products = [str(op) for op in PRODUCTS]
     for name in RULES:
-        if name.startswith("aten.") and name not in VIEWS:
+        if name.startswith("aten.") and name not in VIEWS and name not in products:
             _, packet, overload = name.split(".")
             found = getattr(getattr(aten, packet, None), overload, None)
             if found is not None:

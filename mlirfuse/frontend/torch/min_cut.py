@@ -25,6 +25,7 @@ from torch.utils import flop_counter
 
 from mlirfuse.frontend.torch import float8, sizes
 from mlirfuse.frontend.torch.joint import Joint, has_effects, is_mutable, is_random, must_recompute, must_save
+from mlirfuse.frontend.torch.matmul_epilogues import FUSES, PRODUCTS
 from mlirfuse.frontend.torch.ops import pointwise, random, shapes
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
@@ -333,6 +334,8 @@ def is_fused(node: Node) -> bool:
     name = str(node.target)
     if node.op != "call_function" or name not in RULES:
         return is_sym_node(node)
+    if node.target in PRODUCTS:  # library calls unless they are marked
+        return FUSES in node.meta
     dtypes = {n.meta["val"].dtype for n in (node, *node.all_input_nodes) if _is_tensor(n)}
     return dtypes <= DTYPES.keys() or (not dtypes.isdisjoint(float8.FLOAT8) and float8.is_fusible(node))
 
