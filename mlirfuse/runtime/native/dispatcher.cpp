@@ -297,7 +297,8 @@ bool register_dispatcher_type(PyObject* module) {
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
        "set_alias_sensitive(on)\n--\n\nWhether the key includes which array leaves share memory."},
       {"set_bad_index", set_bad_index, METH_O,
-       "set_bad_index(function)\n--\n\nCall function(error, leaves) for the result of a call that raises an IndexError."},
+       "set_bad_index(function)\n--\n\nCall function(error, leaves) for the result of a call that raises an "
+       "IndexError."},
       {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nRemove all records."},
       {nullptr, nullptr, 0, nullptr},
   };
