@@ -137,7 +137,7 @@ sys.path.insert(0, folder)
 import norm_numba
 report(begin, lambda: norm_numba.norm(x, w, 1e-5))
 """
-C = """
+C_CLOCK = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <math.h>
@@ -148,6 +148,10 @@ static double now(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec + 1e-9 * t.tv_nsec;
 }
+"""
+C = (
+    C_CLOCK
+    + """
 int main(void) {
   int64_t shape[] = {ROWS, 1024};
   float *x = aligned_alloc(64, ROWS * 4096), *w = aligned_alloc(64, 4096), *y = aligned_alloc(64, ROWS * 4096);
@@ -168,19 +172,12 @@ int main(void) {
   return 0;
 }
 """
+)
 
-C_GPU = """
+C_GPU = (
+    C_CLOCK
+    + """
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <math.h>
-#include <time.h>
-#include "norm.h"
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec + 1e-9 * t.tv_nsec;
-}
 #define CU(name, ...) do { if (((int (*)())dlsym(cuda, name))(__VA_ARGS__)) return puts(name), 1; } while (0)
 int main(void) {
   void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context, *x, *w, *y;
@@ -212,6 +209,7 @@ int main(void) {
   return 0;
 }
 """
+)
 
 
 BESIDE = """

@@ -718,36 +718,6 @@ def contracted(eri, P, steps):
 # ---- graphs, sequences
 
 
-def shortest_paths(path):
-    for k in range(path.shape[0]):
-        path[:] = np.minimum(path[:], np.add.outer(path[:, k], path[k, :]))
-
-
-def pairs(b1, b2):
-    if b1 + b2 == 3:
-        return 1
-    else:
-        return 0
-
-
-def folding(n, seq):
-    table = np.zeros((n, n), np.int32)
-    for i in range(n - 1, -1, -1):
-        for j in range(i + 1, n):
-            if j - 1 >= 0:
-                table[i, j] = max(table[i, j], table[i, j - 1])
-            if i + 1 < n:
-                table[i, j] = max(table[i, j], table[i + 1, j])
-            if j - 1 >= 0 and i + 1 < n:
-                if i < j - 1:
-                    table[i, j] = max(table[i, j], table[i + 1, j - 1] + pairs(seq[i], seq[j]))
-                else:
-                    table[i, j] = max(table[i, j], table[i + 1, j - 1])
-            for k in range(i + 1, j):
-                table[i, j] = max(table[i, j], table[i, k] + table[k + 1, j])
-    return table
-
-
 def common_subsequence(a, b):
     n, m = len(a), len(b)
     table = np.zeros((n + 1, m + 1), dtype=np.int64)
@@ -1403,8 +1373,6 @@ PROGRAMS = {
     "self-energies": (self_energies, _self_energies, (3, 10)),
     "scf": (scf_density, lambda n: (_symmetric(n), _symmetric(n), n // 3, 15), (6, 40)),
     "contracted": (contracted, lambda n: (*_arrays((n, n, n, n)), _symmetric(n), 5), (4, 16)),
-    "shortest-paths": (shortest_paths, lambda n: (_rng().integers(1, 100, (n, n)),), (20, 150)),
-    "folding": (folding, lambda n: (n, _rng().integers(0, 4, n)), (16, 100)),
     "common-subsequence": (common_subsequence, lambda n: tuple(_rng().integers(0, 4, (2, n))), (20, 200)),
     "viterbi": (viterbi, _logs, (10, 2000)),
     "forward-backward": (forward_backward, _markov, (10, 1000)),

@@ -13,6 +13,7 @@ import threading
 
 import numpy as np
 import pytest
+from export_abi import ALLOCATE, CallOptions, Tensor
 
 import mlirfuse
 import mlirfuse_runtime
@@ -302,38 +303,9 @@ print("done" if not failed else failed)
     assert done.stdout == "done\n", done.stderr
 
 
-class Tensor(ctypes.Structure):
-    """DLPack's."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
 def described(x: np.ndarray) -> Tensor:
     shape, strides = ((ctypes.c_int64 * x.ndim)(*n) for n in (x.shape, (s // x.itemsize for s in x.strides)))
     return Tensor(x.ctypes.data, (1, 0), x.ndim, (2, 8 * x.itemsize, 1, 0), shape, strides, 0)
-
-
-ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-
-class CallOptions(ctypes.Structure):
-    """mlirfuse_call."""
-
-    _fields_ = [
-        ("abi", ctypes.c_uint32),
-        ("stream", ctypes.c_void_p),
-        ("allocate", ALLOCATE),
-        ("loop", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    ]
 
 
 @with_compiler

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from export_abi import CallOptions, Tensor
 
 import mlirfuse
 from mlirfuse import _native
@@ -102,26 +103,6 @@ def test_several_kernels_and_a_stream(tmp_path):
         expected = torch.tanh(x.double()) * w.double()
         np.testing.assert_allclose(y.cpu(), expected.cpu(), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(total.cpu(), expected.sum(0).cpu(), rtol=1e-4, atol=1e-3)
-
-
-class Tensor(ctypes.Structure):
-    """DLPack's."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class CallOptions(ctypes.Structure):
-    """mlirfuse_call."""
-
-    _fields_ = [("abi", ctypes.c_uint32), *((n, ctypes.c_void_p) for n in ("stream", "allocate", "loop", "context"))]
 
 
 def described(x) -> Tensor:

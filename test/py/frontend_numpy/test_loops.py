@@ -1730,3 +1730,18 @@ def test_a_loop_that_draws_numbers_is_no_fallback():
         for seed in (0, 1, 1):
             assert fn(700, np.random.default_rng(seed)) == inside(700, np.random.default_rng(seed))
     assert fn.eager.loops[0].ran
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (3, 1)])
+def test_diagonals_of_matrices_of_any_shape(shape):
+    def f(a, n):
+        total = 0.0
+        for k in range(n):
+            np.fill_diagonal(a, k * 0.5)
+            total += a.sum()
+        return total
+
+    ours, wanted = np.ones(shape), np.ones(shape)
+    with warnings.catch_warnings(action="error"):  # no fallback
+        found = mlirfuse.jit(f)(ours, 4)
+    assert found == f(wanted, 4) and np.array_equal(ours, wanted)

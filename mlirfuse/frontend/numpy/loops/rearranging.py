@@ -250,16 +250,9 @@ def _fill_diagonal(c, args, keywords):
     array = c.array(found)
     if len(array.shape) != 2 or not isinstance(value, Number):
         raise NotOutlinable("a diagonal of other than a matrix, or by an array")
-    e = c.code
-    rows, columns = array.shape
-    e.fail_if(e.cmp("gt", rows, columns), _tall)  # NumPy begins again below
     view = _diagonal_view(c, array, 0)
     c.store_all(view, value)
     return None
-
-
-def _tall(*_) -> Exception:
-    return NotImplementedError("np.fill_diagonal of a matrix with more rows than columns in a compiled loop")
 
 
 @rule(np.trace, method="trace")
