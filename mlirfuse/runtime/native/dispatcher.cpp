@@ -137,13 +137,13 @@ class Table {
 
 struct DispatcherState {
   Ref miss;
-  Ref bad_index;  // null: an index out of range is an error
   size_t max_entries = 0;
   SignatureOptions options;
   uint64_t options_version = 0;
   Table table;
   uint64_t hits = 0;
   uint64_t misses = 0;
+  Ref bad_index;  // null: an index out of range is an error
 };
 
 struct DispatcherObject {
@@ -187,7 +187,7 @@ PyObject* call_bad_index(PyObject* self, PyObject* const* args, size_t count) {
   return PyObject_Vectorcall(function.get(), arguments, 2, nullptr);
 }
 
-PyObject* call_leaves(PyObject* self, PyObject* const* args, size_t count) {
+[[gnu::always_inline]] inline PyObject* call_leaves(PyObject* self, PyObject* const* args, size_t count) {
   DispatcherState& state = state_of(self);
   Leaves leaves;
   Signature signature;

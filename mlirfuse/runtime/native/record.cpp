@@ -41,7 +41,6 @@ struct RecordData {
   LaunchFunction launch = nullptr;
   std::vector<int64_t> ints;
   std::vector<size_t> arg_slots;
-  std::vector<void*> fixed;
   std::vector<ScalarSlot> scalars;
   std::vector<Output> outputs;
   int64_t workspace_bytes = 0;
@@ -51,6 +50,7 @@ struct RecordData {
   Ref keep;
   Py_ssize_t prototype = -1;
   size_t leaves_needed = 0;  // one more than the largest leaf index used
+  std::vector<void*> fixed;
 
   void uses_leaf(size_t leaf) { leaves_needed = std::max(leaves_needed, leaf + 1); }
 };
