@@ -35,6 +35,14 @@ def test_operands_without_elements(function, dynamic):
         torch.testing.assert_close(one if other is not None else None, other)
 
 
+def test_torchs_own_concatenation_keeps_the_wider_type():
+    """No kernel reads complex numbers: the call is torch's, with all operands."""
+    torch._dynamo.reset()
+    x = torch.randn(2, 3, dtype=torch.complex64)
+    found = torch.compile(lambda x: torch.cat([torch.empty(0, dtype=torch.complex128), x]), backend="mlirfuse")(x)
+    assert found.dtype is torch.complex128 and torch.equal(found, x.to(torch.complex128))
+
+
 def test_kernels_read_what_is_concatenated():
     torch._dynamo.reset()
     told = str(mlirfuse.torch.explain(first_of_a_cache, torch.randn(2, 3, 4, 5), torch.randn(2, 3, 5)))
