@@ -80,19 +80,51 @@ def unsafe_index_put(
             gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
         return c.op("add", x, gathered)
     _in_any_order(c)
+    own = {dim: tuple(n if k == dim else 1 for k, n in enumerate(shape)) for dim in along}
+    at = {dim: c.op("position", c.b.reshape(along[dim], own[dim]), extent=x.shape[dim]) for dim in along}
+    return _add_elements(c, x, at, values, shape)
+
+
+@rule("aten.scatter_add.default")
+def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """As in the gradient of a gather: each value has an index of its own, or each row, where the index is broadcast."""
+    if not x.rank:
+        raise Unsupported("a scalar")
+    dim = axis(dim, x.rank)
+    for d, n in enumerate(index.shape):  # the first values of a source that has more
+        source = c.b.slice(source, d, 0, n)
+    row = _broadcast_row(index)
+    if row is not None and dim == 0 and index.shape[1:] == x.shape[1:]:
+        return _add(c, x, c.b.reshape(row, (index.shape[0],)), source)
+    _can_add(c, x)
+    return _add_elements(c, x, {dim: checked(c, index, x.shape[dim], dim)}, source, index.shape)
+
+
+def _broadcast_row(index: Value) -> Value | None:
+    """The vector whose elements ``index`` repeats along all dimensions but the first."""
+    if index.op is None or index.op.name != "broadcast_in_dim":
+        return None
+    (given,) = index.op.operands
+    dims = dict(zip(index.op.attrs["dims"], given.shape))
+    if dims.get(0) != index.shape[0] or any(n != 1 for d, n in dims.items() if d):
+        return None
+    return given
+
+
+def _add_elements(c: Context, x: Value, at: dict[int, Value], values: Value, shape: Sequence[sz.Size]) -> Value:
+    """``x`` with ``values`` of this ``shape`` added where ``at`` says along some dimensions, and at their own indices
+    along the others."""
     place: Value = c.b.constant(0, dt.i64)
     stride: sz.Size = 1
     for dim in reversed(range(x.rank)):
         own = tuple(n if k == dim else 1 for k, n in enumerate(shape))
-        if dim in along:
-            at = c.op("position", c.b.cast(c.b.reshape(along[dim], own), dt.i64), extent=x.shape[dim])
-        else:
-            at = c.op("iota", shape=own, axis=dim, dtype=dt.i64)
-        place = c.op("add", place, c.op("mul", at, c.b.size(stride)))
+        along = c.b.cast(at[dim], dt.i64) if dim in at else c.op("iota", shape=own, axis=dim, dtype=dt.i64)
+        place = c.op("add", place, c.op("mul", along, c.b.size(stride)))
         stride = sz.mul(stride, x.shape[dim])
-    count = sz.product(shape)
-    at, of = (c.b.reshape(c.b.broadcast_to(v, shape), (count,)) for v in (place, c.b.cast(values, element(x))))
-    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), at, of), x.shape)
+    linear, of = (
+        c.b.reshape(c.b.broadcast_to(v, shape), (sz.product(shape),)) for v in (place, c.b.cast(values, element(x)))
+    )
+    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), linear, of), x.shape)
 
 
 def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:
