@@ -19,11 +19,10 @@ from mlirfuse.ir.known_values import known_value
 _MOST_READERS = 64  # elements that one thread sums sequentially
 
 
-def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
-    """``values`` added to the rows of ``x`` at the 1-d ``index``. ``wraps``: negative ones count from the end."""
+def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
+    """``values`` added to the rows of ``x`` at the 1-d ``index``."""
     _can_add(c, x)
-    rows = checked(c, index, x.shape[0], 0, wraps)
-    return c.op("index_put_accumulate", x, rows, values)
+    return c.op("index_put_accumulate", x, checked(c, index, x.shape[0], 0), values)
 
 
 def _can_add(c: Context, x: Value) -> None:
@@ -40,23 +39,36 @@ def _in_any_order(c: Context) -> None:
 
 @rule("aten.index_add.default")
 def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
-    if x.rank == 0 or source.rank != x.rank or index.rank != 1 or axis(dim, x.rank):
-        raise Unsupported("indices along another dimension than the first")
+    if x.rank == 0 or source.rank != x.rank or index.rank != 1:
+        raise Unsupported("a scalar, or an index that is none of a dimension")
     values = source if alpha == 1 else c.elementwise("mul", source, alpha, dtype=element(x))
-    return _add(c, x, index, values)
+    return _add_along(c, x, axis(dim, x.rank), index, values)
+
+
+def _add_along(c: Context, x: Value, dim: int, index: Value, values: Value) -> Value:
+    """``values`` added at the 1-d ``index`` along ``dim``."""
+    if not dim:
+        return _add(c, x, index, values)
+    _can_add(c, x)
+    at = checked(c, index, x.shape[dim], dim)
+    own = tuple(index.shape[0] if d == dim else 1 for d in range(x.rank))
+    return _add_elements(c, x, {dim: c.b.reshape(at, own)}, values, values.shape)
 
 
 @rule("aten.index_put.default")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     if not accumulate:
         raise Unsupported("values that are stored")
-    rows, at, first = joined(c, x, indices)
-    if first:
-        raise Unsupported("indices along another dimension than the first")
+    rows, at, dim = joined(c, x, indices)
     _can_add(c, x)
-    values = c.b.broadcast_to(c.b.cast(values, element(x)), (*at.shape, *rows.shape[1:]))
-    values = c.b.reshape(values, (at.numel, *rows.shape[1:]))
-    added = c.op("index_put_accumulate", rows, c.b.reshape(at, (at.numel,)), values)
+    before, behind = rows.shape[:dim], rows.shape[dim + 1 :]
+    values = c.b.broadcast_to(c.b.cast(values, element(x)), (*before, *at.shape, *behind))
+    values, at = c.b.reshape(values, (*before, at.numel, *behind)), c.b.reshape(at, (at.numel,))
+    if dim:
+        own = tuple(at.numel if d == dim else 1 for d in range(rows.rank))
+        added = _add_elements(c, rows, {dim: c.b.reshape(at, own)}, values, values.shape)
+    else:
+        added = c.op("index_put_accumulate", rows, at, values)
     return c.b.reshape(added, x.shape)
 
 
