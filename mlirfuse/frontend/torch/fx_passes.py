@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch import (
     concatenations,
     cse,
     distillation,
+    embedding_bags,
     equal_layers,
     float8,
     losses,
@@ -53,6 +54,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
         attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
         lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
         lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
+        embedding_bags.as_reductions,  # kernels look up rows and reduce them
     ]
 
 
