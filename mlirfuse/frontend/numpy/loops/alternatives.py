@@ -62,14 +62,14 @@ class _OtherErrors(NotOutlinable):
 def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) -> Number:
     """``compute(*operands)`` by a branch on the type of the operand ``at``."""
     operand, kept, slots = operands[at], list[Number](), list[str]()
-    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.type.dtype.bits - 2)
+    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.dtype.bits - 2)
 
     def run(given: Number) -> Callable[[], None]:
         def keep() -> None:
             found = computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])
             if not isinstance(found, Number) or found.other is not None:
                 raise NotOutlinable("a result whose type is only known at run time")
-            slots.append(e.slot(found.type.dtype.signless))
+            slots.append(e.slot(found.dtype.signless))
             e.store(found.val, slots[-1])
             kept.append(found)
 
@@ -77,7 +77,7 @@ def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) 
 
     other = Number(e.cast(operand.val, kind.dtype), kind, bits)
     e.branch(condition, run(other), run(Number(operand.val, operand.type, operand.bits)))
-    a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+    a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
     return merged(e, condition, a, b)
 
 
@@ -115,7 +115,7 @@ def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dic
             given.append(v)
         elif others[k]:
             kind = v.other[0]
-            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.type.dtype.bits - 2)))
+            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.dtype.bits - 2)))
         else:
             given.append(Number(v.val, v.type, v.bits))
     kind = _type(compute(*given))

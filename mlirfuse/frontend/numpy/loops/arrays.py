@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site
@@ -103,10 +105,7 @@ def element(e: Code, array: Array, indices: list[Val]) -> Val:
 def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
     """A new C-contiguous array."""
     strides = dense_strides(e, dtype, shape)
-    count = e.const(1, dt.i64)
-    for extent in shape:
-        count = e.count("muli", count, extent)
-    base, pointer = e.allocate(site, count, dtype)
+    base, pointer = e.allocate(site, e.product(shape), dtype)
     return Array(dtype, pointer, list(shape), strides, bool(shape), frozenset([Site(site)]), base)
 
 
@@ -118,6 +117,23 @@ def dense_strides(e: Code, dtype: DType, shape: list[Val]) -> list[Val]:
     return strides[: len(shape)]
 
 
+def filled(e: Code, site: int, dtype: DType, shape: list[Val], val: Val) -> Array:
+    """A new C-contiguous array of one value."""
+    created = dense(e, site, dtype, shape)
+    fill(e, created, val)
+    return created
+
+
+def expanded(e: Code, array: Array, axes: Iterable[int]) -> Array:
+    """The view with new axes, of extent 1, at these indices of the result."""
+    shape, strides, new = list(array.shape), list(array.strides), list(axes)
+    for axis in new:
+        shape.insert(axis, e.const(1, dt.i64))
+        strides.insert(axis, e.const(0, dt.i64))
+    inner = array.inner and len(shape) - 1 not in new
+    return dataclasses.replace(array, shape=shape, strides=strides, inner=inner, serialized="")
+
+
 # ---- expressions over elements
 
 
@@ -126,7 +142,7 @@ def lazy(e: Code, value) -> Lazy:
     if isinstance(value, Lazy):
         return value
     if isinstance(value, Number):
-        return Lazy(value.type.dtype, [], lambda indices, uniform: value.val, [])
+        return Lazy(value.dtype, [], lambda indices, uniform: value.val, [])
     if not isinstance(value, Array):
         raise NotOutlinable("an operand that is neither an array nor a number")
     return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])

@@ -13,6 +13,7 @@ from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE, applied
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -30,8 +31,10 @@ from mlirfuse.frontend.numpy.loops.values import (
     Static,
     Tuple,
     TupleType,
+    require,
     words_of,
 )
+from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
@@ -76,9 +79,6 @@ class Expressions(PythonNumbers):
     (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
 
     code: Code
-    functions: dict[Any, Callable]
-    of_any_type: frozenset  # functions that accept numbers of alternative types
-    methods: dict[str, Callable]
     names: dict[str, Any]
     calls: dict[tuple, Any]
     externs: list[externs.Extern]
@@ -133,7 +133,7 @@ class Expressions(PythonNumbers):
 
     def integer(self, found: Any) -> Val:
         """A number as a 64-bit integer. Raises NotOutlinable for non-integers."""
-        if not isinstance(found, Number) or not found.type.dtype.is_integer or found.type.dtype is dt.u64:
+        if not isinstance(found, Number) or not found.dtype.is_integer or found.dtype is dt.u64:
             raise NotOutlinable("not an integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
@@ -189,7 +189,7 @@ class Expressions(PythonNumbers):
                     return
                 if not isinstance(found, Number) or found.other is not None:
                     raise NotOutlinable("a conditional expression other than of numbers of one type")
-                slots.append(e.slot(found.type.dtype.signless))
+                slots.append(e.slot(found.dtype.signless))
                 e.store(found.val, slots[-1])
                 kept.append(found)
 
@@ -200,7 +200,7 @@ class Expressions(PythonNumbers):
             return self.read(name)
         if len(kept) == 1:
             raise NotOutlinable("a conditional expression of a number and an array")
-        a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+        a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
         return alternatives.merged(e, condition, a, b)
 
     # ---- truth
@@ -249,7 +249,7 @@ class Expressions(PythonNumbers):
         return alternatives.computed(self.code, lambda v: self._signed(node, v), [self.value(node.operand)])
 
     def _signed(self, node: ast.UnaryOp, found: Any) -> Any:
-        if isinstance(node.op, ast.UAdd) and not (isinstance(found, Number) and found.type.dtype is dt.bool_):
+        if isinstance(node.op, ast.UAdd) and not (isinstance(found, Number) and found.dtype is dt.bool_):
             return found
         if isinstance(found, Number) and found.type.python:
             if found.known is not None and isinstance(node.op, ast.USub):
@@ -273,7 +273,7 @@ class Expressions(PythonNumbers):
 
     def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         if isinstance(op, ast.MatMult):
-            return self.functions[np.matmul](self, [left, right], {})
+            return FUNCTIONS[np.matmul](self, left, right)
         if isinstance(left, Tuple) or isinstance(right, Tuple):
             if isinstance(op, ast.Add) and isinstance(left, Tuple) and isinstance(right, Tuple):
                 return Tuple(left.items + right.items, left.is_list)
@@ -339,11 +339,8 @@ class Expressions(PythonNumbers):
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
             raise NotOutlinable(f"np.{function.__name__}")
-        given = [v.type.operand if isinstance(v, Number) else v.dtype.numpy for v in operands]
-        if all(isinstance(kind, type) for kind in given):
-            given = [v.type.dtype.numpy for v in operands]
         try:
-            *ins, out = map(dt.of, function.resolve_dtypes((*given, None)))
+            *ins, out = loop_types(function, tuple([v.operand for v in operands]))
         except TypeError:
             raise NotOutlinable(f"np.{function.__name__} of these types") from None
         if any(kind.bits == 16 and kind.is_float for kind in (*ins, out)):
@@ -376,12 +373,11 @@ class Expressions(PythonNumbers):
 
     def _known_power(self, base: Any, exponent: Any) -> Any:
         known = exponent.known if isinstance(exponent, Number) else None
-        dtype = base.type.dtype if isinstance(base, Number) else base.dtype
-        if dtype.kind == "c" and isinstance(exponent, Number) and exponent.type == PY_INT:
-            return self._complex_power(base, exponent, dtype)
+        if base.dtype.kind == "c" and isinstance(exponent, Number) and exponent.type == PY_INT:
+            return self._complex_power(base, exponent, base.dtype)
         if known is None:
             return None
-        is_float = dtype.is_float
+        is_float = base.dtype.is_float
         if known == 2 and (is_float or isinstance(known, int)):
             return self.ufunc(np.multiply, [base, base])
         if is_float and known == 3:
@@ -449,13 +445,13 @@ class Expressions(PythonNumbers):
                 return self.view(array, array.shape[::-1], array.strides[::-1], array.inner and len(array.shape) < 2)
         if isinstance(found, (Array, Lazy, Number)) and name in ("real", "imag"):
             return self.part(found, name)
-        if name in self.methods and isinstance(found, (Array, Lazy, Number)):
+        if name in METHODS and isinstance(found, (Array, Lazy, Number)):
             return Method(found, name)
         raise NotOutlinable(f"the attribute {name}")
 
     def part(self, found: Any, name: str) -> Any:
         """The "real" or "imag" part of a number, or of an array as a view; or its "conjugate"."""
-        dtype = found.type.dtype if isinstance(found, Number) else found.dtype
+        dtype = found.dtype
         if name == "imag" and dtype.kind != "c":
             raise NotOutlinable("the imaginary part of real numbers")
         if dtype.kind != "c":
@@ -489,23 +485,24 @@ class Expressions(PythonNumbers):
         args = [self.value(arg) for arg in node.args]
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         if isinstance(function, Method):
-            if isinstance(function.receiver, Static):
-                return self._ufunc_method(function, args, keywords)
-            return self.methods[function.name](self, [function.receiver, *args], keywords)
+            if not isinstance(function.receiver, Static):
+                return applied(METHODS[function.name], self, [function.receiver, *args], keywords)
+            require(function.name == "outer", f"the method {function.name} of a ufunc")
+            return applied(Expressions.outer, self, [function.receiver.value, *args], keywords)
         if not isinstance(function, Static):
             raise NotOutlinable("a call of a value")
         called = function.value
         if isinstance(called, _native.Function):  # another jitted function
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
         try:
-            rule = self.functions.get(called)
+            rule = FUNCTIONS.get(called)
         except TypeError:
             rule = None
         if rule is not None:
             values = [*args, *keywords.values()]
-            if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
+            if called not in OF_ANY_TYPE and any(isinstance(v, Number) and v.other is not None for v in values):
                 raise NotOutlinable("a function of a number whose type is only known at run time")
-            return self._or_extern(called, lambda: rule(self, args, dict(keywords)), args, keywords)
+            return self._or_extern(called, lambda: applied(rule, self, args, keywords), args, keywords)
         if isinstance(called, np.ufunc):
             return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
         if draws.supported(called, args, keywords):
@@ -585,14 +582,11 @@ class Expressions(PythonNumbers):
         self.write_back(into, found)
         return into
 
-    def _ufunc_method(self, method: Method, args: list, keywords: dict) -> Any:
-        if method.name != "outer" or keywords or len(args) != 2:
-            raise NotOutlinable(f"the method {method.name} of a ufunc")
-        first, second = map(self.array, args)
-        one, zero = self.code.const(1, dt.i64), self.code.const(0, dt.i64)
-        shape = first.shape + [one] * len(second.shape)
-        column = self.view(first, shape, first.strides + [zero] * len(second.shape), False)
-        return self.ufunc(method.receiver.value, [column, second])
+    def outer(self, function: np.ufunc, a: Any, b: Any) -> Any:
+        """A ufunc of all pairs of elements of two arrays."""
+        first, second = self.array(a), self.array(b)
+        rank = len(first.shape)
+        return self.ufunc(function, [arrays.expanded(self.code, first, range(rank, rank + len(second.shape))), second])
 
 
 def _tree(kind: Any, leaves: Iterator) -> Any:

@@ -100,7 +100,7 @@ class Extern:
         if isinstance(found, Static):
             return lambda given: found.value
         if isinstance(found, Number) and found.known is not None:
-            value = found.known if found.type.python else found.type.dtype.numpy.type(found.known)
+            value = found.known if found.type.python else found.dtype.numpy.type(found.known)
             return lambda given: value
         if isinstance(found, Tuple):
             items, kind = [self._structure(item) for item in found.items], list if found.is_list else tuple

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rules of FUNCTIONS
     arrays,
+    functions,
     indices,
     products,  # noqa: F401
     range_checks,
@@ -20,7 +21,6 @@ from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rul
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
 from mlirfuse.frontend.numpy.loops.externs import Extern
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     Lazy,
@@ -43,10 +43,6 @@ class Statements(CountedLoops):
     variables may lie in; ``extents``: their known extents; all grow from one pass to the next. ``loop``: the whole
     statement; ``leaves``: statements that leave the function; ``lists``: names of lists that it appends to; ``file``:
     the source file; ``caught``: an error leaves the variables' values, too."""
-
-    functions = FUNCTIONS
-    methods = METHODS
-    of_any_type = OF_ANY_TYPE
 
     def __init__(
         self,
@@ -177,7 +173,7 @@ class Statements(CountedLoops):
         """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
         e = self.code
         if isinstance(found, Number):
-            e.store(e.cast(found.val, dt.i64) if found.type.dtype is dt.bool_ else found.val, e.offset(place, at))
+            e.store(e.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val, e.offset(place, at))
             return at + 8 * words_of(found.type)
         if isinstance(found, Tuple):
             for item in found.items:
@@ -250,7 +246,7 @@ class Statements(CountedLoops):
         return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
 
     def array_of(self, found: Tuple) -> Array:
-        return self.functions[np.array](self, [found], {})
+        return functions.array(self, found)
 
     def write(self, array: Array, target: ast.Subscript, value: Any) -> None:
         """``array[…] = value``."""
