@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site
+from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
@@ -143,8 +143,7 @@ def lazy(e: Code, value) -> Lazy:
         return value
     if isinstance(value, Number):
         return Lazy(value.dtype, [], lambda indices, uniform: value.val, [])
-    if not isinstance(value, Array):
-        raise NotOutlinable("an operand that is neither an array nor a number")
+    require(isinstance(value, Array), "an operand that is neither an array nor a number")
     return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])
 
 
@@ -197,8 +196,7 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
 
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
     """``value`` broadcast to ``shape``, which has at least as many axes."""
-    if len(value.shape) > len(shape):
-        raise NotOutlinable("more axes than the target has")
+    require(len(value.shape) <= len(shape), "more axes than the target has")
     pairs = []
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
@@ -260,10 +258,15 @@ def conflicts(target: Array, value: Lazy) -> bool:
     return any(target.roots & read.roots and not same_view(target, read) for read in value.reads)
 
 
+def apart(e: Code, value: Lazy, target: Array, site) -> Lazy:
+    """``value``, evaluated now where it reads memory that ``target`` may share, for writes at other indices."""
+    shared = any(read.roots & target.roots for read in value.reads)
+    return lazy(e, materialized(e, value, site())) if shared else value
+
+
 def keeps(value: Lazy, target: Array) -> None:
     """Raises NotOutlinable where complex values are written into an array of real ones."""
-    if value.dtype.kind == "c" != target.dtype.kind:
-        raise NotOutlinable("complex numbers as real ones")
+    require(not value.dtype.kind == "c" != target.dtype.kind, "complex numbers as real ones")
 
 
 def write(e: Code, target: Array, value: Lazy, site) -> None:
@@ -302,8 +305,8 @@ def materialized(e: Code, value, site: int) -> Array:
 
 def writable(target: Array) -> None:
     """Raises NotOutlinable for memory that is read-only, or may be a copy where NumPy has a view."""
-    if any(isinstance(root, Copied) for root in target.roots):
-        raise NotOutlinable("writing into a read-only array, or a reshaped one that may be a copy")
+    known = not any(isinstance(root, Copied) for root in target.roots)
+    require(known, "writing into a read-only array, or a reshaped one that may be a copy")
 
 
 def fill(e: Code, target: Array, val: Val) -> None:

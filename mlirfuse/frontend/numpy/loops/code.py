@@ -418,6 +418,8 @@ class Code(ComplexEmitter):
             return a
         if (op == "addi" and x == 0) or (op == "muli" and x == 1):
             return b
+        if op == "muli" and 0 in (x, y):
+            return self.const(0, dt.i64)
         return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
 
     def product(self, counts: Iterable[Val]) -> Val:

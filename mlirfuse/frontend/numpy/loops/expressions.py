@@ -120,8 +120,7 @@ class Expressions(PythonNumbers):
         found = self.value(node) if isinstance(node, ast.expr) else node
         if isinstance(found, Lazy):
             found = arrays.materialized(self.code, found, self.fresh_site())
-        if not isinstance(found, Array):
-            raise NotOutlinable("not an array")
+        require(isinstance(found, Array), "not an array")
         return found
 
     def fresh_site(self) -> int:
@@ -133,8 +132,8 @@ class Expressions(PythonNumbers):
 
     def integer(self, found: Any) -> Val:
         """A number as a 64-bit integer. Raises NotOutlinable for non-integers."""
-        if not isinstance(found, Number) or not found.dtype.is_integer or found.dtype is dt.u64:
-            raise NotOutlinable("not an integer where one is needed")
+        integer = isinstance(found, Number) and found.dtype.is_integer and found.dtype is not dt.u64
+        require(integer, "not an integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
     def constant(self, value: int | float | bool | complex) -> Number:
@@ -142,8 +141,7 @@ class Expressions(PythonNumbers):
         if isinstance(value, complex):
             return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
         kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
-        if kind is PY_INT and not -(2**62) < value < 2**62:
-            raise NotOutlinable("an integer of more than 62 bits")
+        require(kind is not PY_INT or -(2**62) < value < 2**62, "an integer of more than 62 bits")
         bits = int(value).bit_length() if kind is PY_INT else 64
         return Number(self.code.const(value, kind.dtype), kind, bits, value)
 
@@ -187,8 +185,8 @@ class Expressions(PythonNumbers):
                 if name and isinstance(found, (Array, Lazy)):
                     self.assign(name, found)
                     return
-                if not isinstance(found, Number) or found.other is not None:
-                    raise NotOutlinable("a conditional expression other than of numbers of one type")
+                one_type = isinstance(found, Number) and found.other is None
+                require(one_type, "a conditional expression other than of numbers of one type")
                 slots.append(e.slot(found.dtype.signless))
                 e.store(found.val, slots[-1])
                 kept.append(found)
@@ -198,8 +196,7 @@ class Expressions(PythonNumbers):
         e.branch(condition, keep(then), keep(otherwise))
         if not kept:
             return self.read(name)
-        if len(kept) == 1:
-            raise NotOutlinable("a conditional expression of a number and an array")
+        require(len(kept) != 1, "a conditional expression of a number and an array")
         a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
         return alternatives.merged(e, condition, a, b)
 
@@ -228,17 +225,15 @@ class Expressions(PythonNumbers):
             return self.code.const(bool(found.items), dt.bool_)
         if isinstance(found, Static) and found.value is None:
             return self.code.const(False, dt.bool_)
-        if not isinstance(found, Number):
-            raise NotOutlinable("the truth of an array")
+        require(isinstance(found, Number), "the truth of an array")
         return self.code.cast(found.val, dt.bool_)
 
     def _BoolOp(self, node: ast.BoolOp) -> Number:
         # `a or b` returns one of its operands; where both are bools that is the logical or.
         for operand in node.values:
-            if not isinstance(operand, (ast.Compare, ast.BoolOp)) and not (
-                isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
-            ):
-                raise NotOutlinable("'and' and 'or' other than of conditions")
+            negated = isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
+            condition = negated or isinstance(operand, (ast.Compare, ast.BoolOp))
+            require(condition, "'and' and 'or' other than of conditions")
         return Number(self.truth(node), PY_BOOL)
 
     # ---- operators
@@ -290,8 +285,8 @@ class Expressions(PythonNumbers):
         if len(node.ops) == 1:
             return self._compared(node.ops[0], self.value(values[0]), self.value(values[1]))
         pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(values, node.ops, values[1:])]
-        if any(not isinstance(middle, (ast.Name, ast.Constant)) for middle in values[1:-1]):
-            raise NotOutlinable("a chain of comparisons")
+        plain = all(isinstance(middle, (ast.Name, ast.Constant)) for middle in values[1:-1])
+        require(plain, "a chain of comparisons")
         return Number(self.truth(ast.BoolOp(ast.And(), list(pairs))), PY_BOOL)
 
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
@@ -300,11 +295,9 @@ class Expressions(PythonNumbers):
     def _compared_in(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.Is, ast.IsNot)):
             none = [isinstance(v, Static) and v.value is None for v in (left, right)]
-            if not any(none):
-                raise NotOutlinable("'is'")
+            require(any(none), "'is'")
             return self.constant(all(none) == isinstance(op, ast.Is))
-        if type(op) not in _COMPARE:
-            raise NotOutlinable("this comparison")
+        require(type(op) in _COMPARE, "this comparison")
         if isinstance(left, Static) and isinstance(right, Static) and type(left.value) is type(right.value) is str:
             return self.constant(getattr(left.value, f"__{_COMPARE[type(op)]}__")(right.value))
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
@@ -343,14 +336,11 @@ class Expressions(PythonNumbers):
             *ins, out = loop_types(function, tuple([v.operand for v in operands]))
         except TypeError:
             raise NotOutlinable(f"np.{function.__name__} of these types") from None
-        if any(kind.bits == 16 and kind.is_float for kind in (*ins, out)):
-            raise NotOutlinable("float16")
-        if ins[0].kind == "c" and name not in complex_numbers.OPS:
-            raise NotOutlinable(f"np.{function.__name__} of complex numbers")
+        require(not any(kind.bits == 16 and kind.is_float for kind in (*ins, out)), "float16")
+        require(ins[0].kind != "c" or name in complex_numbers.OPS, f"np.{function.__name__} of complex numbers")
         if function is np.power and ins[0].is_integer and ins[1].is_signed:
             exponent = operands[1]
-            if not isinstance(exponent, Number):
-                raise NotOutlinable("powers of integers by an array")
+            require(isinstance(exponent, Number), "powers of integers by an array")
             e.fail_if(
                 e.cmp("lt", exponent.val, 0),
                 lambda *_: ValueError("Integers to negative integer powers are not allowed."),
@@ -452,8 +442,7 @@ class Expressions(PythonNumbers):
     def part(self, found: Any, name: str) -> Any:
         """The "real" or "imag" part of a number, or of an array as a view; or its "conjugate"."""
         dtype = found.dtype
-        if name == "imag" and dtype.kind != "c":
-            raise NotOutlinable("the imaginary part of real numbers")
+        require(name != "imag" or dtype.kind == "c", "the imaginary part of real numbers")
         if dtype.kind != "c":
             return found
         e, kind = self.code, dtype if name == "conjugate" else dtype.real
@@ -480,8 +469,8 @@ class Expressions(PythonNumbers):
     def call(self, node: ast.Call, returns: bool = True) -> Any:
         """The value of a call; None where its result is unused (``returns`` is False)."""
         function = self.value(node.func)
-        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
-            raise NotOutlinable("a call with * or **")
+        starred = any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords)
+        require(not starred, "a call with * or **")
         args = [self.value(arg) for arg in node.args]
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         if isinstance(function, Method):
@@ -489,8 +478,7 @@ class Expressions(PythonNumbers):
                 return applied(METHODS[function.name], self, [function.receiver, *args], keywords)
             require(function.name == "outer", f"the method {function.name} of a ufunc")
             return applied(Expressions.outer, self, [function.receiver.value, *args], keywords)
-        if not isinstance(function, Static):
-            raise NotOutlinable("a call of a value")
+        require(isinstance(function, Static), "a call of a value")
         called = function.value
         if isinstance(called, _native.Function):  # another jitted function
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
@@ -500,8 +488,8 @@ class Expressions(PythonNumbers):
             rule = None
         if rule is not None:
             values = [*args, *keywords.values()]
-            if called not in OF_ANY_TYPE and any(isinstance(v, Number) and v.other is not None for v in values):
-                raise NotOutlinable("a function of a number whose type is only known at run time")
+            one_type = not any(isinstance(v, Number) and v.other is not None for v in values)
+            require(one_type or called in OF_ANY_TYPE, "a function of a number whose type is only known at run time")
             return self._or_extern(called, lambda: applied(rule, self, args, keywords), args, keywords)
         if isinstance(called, np.ufunc):
             return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
@@ -570,15 +558,13 @@ class Expressions(PythonNumbers):
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""
         into = keywords.pop("out", None) if len(args) <= function.nin else args[function.nin]
-        if keywords or len(args) > function.nin + 1:
-            raise NotOutlinable(f"the arguments of np.{function.__name__}")
+        require(not keywords and len(args) <= function.nin + 1, f"the arguments of np.{function.__name__}")
         found = self.ufunc(function, args[: function.nin])
         if into is None or (isinstance(into, Static) and into.value is None):
             return found
         if isinstance(into, Tuple) and len(into.items) == 1:
             into = into.items[0]
-        if not isinstance(into, Array):
-            raise NotOutlinable("out= of something other than an array")
+        require(isinstance(into, Array), "out= of something other than an array")
         self.write_back(into, found)
         return into
 

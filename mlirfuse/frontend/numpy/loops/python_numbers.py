@@ -17,6 +17,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     UnsupportedInt,
+    require,
 )
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
@@ -161,8 +162,7 @@ class PythonNumbers(Subscripts):
         """A power of Python ints by squaring. A negative exponent, whose result is a float, is an error."""
         e = self.code
         if right.known is not None:
-            if right.known < 0:
-                raise NotOutlinable("a negative power of Python ints")
+            require(right.known >= 0, "a negative power of Python ints")
             found, square, rest = self.constant(1), left, right.known
             while rest:
                 found = self._of_ints(ast.Mult(), found, square) if rest & 1 else found

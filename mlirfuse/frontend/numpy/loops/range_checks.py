@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import PY_INT, NotOutlinable, Number
+from mlirfuse.frontend.numpy.loops.values import PY_INT, Number, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -17,8 +17,8 @@ from mlirfuse.lowering.emitter import Val
 def fits(e: Code, found: Any, kind: dt.DType) -> None:
     """Raises OverflowError where ``found`` is a Python int outside the range of ``kind``. Raises NotOutlinable for a
     complex number as a real one."""
-    if isinstance(found, Number) and found.dtype.kind == "c" and kind.kind not in "cb":
-        raise NotOutlinable("a complex number as a real one")
+    real = kind.kind not in "cb"
+    require(not (real and isinstance(found, Number) and found.dtype.kind == "c"), "a complex number as a real one")
     if not isinstance(found, Number) or found.type != PY_INT or not kind.is_integer or kind is dt.i64:
         return
     if kind.is_signed and found.bits <= kind.bits - 2:

@@ -181,8 +181,7 @@ def element_dtype(dtype: Any) -> DType:
         found = dt.of(dtype)
     except TypeError:
         raise NotOutlinable(f"arrays of {dtype}") from None
-    if found not in _SUPPORTED:
-        raise NotOutlinable(f"arrays of {dtype}")
+    require(found in _SUPPORTED, f"arrays of {dtype}")
     return found
 
 
@@ -190,8 +189,8 @@ def kind_of(found: Any) -> Any:
     """The type of a variable that is assigned this value. Raises NotOutlinable."""
     if isinstance(found, (Number, Array)):
         return found.type
-    if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
-        raise NotOutlinable("a tuple with a number whose type is only known at run time")
+    mixed = isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items)
+    require(not mixed, "a tuple with a number whose type is only known at run time")
     if isinstance(found, Tuple) and not found.is_list:
         return TupleType(tuple(kind_of(item) for item in found.items))
     raise NotOutlinable("a list or an object is assigned to a variable")

@@ -22,6 +22,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Tuple,
     joined,
     kind_of,
+    require,
 )
 from mlirfuse.ir import dtypes as dt
 
@@ -77,8 +78,7 @@ class Variables(Expressions):
         if isinstance(kind, NumberType):
             return Slots(kind, e.slot("i1"), [e.slot(kind.dtype.signless)])
         if isinstance(kind, ArrayType):
-            if e.arrays >= MOST_ARRAYS:
-                raise NotOutlinable("too many arrays")
+            require(e.arrays < MOST_ARRAYS, "too many arrays")
             slots = [e.slot("!llvm.ptr"), *(e.slot("i64") for _ in range(2 * kind.rank))]
             return Slots(kind, e.slot("i1"), slots, e.array_base())
         return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
@@ -87,13 +87,11 @@ class Variables(Expressions):
         """Assigns to a variable. Raises :class:`Retyped` where that widens its type."""
         name = self.prefix + name
         if name in self.statics:
-            if self.nesting:
-                raise NotOutlinable(f"{name} is an object on some paths only")
+            require(not self.nesting, f"{name} is an object on some paths only")
             del self.statics[name]
         if isinstance(found, Lazy):
             found = self.array(found)
-        if isinstance(found, Static):
-            raise NotOutlinable(f"{name} is assigned an object")
+        require(not isinstance(found, Static), f"{name} is assigned an object")
         kind = kind_of(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
@@ -134,8 +132,7 @@ class Variables(Expressions):
         if not isinstance(wanted, NumberType):
             return
         kinds = {found.type, known, self.others.get(name), found.other[0] if found.other else None} - {wanted, None}
-        if len(kinds) > 1:
-            raise NotOutlinable("values of three types are assigned to a variable")
+        require(len(kinds) <= 1, "values of three types are assigned to a variable")
         if kinds and name not in self.others:
             (self.others[name],) = kinds
             if name in self.variables:
