@@ -25,9 +25,6 @@ from mlirfuse.lowering.emitter import Val
 class CountedLoops(Inlining):
     """Compiles loops over ranges."""
 
-    def trip(self, statements: list[ast.stmt], again: str, after: str) -> None:
-        raise NotImplementedError
-
     def _For(self, node: ast.For) -> None:
         e = self.code
         require(not node.orelse and isinstance(node.target, ast.Name), f"line {node.lineno}: an unsupported loop")

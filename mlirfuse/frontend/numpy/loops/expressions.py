@@ -12,7 +12,6 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE, applied
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
@@ -78,29 +77,6 @@ class Expressions(PythonNumbers):
     """Compiles expressions. ``outside`` gives the value of a name that is not a variable; ``read`` that of a variable
     (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
 
-    code: Code
-    names: dict[str, Any]
-    calls: dict[tuple, Any]
-    externs: list[externs.Extern]
-    extern_sites: set[int]
-    prefix: str
-    variables: dict[str, Any]
-    inline: list[types.FunctionType]
-
-    def read(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def write_back(self, view: Array, found: Any) -> None:
-        raise NotImplementedError
-
-    def assign(self, name: str, found: Any) -> None:
-        raise NotImplementedError
-
-    def inlined(
-        self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
-    ) -> Any:
-        raise NotImplementedError
-
     # ---- evaluation
 
     def value(self, node: ast.expr) -> Any:
@@ -125,10 +101,8 @@ class Expressions(PythonNumbers):
 
     def fresh_site(self) -> int:
         """A new allocation site."""
-        self.code_sites += 1
-        return self.code_sites - 1
-
-    code_sites = 0
+        self.sites += 1
+        return self.sites - 1
 
     def integer(self, found: Any) -> Val:
         """A number as a 64-bit integer. Raises NotOutlinable for non-integers."""
@@ -551,9 +525,6 @@ class Expressions(PythonNumbers):
         if isinstance(found, Tuple):
             return Tuple([self._operand(item) for item in found.items], found.is_list)
         return self.array(found) if isinstance(found, Lazy) else found
-
-    def note(self, found: Any, place: str, at: int) -> int:
-        raise NotImplementedError
 
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""

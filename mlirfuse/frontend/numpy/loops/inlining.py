@@ -8,7 +8,7 @@ from typing import Any
 
 from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import Static, require
-from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Variables
+from mlirfuse.frontend.numpy.loops.variables import Names, Variables
 from mlirfuse.frontend.numpy.syntax import assigned_names
 
 _DEEPEST = 16  # calls in calls
@@ -16,18 +16,7 @@ _DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of suppo
 
 
 class Inlining(Variables):
-    """Inlines functions. ``loop``: the whole statement; ``depends``: the globals of inlined functions that the code
-    holds for; ``result``: of the inlined function, its variable ("": none) and its end block; ``jumps``: targets of
-    break and continue."""
-
-    loop: list[ast.stmt]
-    depends: dict[tuple, Dependency]
-    result: tuple[str, str] | None
-    jumps: list[tuple[str, str]]
-    scopes: list[dict[str, Any]]
-
-    def body(self, statements: list[ast.stmt]) -> None:
-        raise NotImplementedError
+    """Inlines functions."""
 
     def _of_closure(self, names: Names, name: str) -> Any:
         """A closure variable of an inlined function, with its value at the loop's start."""

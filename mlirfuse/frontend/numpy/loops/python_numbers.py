@@ -29,9 +29,6 @@ _BITWISE: dict[type, str] = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "
 class PythonNumbers(Subscripts):
     """Compiles operators on Python's numbers."""
 
-    def constant(self, value: int | float | bool | complex) -> Number:
-        raise NotImplementedError
-
     def of_python(self, op: ast.operator, left: Number, right: Number) -> Number:
         """Python's arithmetic on Python numbers."""
         if left.known is not None and right.known is not None:

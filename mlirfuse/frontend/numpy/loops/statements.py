@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import types
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -17,73 +15,26 @@ from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rul
     rearranging,  # noqa: F401
     reductions,  # noqa: F401
 )
-from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
-from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.indices import Masked, Selection
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     Lazy,
     NotOutlinable,
     Number,
-    NumberType,
     Site,
-    Static,
     Tuple,
     kind_of,
     require,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Slots
+from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
 from mlirfuse.ir import dtypes as dt
 
 
 class Statements(CountedLoops):
-    """Emits the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
-    variables may lie in; ``extents``: their known extents; all grow from one pass to the next. ``loop``: the whole
-    statement; ``leaves``: statements that leave the function; ``lists``: names of lists that it appends to; ``file``:
-    the source file; ``caught``: an error leaves the variables' values, too."""
-
-    def __init__(
-        self,
-        names: dict[str, Any],
-        kinds: dict[str, Any],
-        others: dict[str, NumberType],
-        roots: dict[str, frozenset],
-        extents: dict[str, tuple],
-        small: set[str],
-        loop: ast.stmt,
-        leaves: list[ast.stmt],
-        lists: Collection[str],
-        file: str,
-        caught: bool = False,
-    ):
-        self.code = Code()
-        self.loop, self.leaves, self.lists = [loop], leaves, lists
-        self.left = (self.code.slot("i64"), self.code.block())  # the leaving statement's number, the exit block
-        self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
-        if caught:
-            self.code.error_exit = self.left[1]
-        self.appends: list[tuple[str, Any]] = []  # for each append its list, and the value's type
-        self.names = names  # objects that the loop refers to and does not assign
-        self.types, self.roots, self.extents, self.small = kinds, roots, extents, small
-        self.others = others
-        self.variables: dict[str, Slots] = {}
-        self.definite: set[str] | None = set()  # variables assigned on all paths; None: unreachable
-        self.jumps: list[tuple[str, str]] = []
-        self.bounded: dict[str, int] = {}
-        self.unchecked: frozenset = frozenset()
-        self.prefix, self.file = "", file
-        self.inline: list[types.FunctionType] = []
-        self.result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
-        self.scopes: list[dict[str, Any]] = []
-        self.depends: dict[tuple, Dependency] = {}  # the globals of inlined functions that the code holds for
-        self.statics: dict[str, Static] = {}  # parameters of inlined functions that are objects, by full names
-        self.externs: list[Extern] = []
-        self.extern_sites: set[int] = set()  # of arrays that extern ops allocate
-        self.calls: dict[tuple, Any] = {}  # the values of the statement's calls, which must run once
-        self.nesting = 0  # branches and loops of the function around the statement
+    """Emits the code of one loop."""
 
     def read(self, name: str) -> Any:
         full = self.prefix + name

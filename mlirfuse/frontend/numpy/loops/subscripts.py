@@ -9,30 +9,15 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
+from mlirfuse.frontend.numpy.loops.state import State
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
 
-class Subscripts:
-    """Compiles subscripts. ``unchecked``: those (nodes and axes) that are known to be in range."""
-
-    code: Code
-    unchecked: frozenset
-
-    def value(self, node: ast.expr) -> Any:
-        raise NotImplementedError
-
-    def array(self, node: ast.expr | Any) -> Array:
-        raise NotImplementedError
-
-    def integer(self, found: Any) -> Val:
-        raise NotImplementedError
-
-    def fresh_site(self) -> int:
-        raise NotImplementedError
+class Subscripts(State):
+    """Compiles subscripts."""
 
     def view(
         self, array: Array, shape: list, strides: list, inner: bool, pointer: str = "", serialized: str = ""
@@ -150,9 +135,6 @@ class Subscripts:
             return Lazy(dt.i64, counts if dense else [n if j == k else one for j, n in enumerate(counts)], at, [])
 
         return Tuple([along(k) for k in range(len(counts))])
-
-    def array_of(self, found: Tuple) -> Array:
-        raise NotImplementedError
 
     def _viewed(self, array: Array, node: ast.Subscript, items: list) -> Array:
         """The view that numbers, slices and None select."""

@@ -155,6 +155,19 @@ class Method:
     name: str
 
 
+@dataclass
+class Slots:
+    """A variable's slots: for a number one; for an array those of its pointer, base, extents and strides; for a tuple
+    those of its items. ``assigned``: a slot that says whether the variable has been assigned. ``other``: a number's
+    alternative type, and a slot that says whether the number has it."""
+
+    type: Any
+    assigned: str
+    slots: list
+    base: str = ""  # of an array: where it keeps the address of its allocation
+    other: tuple[NumberType, str] | None = None
+
+
 def type_of(value: Any) -> NumberType | ArrayType | TupleType:
     """The type of a variable's value, as a key of the loop's code. Raises NotOutlinable."""
     kind = type(value)

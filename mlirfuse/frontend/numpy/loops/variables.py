@@ -18,6 +18,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
+    Slots,
     Static,
     Tuple,
     joined,
@@ -31,37 +32,8 @@ class Retyped(Exception):
     """A variable's type has widened: emit the code again with it."""
 
 
-@dataclass
-class Slots:
-    """A variable's slots: for a number one; for an array those of its pointer, base, extents and strides; for a tuple
-    those of its items. ``assigned``: a slot that says whether the variable has been assigned. ``other``: a number's
-    alternative type, and a slot that says whether the number has it."""
-
-    type: Any
-    assigned: str
-    slots: list
-    base: str = ""  # of an array: where it keeps the address of its allocation
-    other: tuple[NumberType, str] | None = None
-
-
 class Variables(Expressions):
-    """``types``: the variables' types so far, by full names; ``prefix`` distinguishes those of an inlined function.
-    ``others``: the alternative types of numbers. ``roots``: the memory that array variables may lie in; ``extents``:
-    their extents known at the loop's start. ``small``: Python ints below 2 ** 40. ``definite``: the variables assigned
-    on all paths; None: unreachable code. ``bounded``: counting variables, with a bound of their bits. ``retyped``:
-    something was learned that the code emitted so far does not use."""
-
-    types: dict[str, Any]
-    others: dict[str, NumberType]
-    roots: dict[str, frozenset]
-    extents: dict[str, tuple]
-    small: set[str]
-    variables: dict[str, Slots]
-    definite: set[str] | None
-    bounded: dict[str, int]
-    prefix: str
-    statics: dict[str, Static]
-    nesting: int
+    """Declares variables, and assigns to and reads them."""
 
     def declare(self, name: str, kind: Any) -> Slots:
         found = self.variables.get(name)
@@ -109,8 +81,6 @@ class Variables(Expressions):
         self.bounded.pop(name, None)
         if self.definite is not None:
             self.definite.add(name)
-
-    retyped = False
 
     def _extents(self, name: str, found: Any) -> tuple:
         """The common extents of all arrays assigned to a variable, or the bounds of all its ints; None for an unknown
