@@ -34,35 +34,14 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.promotion import loop_types
+from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
-_UFUNC_OF = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.remainder,
-    ast.Pow: np.power,
-    ast.BitAnd: np.bitwise_and,
-    ast.BitOr: np.bitwise_or,
-    ast.BitXor: np.bitwise_xor,
-    ast.LShift: np.left_shift,
-    ast.RShift: np.right_shift,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.USub: np.negative,
-    ast.Invert: np.invert,
-}
-_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+_UFUNC_OF = {node: ufunc for node, (ufunc, _) in (BINARY | COMPARE | UNARY).items()}
 _MOST_SQUARED = 100  # from here on NumPy takes a complex power by logarithms
 _OP_OF = {
     getattr(np, serialized): row.name
@@ -249,10 +228,7 @@ class Expressions(PythonNumbers):
             raise NotOutlinable("arithmetic of tuples and lists")
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             return self.of_python(op, left, right)
-        ufunc = _UFUNC_OF.get(type(op))
-        if ufunc is None:
-            raise NotOutlinable("this operator")
-        return self.ufunc(ufunc, [left, right])
+        return self.ufunc(_UFUNC_OF[type(op)], [left, right])
 
     def _Compare(self, node: ast.Compare) -> Any:
         values = [node.left, *node.comparators]
@@ -271,9 +247,10 @@ class Expressions(PythonNumbers):
             none = [isinstance(v, Static) and v.value is None for v in (left, right)]
             require(any(none), "'is'")
             return self.constant(all(none) == isinstance(op, ast.Is))
-        require(type(op) in _COMPARE, "this comparison")
+        require(type(op) in COMPARE, "this comparison")
+        ufunc, function = COMPARE[type(op)]
         if isinstance(left, Static) and isinstance(right, Static) and type(left.value) is type(right.value) is str:
-            return self.constant(getattr(left.value, f"__{_COMPARE[type(op)]}__")(right.value))
+            return self.constant(function(left.value, right.value))
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             a, b = left.val, right.val
             if a.dtype is not b.dtype:
@@ -281,8 +258,8 @@ class Expressions(PythonNumbers):
             if a.dtype is not b.dtype:
                 wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
                 a, b = self.code.cast(a, wide), self.code.cast(b, wide)
-            return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
-        return self.ufunc(_UFUNC_OF[type(op)], [left, right])
+            return Number(self.code.cmp(name_of(function), a, b), PY_BOOL)
+        return self.ufunc(ufunc, [left, right])
 
     # ---- ufuncs
 
@@ -300,6 +277,7 @@ class Expressions(PythonNumbers):
         if function is np.square:
             return self.ufunc(np.multiply, [operands[0], operands[0]])
         if function is np.positive:
+            require(operands[0].dtype is not dt.bool_, "np.positive of booleans")
             return operands[0]
         if function is np.conjugate:
             return self.part(operands[0], "conjugate")

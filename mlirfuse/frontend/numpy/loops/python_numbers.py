@@ -19,6 +19,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     UnsupportedInt,
     require,
 )
+from mlirfuse.frontend.numpy.python_operators import BINARY
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -193,12 +194,5 @@ def _raised(function: Callable, *args: Any) -> Exception:
     raise AssertionError
 
 
-_FOLD: dict[type, Callable] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(b) < 64 else a ** float(b),
-}
+_FOLD = {node: function for node, (_, function) in BINARY.items()}
+_FOLD[ast.Pow] = lambda a, b: a**b if abs(b) < 64 else a ** float(b)
