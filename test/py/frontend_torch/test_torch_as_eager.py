@@ -100,6 +100,18 @@ def test_strides(op):
     assert [found for found in torch_strides.differences(op, 1) if found[3] != found[4]] == []
 
 
+@pytest.mark.parametrize("shape", [(0, 1), (3, 0), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.tril(), lambda x: x + 0, lambda x: x.T.triu() if x.dim() == 2 else x.flip(0),
+     lambda x: torch.eye(x.shape[0], x.shape[1]), lambda x: torch.eye(x.shape[1], x.shape[0]) + 0],
+)  # fmt: skip
+def test_strides_of_empty_results(function, shape):
+    for x in (torch.zeros(shape), torch.zeros(shape[::-1]).permute(*reversed(range(len(shape))))):
+        torch._dynamo.reset()
+        assert torch.compile(function, backend="mlirfuse")(x).stride() == function(x).stride()
+
+
 def test_strides_of_large_operands():
     """Too large to ask eager with as many elements."""
     x = torch.rand(4, 16, 40, 40).to(memory_format=torch.channels_last)
