@@ -43,6 +43,7 @@ INTEGER_PROGRAMS = (
     "torch.slice_scatter(x, x[-n:] * 3, 0, -n) * 2",
     "torch.select_scatter(x, x[0] * 3, 0, n - 6) * 2",
     "x.roll((n, 1 - n), (0, 1)) * 2",
+    "x[n + 8::2] * 2",
 )
 
 
