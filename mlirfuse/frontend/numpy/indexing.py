@@ -26,9 +26,8 @@ def getitem(self, key):
         ):
             fail(
                 TraceError,
-                "an index that is an array of bools selects as many elements as are true, a shape that "
-                "depends on values: use "
-                "np.where(mask, x, 0), or multiply by the mask, and keep the shape",
+                "an index that is an array of bools selects as many elements as are true, a shape that depends on "
+                "values: use np.where(mask, x, 0), or multiply by the mask, and keep the shape",
             )
     view = (
         basic_view(self, [slice(None) if is_index_array(k) else k for k in parts])

@@ -374,9 +374,7 @@ class TracedArray(Operators):
             self._trace.session.abort("a function that is not traced reads an array")
         fail(
             TraceError,
-            f"a traced array ({self._described()}) cannot become a NumPy array during compilation. "
-            "np.array and np.asarray "
-            "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a "
-            "function of another library: call it "
-            "outside the compiled function",
+            f"a traced array ({self._described()}) cannot become a NumPy array during compilation. np.array and "
+            "np.asarray of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of "
+            "another library: call it outside the compiled function",
         )
