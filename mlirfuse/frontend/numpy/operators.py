@@ -50,7 +50,7 @@ def scalar_operator(function, *inputs):
     value = UFUNCS[ufunc](
         t, [value_of(t, x, d) for x, d in zip(operands, types)], types[: ufunc.nin], types[ufunc.nin :]
     )
-    return TracedScalar(t, value, kind, lambda *found: function(*map(concrete, found)), operands)
+    return TracedScalar(t, value, kind, function, operands)
 
 
 _PROTOTYPES = {int: 1, float: 1.0, complex: 1j, bool: True}
