@@ -296,7 +296,7 @@ class TracedArray(Operators):
                 return self._trace.session.attribute(self, name)
             fail(
                 UnsupportedAttribute,
-                f"the array method or attribute '{name}' is not supported in a compiled function{suggestion(name)}",
+                f"the array method or attribute '{name}' is not supported in a compiled function: {suggestion(name)}",
                 kept=not is_internal(sys._getframe(1).f_code.co_filename),
             )
         kind = self._stands_for
