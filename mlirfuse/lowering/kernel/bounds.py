@@ -65,15 +65,11 @@ class Known:
 
     def _selected(self, op: Op, depth: int) -> Bounds | None:
         """Of ``where``; ``where(x < 0, 0, x)`` is not negative."""
-        condition, *branches = op.operands
-        found = [self.of(v, depth - 1) for v in branches]
-        if not all(found):
+        condition, chosen, other = op.operands
+        a, b, test = self.of(chosen, depth - 1), self.of(other, depth - 1), condition.op
+        if a is None or b is None:
             return None
-        a, b = found  # type: ignore[misc]
-        test = condition.op
-        least = (
-            test is not None and test.name == "lt" and test.operands[0] is branches[1] and _is_zero(test.operands[1])
-        )
+        least = test is not None and test.name == "lt" and test.operands[0] is other and _is_zero(test.operands[1])
         return Bounds(a.positive and (b.positive or least), max(a.most, b.most))
 
 
