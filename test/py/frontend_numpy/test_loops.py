@@ -1750,7 +1750,7 @@ def test_diagonals_of_matrices_of_any_shape(shape):
 def test_arguments_by_position_are_the_functions_own():
     def typed(x, n):
         s = np.zeros((3, 3), np.float32)
-        for i in range(n):
+        for _ in range(n):
             s += np.identity(3, np.float32)
             total = np.sum(x, 0, np.float32)
         return s, total
@@ -1758,7 +1758,7 @@ def test_arguments_by_position_are_the_functions_own():
     check(typed, np.arange(6.0).reshape(2, 3), 2, native=False)
 
     def of_a_vector(x, n):
-        for i in range(n):
+        for _ in range(n):
             y = np.diagonal(x)
         return y
 
