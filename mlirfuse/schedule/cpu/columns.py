@@ -30,7 +30,7 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, Sizes, require
 
 BLOCK_ROWS = 256  # rows summed in registers as one block
 GROUPS = 128  # groups of rows added to the accumulators in a buffer as one block
@@ -65,56 +65,54 @@ class CpuColumns(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces and bool(analysis.kept)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if runs_across(analysis, env, host):
-            for params in self._uncompensated(analysis, env, alignments, host):
-                share = functools.partial(_share_of_limit, analysis, params, host=host)
-                yield params._replace(compensated=bool(analysis.once(rounds)) and compensates(analysis, env, share))
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if runs_across(analysis, call):
+            for params in self._uncompensated(analysis, call):
+                share = functools.partial(_share_of_limit, analysis, params, host=call.properties)
+                yield params._replace(
+                    compensated=bool(analysis.once(rounds)) and compensates(analysis, call.sizes, share)
+                )
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        heuristics = heuristics_of(host)
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        heuristics = heuristics_of(call.properties)
         shared = heuristics.tasks
-        kept, reduced, width, height = analysis.values(column_extents, env)
+        kept, reduced, width, height = analysis.values(column_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
-            streamed = streams(analysis, full, env, alignments, host)
-            yield Params(split=0, streamed=streamed, row_stride=apart(analysis, env))
+            streamed = streams(analysis, full, call)
+            yield Params(split=0, streamed=streamed, row_stride=apart(analysis, call.sizes))
             return
-        coalesce = folds((height, width), host)
+        coalesce = folds((height, width), call.properties)
         if reduced <= heuristics.columns.few and not coalesce:
-            yield Params(split=0, row_stride=apart(analysis, env))
+            yield Params(split=0, row_stride=apart(analysis, call.sizes))
             return
         tasks = kept // width * (1 if coalesce else -(-width // heuristics.columns.stretch))
-        few = tasks < heuristics.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
-        few = few and reduced >= heuristics.columns.rows_per_part * parts(host)
-        yield Params(split=parts(host) if few and host.threads > 1 else 1, coalesced=coalesce)
+        few = tasks < heuristics.columns.tasks_a_thread * call.properties.threads and kept * reduced >= shared.shared
+        few = few and reduced >= heuristics.columns.rows_per_part * parts(call.properties)
+        yield Params(split=parts(call.properties) if few and call.properties.threads > 1 else 1, coalesced=coalesce)
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
         """True if there are too few blocks of columns for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
-        kept, reduced, width, _ = analysis.values(column_extents, env)
-        blocks = kept // width * -(-width // (lanes_of(analysis, host) * block_vectors(analysis)))
-        tasks = heuristics_of(host).tasks
-        return blocks < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared // 8
+        kept, reduced, width, _ = analysis.values(column_extents, call.sizes)
+        blocks = kept // width * -(-width // (lanes_of(analysis, call.properties) * block_vectors(analysis)))
+        tasks = heuristics_of(call.properties).tasks
+        return blocks < tasks.tasks_a_thread * call.properties.threads and kept * reduced >= tasks.shared // 8
 
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
         yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         full, _ = analysis.once(late_outputs)
-        _, _, width, height = analysis.values(column_extents, env)
+        _, _, width, height = analysis.values(column_extents, call.sizes)
         several = bool(full) or len(analysis.phases) > 1
         require(p.split >= 0, f"split = {p.split}: must not be negative")
         require(
-            p.compensated or not _needs_compensation(analysis, p, env, host),
+            p.compensated or not _needs_compensation(analysis, p, call),
             "compensated: sums of so many rows need compensated totals",
         )
         require(
@@ -124,19 +122,21 @@ class CpuColumns(Scheduler[Params, HostProperties]):
         if p.coalesced:
             require(p.split > 0, "coalesced: needs split > 0")
             require(
-                folds((height, width), host),
-                f"coalesced: needs several rows of fewer than {heuristics_of(host).tasks.short} elements",
+                folds((height, width), call.properties),
+                f"coalesced: needs several rows of fewer than {heuristics_of(call.properties).tasks.short} elements",
             )
-        require(p.row_stride in (0, apart(analysis, env)), f"row_stride = {p.row_stride}: rows have another distance")
+        require(
+            p.row_stride in (0, apart(analysis, call.sizes)), f"row_stride = {p.row_stride}: rows have another distance"
+        )
         require(p.row_stride == 0 or p.split == 0, "row_stride: needs accumulators in registers (split = 0)")
         if p.streamed:
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            aligned = bool(full) and can_stream(analysis, full, call)
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
-def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool:
+def _needs_compensation(analysis: Analysis, p: Params, call: SizedCall) -> bool:
     """Whether there are so many blocks of rows that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, env, host) >= 1
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, call.sizes, call.properties) >= 1
 
 
 def _share_of_limit(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> float:

@@ -28,7 +28,7 @@ from mlirfuse.schedule.cpu.kernel import (
 )
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
 
 MOST_SIDES = 8  # limits code size: the packing code is replicated for each
 
@@ -44,26 +44,28 @@ class Params(NamedTuple):
     sides: int = 1
 
 
-def can_flatten(analysis: Analysis, host: HostProperties, env: Sizes, vectors: int) -> bool:
+def can_flatten(analysis: Analysis, call: SizedCall, vectors: int) -> bool:
     """Whether vectors can run across the two innermost loops, and rows are shorter than ``vectors`` vectors."""
-    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, env)
-    if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), heuristics_of(host).tasks.short):
+    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, call.sizes)
+    if len(loops) < 2 or extents[-1] >= min(
+        vectors * lanes_of(analysis, call.properties), heuristics_of(call.properties).tasks.short
+    ):
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def _flattens(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
+def _flattens(analysis: Analysis, call: SizedCall) -> int:
     """The maximal number of vectors per row if vectors should run across rows; else 0.
 
     Rows are shorter than one vector; or than two and not a multiple of one, if outputs do not fit in the cores' private
     caches: there the masked stores of a row's tail take two or three times as long as full ones."""
-    if can_flatten(analysis, host, env, 1):
+    if can_flatten(analysis, call, 1):
         return 1
-    far = output_bytes(analysis, analysis.outputs, env) > host.own_cache * host.threads
-    if not far or not can_flatten(analysis, host, env, 2) or not analysis.once(_without_gathers):
+    far = output_bytes(analysis, analysis.outputs, call.sizes) > call.properties.own_cache * call.properties.threads
+    if not far or not can_flatten(analysis, call, 2) or not analysis.once(_without_gathers):
         return 0
-    return 2 if analysis.values(_kept_extents, env)[-1] % lanes_of(analysis, host) else 0
+    return 2 if analysis.values(_kept_extents, call.sizes)[-1] % lanes_of(analysis, call.properties) else 0
 
 
 def _without_gathers(analysis: Analysis) -> bool:
@@ -90,41 +92,39 @@ class Pointwise(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if vectors := _flattens(analysis, host, env):
-            yield Params(flat=True, vectors=vectors, sides=_sides(analysis, host, env))
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if vectors := _flattens(analysis, call):
+            yield Params(flat=True, vectors=vectors, sides=_sides(analysis, call))
             return
-        yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
+        yield Params(streamed=streams(analysis, analysis.outputs, call))
 
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
         yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         if p.flat:
-            fits = can_flatten(analysis, host, env, p.vectors)
+            fits = can_flatten(analysis, call, p.vectors)
             require(fits and not p.streamed, "flat: needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if p.flat and len(analysis.loops(analysis.kept)) > 2 else 1
         require(1 <= p.sides <= most, f"sides = {p.sides}: must be from 1 to {most}")
         if p.streamed:
-            aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
+            aligned = can_stream(analysis, analysis.outputs, call)
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
-def _sides(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
+def _sides(analysis: Analysis, call: SizedCall) -> int:
     """The number of neighbours along the third loop that are handled together: those that share a cache line of a
     packed input, if the line would be evicted before the next neighbour's task. Lines whose distance has a large
     power-of-two factor map to few cache sets."""
     if len(analysis.loops(analysis.kept)) < 3:
         return 1
-    heuristics, (third, rows, columns) = heuristics_of(host), analysis.values(_kept_extents, env)[-3:]
+    heuristics, (third, rows, columns) = heuristics_of(call.properties), analysis.values(_kept_extents, call.sizes)[-3:]
     rows, line, found = min(rows, heuristics.tasks.tile // columns), heuristics.pointwise.line, 1
-    steps = iter(analysis.values(_packed_steps, env))
+    steps = iter(analysis.values(_packed_steps, call.sizes))
     for near, far in zip(steps, steps):
-        if 0 < near <= line // 2 < far and rows > host.own_cache // max(line, far & -far):
+        if 0 < near <= line // 2 < far and rows > call.properties.own_cache // max(line, far & -far):
             found = max(found, line // near)
     return min(third, MOST_SIDES, found)
 

@@ -34,7 +34,7 @@ from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
 from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, Sizes, require
 
 BLOCK_VECTORS = 64
 
@@ -116,49 +116,51 @@ class CpuRows(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if runs_across(analysis, env, host):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if runs_across(analysis, call):
             return
-        heuristics = heuristics_of(host).rows
-        kept, reduced = analysis.values(row_extents, env)
+        heuristics = heuristics_of(call.properties).rows
+        kept, reduced = analysis.values(row_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
-        if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            totals = _compensates(analysis, env, host)
-            yield Params(split=parts(host), compensated=totals, overlapped_tail=can_visit_again(analysis, env, host))
+        if not full and _few(kept, reduced, call.properties) and len(analysis.phases) == 1:
+            totals = _compensates(analysis, call)
+            yield Params(
+                split=parts(call.properties), compensated=totals, overlapped_tail=can_visit_again(analysis, call)
+            )
             return
-        vectors = math.ceil(reduced / lanes_of(analysis, host))
+        vectors = math.ceil(reduced / lanes_of(analysis, call.properties))
         if vectors <= heuristics.in_registers and len(analysis.loops(analysis.reduced)) == 1:
             yield Params(in_registers=1 << (vectors - 1).bit_length())
             return
         length = reduced * _stash_bytes(analysis, heuristics)
-        streamed = streams(analysis, full, env, alignments, host)
-        stash, totals = 0 < length <= heuristics.stash_bytes, _compensates(analysis, env, host)
+        streamed = streams(analysis, full, call)
+        stash, totals = 0 < length <= heuristics.stash_bytes, _compensates(analysis, call)
         yield Params(
-            stash=stash, streamed=streamed, compensated=totals, overlapped_tail=can_visit_again(analysis, env, host)
+            stash=stash, streamed=streamed, compensated=totals, overlapped_tail=can_visit_again(analysis, call)
         )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
         """True if there are too few rows for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
-        kept, reduced = analysis.values(row_extents, env)
-        return kept * reduced >= 2 * heuristics_of(host).tasks.shared and _few(kept, reduced, host)
+        kept, reduced = analysis.values(row_extents, call.sizes)
+        return kept * reduced >= 2 * heuristics_of(call.properties).tasks.shared and _few(
+            kept, reduced, call.properties
+        )
 
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
         yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        heuristics = heuristics_of(host).rows
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        heuristics = heuristics_of(call.properties).rows
         full, _ = analysis.once(late_outputs)
-        _, reduced = analysis.values(row_extents, env)
+        _, reduced = analysis.values(row_extents, call.sizes)
         require(p.split >= 1 and p.in_registers >= 0, "split must be at least 1, and in_registers not negative")
         require(
-            p.compensated or not needs_compensation(analysis, env, host),
+            p.compensated or not needs_compensation(analysis, call),
             f"compensated: sums of {reduced} elements need them",
         )
         if p.split > 1:
@@ -171,11 +173,11 @@ class CpuRows(Scheduler[Params, HostProperties]):
             )
         if p.overlapped_tail:
             require(
-                can_visit_again(analysis, env, host),
+                can_visit_again(analysis, call),
                 "overlapped_tail: not for sums, nor for rows shorter than the vectors in flight",
             )
         if p.in_registers:
-            room = p.in_registers * lanes_of(analysis, host)
+            room = p.in_registers * lanes_of(analysis, call.properties)
             require(len(analysis.loops(analysis.reduced)) == 1, "in_registers: a row must be one loop")
             require(reduced <= room, f"in_registers = {p.in_registers}: {room} elements, a row has {reduced}")
             require(
@@ -190,19 +192,19 @@ class CpuRows(Scheduler[Params, HostProperties]):
                 f"stash: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}",
             )
         if p.streamed:
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            aligned = bool(full) and can_stream(analysis, full, call)
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 
-def needs_compensation(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def needs_compensation(analysis: Analysis, call: SizedCall) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, env, host) >= 1
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, call.sizes, call.properties) >= 1
 
 
-def _compensates(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def _compensates(analysis: Analysis, call: SizedCall) -> bool:
     """Whether sums are compensated: see :func:`compensates`."""
-    share = functools.partial(_share_of_limit, analysis, host=host)
-    return bool(analysis.once(rounds)) and compensates(analysis, env, share)
+    share = functools.partial(_share_of_limit, analysis, host=call.properties)
+    return bool(analysis.once(rounds)) and compensates(analysis, call.sizes, share)
 
 
 def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> float:
@@ -212,14 +214,14 @@ def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> flo
     return segments * -(-length // least) / BLOCKS
 
 
-def can_visit_again(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def can_visit_again(analysis: Analysis, call: SizedCall) -> bool:
     """Whether some phase is idempotent, and the innermost reduced loop is at least as long as the vectors in flight."""
-    heuristics = heuristics_of(host).rows
+    heuristics = heuristics_of(call.properties).rows
     unroll = max(
         unroll_for(stage.cost) for threshold in (None, heuristics.stash) for stage in stages(analysis, threshold)
     )
-    _, length = analysis.values(_row_segments, env)
-    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
+    _, length = analysis.values(_row_segments, call.sizes)
+    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, call.properties)
 
 
 def _idempotent(phase: list[Op]) -> bool:

@@ -16,7 +16,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
 
 STATES = 8  # vectors of states in registers: half of those that AVX-512 has left beside temporaries
 
@@ -36,24 +36,22 @@ class ScanColumns(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if across_scanned_rows(analysis, env, host):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if across_scanned_rows(analysis, call):
             yield Params()
-        elif is_outer(analysis, env):
+        elif is_outer(analysis, call.sizes):
             full, _ = analysis.once(late_outputs)
-            yield Params(streams(analysis, full, env, alignments, host))
+            yield Params(streams(analysis, full, call))
 
     def emit(
         self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
     ) -> EmittedKernels:
         yield analysis, [_columns(name, analysis, slots, params, properties)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         if p.streamed:
             full, _ = analysis.once(late_outputs)
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            aligned = bool(full) and can_stream(analysis, full, call)
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 

@@ -24,7 +24,7 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, SizedCall, require
 
 
 class Params(NamedTuple):
@@ -45,20 +45,26 @@ class ScanFewColumns(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_is_one_row)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        kept, rows, columns, _ = analysis.values(column_extents, env)
-        heuristics = heuristics_of(host)
-        if not is_outer(analysis, env) or not _fits(analysis, columns, host) or rows < heuristics.columns.across_rows:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        kept, rows, columns, _ = analysis.values(column_extents, call.sizes)
+        heuristics = heuristics_of(call.properties)
+        if (
+            not is_outer(analysis, call.sizes)
+            or not _fits(analysis, columns, call.properties)
+            or rows < heuristics.columns.across_rows
+        ):
             return
-        lanes = lanes_of(analysis, host)
+        lanes = lanes_of(analysis, call.properties)
         if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
         full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, alignments, host)
-        if kept // columns < host.threads and kept * rows >= 4 * heuristics.tasks.shared and analysis.once(can_split):
-            yield Params(columns, parts(host), streamed)
+        streamed = past_caches(analysis, full, call) and _can_stream(analysis, call.alignments, call.properties)
+        if (
+            kept // columns < call.properties.threads
+            and kept * rows >= 4 * heuristics.tasks.shared
+            and analysis.once(can_split)
+        ):
+            yield Params(columns, parts(call.properties), streamed)
         yield Params(columns, 1, streamed)
 
     def emit(
@@ -71,15 +77,16 @@ class ScanFewColumns(Scheduler[Params, HostProperties]):
             kernels(name, params.split, lambda name: _FewColumns(name, analysis, slots, properties, params, streamed)),
         )
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        _, _, columns, _ = analysis.values(column_extents, env)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        _, _, columns, _ = analysis.values(column_extents, call.sizes)
         require(p.columns == columns, f"columns = {p.columns}: there are {columns} columns")
-        require(_fits(analysis, columns, host), f"columns = {columns}: must be from 2 to a vector's lanes")
+        require(_fits(analysis, columns, call.properties), f"columns = {columns}: must be from 2 to a vector's lanes")
         require(p.split >= 1, f"split = {p.split}: at least one part")
         require(p.split == 1 or analysis.once(can_split), "split: not for scans of scans")
         if p.streamed:
             require(
-                _can_stream(analysis, alignments, host), "streamed: outputs are not aligned for non-temporal stores"
+                _can_stream(analysis, call.alignments, call.properties),
+                "streamed: outputs are not aligned for non-temporal stores",
             )
 
 

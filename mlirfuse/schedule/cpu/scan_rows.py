@@ -28,7 +28,7 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
 
 
 class Params(NamedTuple):
@@ -47,19 +47,19 @@ class ScanRows(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if is_outer(analysis, call.sizes) or across_scanned_rows(analysis, call):
             return
-        kept, length = analysis.values(row_extents, env)
+        kept, length = analysis.values(row_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
-        streamed = streams(analysis, full, env, alignments, host)
-        few = kept < host.threads and kept * length >= 4 * heuristics_of(host).tasks.shared
-        if analysis.phases and (few or needs_compensation(analysis, env, host) or not _cached(analysis, length, host)):
+        streamed = streams(analysis, full, call)
+        few = kept < call.properties.threads and kept * length >= 4 * heuristics_of(call.properties).tasks.shared
+        if analysis.phases and (
+            few or needs_compensation(analysis, call) or not _cached(analysis, length, call.properties)
+        ):
             return
         if few and analysis.once(can_split):
-            yield Params(parts(host), streamed)
+            yield Params(parts(call.properties), streamed)
         yield Params(1, streamed)
 
     def emit(
@@ -67,19 +67,19 @@ class ScanRows(Scheduler[Params, HostProperties]):
     ) -> EmittedKernels:
         yield analysis, _kernels(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         require(p.split >= 1, f"split = {p.split}: at least one part")
         require(
             p.split == 1 or analysis.once(can_split),
             "split: not for scans of scans, with reductions, or for rows of several loops",
         )
         require(
-            not analysis.phases or not needs_compensation(analysis, env, host),
+            not analysis.phases or not needs_compensation(analysis, call),
             "rows are too long: sums of so many elements need a kernel of their own (multi_stage)",
         )
         if p.streamed:
             full, _ = analysis.once(late_outputs)
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            aligned = bool(full) and can_stream(analysis, full, call)
             require(aligned, "streamed: outputs are not aligned for non-temporal stores")
 
 

@@ -23,7 +23,7 @@ from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.scan_rows import before
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, SizedCall, require
 
 I64 = dt.i64
 
@@ -45,15 +45,17 @@ class ScanShortRows(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_adjacent_rows)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        _, length, width, _ = analysis.values(column_extents, env)
-        lanes = lanes_of(analysis, host)
-        if is_outer(analysis, env) or not 1 < length <= lanes or width < heuristics_of(host).columns.across_rows:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        _, length, width, _ = analysis.values(column_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
+        if (
+            is_outer(analysis, call.sizes)
+            or not 1 < length <= lanes
+            or width < heuristics_of(call.properties).columns.across_rows
+        ):
             return
         full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, length, alignments, host)
+        streamed = past_caches(analysis, full, call) and _can_stream(analysis, length, call.alignments, call.properties)
         yield Params(length if length <= lanes // 2 or length == lanes else 0, streamed)
 
     def emit(
@@ -61,12 +63,12 @@ class ScanShortRows(Scheduler[Params, HostProperties]):
     ) -> EmittedKernels:
         yield analysis, [_Kernel(name, analysis, slots, params, properties).emit()]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        _, length, _, _ = analysis.values(column_extents, env)
-        lanes = lanes_of(analysis, host)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        _, length, _, _ = analysis.values(column_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
         require(length <= lanes, f"rows have {length} elements, and a vector {lanes} lanes")
         require(p.length in (0, length), f"length = {p.length}: rows have {length} elements")
-        aligned = p.length > 0 and _can_stream(analysis, length, alignments, host)
+        aligned = p.length > 0 and _can_stream(analysis, length, call.alignments, call.properties)
         require(aligned or not p.streamed, "streamed: vectors of outputs are masked, or not aligned")
 
 

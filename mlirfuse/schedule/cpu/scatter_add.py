@@ -19,7 +19,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
 
 
 class Params(NamedTuple):
@@ -39,12 +39,10 @@ class ScatterAdd(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        values, rows, width = analysis.values(_extents, env)
-        lanes = lanes_of(analysis, host)
-        heuristics, threads = heuristics_of(host), host.threads
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        values, rows, width = analysis.values(_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
+        heuristics, threads = heuristics_of(call.properties), call.properties.threads
         columns = rows < heuristics.scatter_add.rows_a_task * threads and width >= 2 * lanes * threads
         parts = threads if columns else min(threads, max(1, width // heuristics.scatter_add.columns_a_task))
         if values + rows * width < heuristics.tasks.shared:
@@ -56,7 +54,7 @@ class ScatterAdd(Scheduler[Params, HostProperties]):
     ) -> EmittedKernels:
         yield analysis, [_ScatterAdd(name, analysis, slots, properties, params).kernel()]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         require(p.tasks >= 1, f"tasks = {p.tasks}: at least one")
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu.access import Access, narrowed
 from mlirfuse.schedule.gpu.async_copies import streamed_inputs
@@ -17,6 +16,7 @@ from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacke
 from mlirfuse.schedule.gpu.shared_columns import possible
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import shared_elements
+from mlirfuse.schedule.scheduler import SizedCall
 
 SHARED = 48 << 10  # bytes of static shared memory of a block
 
@@ -82,13 +82,19 @@ def _shared_bytes(analysis: Analysis) -> int:
 class ColumnsOfSize:
     """Columns of given sizes, and the candidate parameters for them."""
 
-    def __init__(
-        self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], properties
-    ):
-        self.analysis, self.properties, self.heuristics = analysis, properties, heuristics_of(properties).columns
-        self.given = (env, alignments, properties)
+    def __init__(self, analysis: Analysis, access: Access, call: SizedCall):
+        self.analysis, self.properties, self.heuristics = (
+            analysis,
+            call.properties,
+            heuristics_of(call.properties).columns,
+        )
+        self.call = call
         self.tiles = self.heuristics.blocks
-        self.sm_count, self.threads_per_sm, heuristics = properties.sm_count, properties.threads_per_sm, self.heuristics
+        self.sm_count, self.threads_per_sm, heuristics = (
+            call.properties.sm_count,
+            call.properties.threads_per_sm,
+            self.heuristics,
+        )
         (
             self.one_pass,
             self.accumulators,
@@ -99,12 +105,12 @@ class ColumnsOfSize:
             self.exponentials,
             self.positions,
         ) = analysis.once(needs_of)
-        self.columns, self.above, self.rows = analysis.values(extents, env)
+        self.columns, self.above, self.rows = analysis.values(extents, call.sizes)
         # wider: the rows to coalesce for vectors of 16 bytes, and the access then; 1 and `access` if impossible
         self.coalesced_rows, self.access, self.wider = 1, access, (1, access)
         self.all_columns, self.all_rows = self.columns, self.rows  # before coalescing
         if self.one_pass:
-            self.wider = coalesced(analysis, access, env, alignments)
+            self.wider = coalesced(analysis, access, call)
             wanted = self.wider[0] * heuristics.coalesced_rows_least
             if analysis.once(unstacked) and self.rows >= (
                 wanted // 4
@@ -367,7 +373,7 @@ class ColumnsOfSize:
         tiles = self.tiles
         if self.lanes == 8 and self.coalesced_rows == 1 and self.element == 2:
             access = narrowed(self.analysis, self.access, 4)
-            return ColumnsOfSize(self.analysis, access, *self.given).written_partial()
+            return ColumnsOfSize(self.analysis, access, self.call).written_partial()
         nbytes = tiles.partial_bytes * (2 if self.coalesced_rows > 1 else 1)
         tx = max(1, min(self.tx, nbytes // self.nbytes))
         rows = max(1, min(tiles.in_flight, tiles.written_bytes // (self.nbytes * self.inputs)))

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
@@ -25,7 +24,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_t
 from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
 
@@ -39,30 +38,28 @@ class GpuColumns(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if not is_outer(analysis, call.sizes):
             return iter(())
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        found = ColumnsOfSize(analysis, access, env, alignments, properties).candidates()
-        _, _, rows = analysis.values(extents, env)
+        access = access_of(analysis, True, call, hint_of(analysis, call))
+        found = ColumnsOfSize(analysis, access, call).candidates()
+        _, _, rows = analysis.values(extents, call.sizes)
         return (
             p if p.in_registers or p.vectors_per_thread else compensated(p, analysis, rows // _rows_per_iteration(p))
             for p in found
         )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
         """Whether columns are neither register-resident nor in shared memory, and stages use more of the device; or
         results have to be transposed."""
-        if stores_strided(analysis, True, env, properties):
+        if stores_strided(analysis, True, call):
             return True
         if analysis.once(needs_of).one_pass:
             return None
-        columns, above, rows = analysis.values(extents, env)
+        columns, above, rows = analysis.values(extents, call.sizes)
         blocks = -(-columns // (p.tx * p.access.lanes)) * above
-        heuristics = heuristics_of(properties).columns
-        long = blocks < properties.sm_count or rows >= heuristics.shared_rows_long
+        heuristics = heuristics_of(call.properties).columns
+        long = blocks < call.properties.sm_count or rows >= heuristics.shared_rows_long
         return not p.in_registers and not p.vectors_per_thread and rows >= heuristics.shared_rows_least and long
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -78,14 +75,12 @@ class GpuColumns(GpuScheduler[Params]):
             kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        require(is_outer(analysis, env), "columns: for these sizes a reduced axis is contiguous, not a kept one")
-        columns = ColumnsOfSize(analysis, p.access, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
+        columns = ColumnsOfSize(analysis, p.access, call)
         needs, rows = analysis.once(needs_of), columns.all_rows
         check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, properties)
+        check_cluster(p.cluster, call.properties)
         for name, n in (
             ("rows_per_thread", p.rows_per_thread),
             ("split", p.split),
@@ -94,10 +89,10 @@ class GpuColumns(GpuScheduler[Params]):
             require(n >= 1, f"{name} = {n}: must be at least 1")
         require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
-            _check_coalesced(analysis, p, env, alignments)
+            _check_coalesced(analysis, p, call)
             rows //= p.coalesced_rows
         else:
-            self.check_access(analysis, p, True, env, alignments, properties)
+            self.check_access(analysis, p, True, call)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
         require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
         require(
@@ -127,7 +122,10 @@ class GpuColumns(GpuScheduler[Params]):
             require(columns.can_copy(), "vectors_per_thread: columns cannot be copied to shared memory")
             covered = p.ty * p.cluster * p.vectors_per_thread
             require(covered >= rows, f"ty * cluster * vectors_per_thread = {covered}: there are {rows} rows")
-            nbytes, room = columns.shared_bytes(p.vectors_per_thread, p.tx * p.ty) + needed, properties.shared_per_block
+            nbytes, room = (
+                columns.shared_bytes(p.vectors_per_thread, p.tx * p.ty) + needed,
+                call.properties.shared_per_block,
+            )
             require(
                 nbytes <= room,
                 f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
@@ -148,9 +146,9 @@ class GpuColumns(GpuScheduler[Params]):
         )
 
 
-def _check_coalesced(analysis: Analysis, p: Params, env: Sizes, alignments: Alignments) -> None:
+def _check_coalesced(analysis: Analysis, p: Params, call: SizedCall) -> None:
     """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
-    rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
+    rows, access = coalesced(analysis, p.access._replace(lanes=1), call)
     require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
     require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
     same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)

@@ -33,7 +33,7 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import unaligned_reads
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
 
 REMAPPING = ("slice", "pad", "concatenate", "roll")  # the index-remapping ops that are supported
 
@@ -327,12 +327,10 @@ class Concat(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_rows) is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        heuristics, heavy = heuristics_of(properties).concat, costly(analysis, properties)
-        found = _access(analysis, env, alignments, properties)
-        lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
+        found = _access(analysis, call)
+        lengths, sizes = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
         fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
         if found is None or not fewest <= len(lengths) <= heuristics.most or sizes[0] * sizes[1] < heuristics.least:
             return
@@ -347,23 +345,21 @@ class Concat(GpuScheduler[Params]):
             return
         usual = heuristics.threads_costly if heavy else heuristics.threads
         for threads in (usual, usual // 2, usual * 2):
-            yield _of_rows(analysis, Params(found, threads, threads, wide), env)
+            yield _of_rows(analysis, Params(found, threads, threads, wide), call.sizes)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         check_threads(p.threads, 1)
         require(power_of_two(p.rows) and p.rows <= p.threads, f"rows = {p.rows}: must be a power of two up to threads")
-        found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
+        found, lanes = _access(analysis, call), p.access.lanes
         require(found is not None, "concat: results are not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
         require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
         require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
-        lengths = analysis.values(_lengths, env)
+        lengths = analysis.values(_lengths, call.sizes)
         require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
         ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)
         require(bool(ordered), f"wide = {p.wide}: must be ascending numbers of some of the {len(lengths)} intervals")
@@ -397,19 +393,19 @@ def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
     return p._replace(rows=min(sizes, key=blocks))
 
 
-def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
+def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
     as wide."""
     both = analysis.inputs + analysis.outputs
     widest = max(analysis.stored(v).bytes for v in both)
     lanes = min(WIDEST // widest, 8)
-    ordinary = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, env)):
+    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
+    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, call.sizes)):
         return None
     aligns = []
     for value in both:
         nbytes = lanes * analysis.stored(value).bytes
-        aligned = alignments.get(value, WIDEST) % nbytes == 0
+        aligned = call.alignments.get(value, WIDEST) % nbytes == 0
         if value in analysis.outputs and not aligned:
             return None
         aligns.append(nbytes if aligned else analysis.stored(value).bytes)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
@@ -22,7 +21,7 @@ from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import SizedCall, require
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
 
@@ -36,13 +35,11 @@ class InnerOuter(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.partials) and not analysis.finishing
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        rows, length = analysis.values(_extents, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        rows, length = analysis.values(_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
         yielded: set[Params] = set()
-        for p in self._uncompensated(analysis, env, alignments, properties):
+        for p in self._uncompensated(analysis, call):
             iterations = rows // (p.ty * blocks)
             p = compensated(
                 p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
@@ -54,15 +51,13 @@ class InnerOuter(GpuScheduler[Params]):
                 yielded.add(p)
                 yield p
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        hint = hint_of(analysis, env, properties)
-        access = access_of(analysis, False, env, alignments, hint)
-        _, length = analysis.values(_extents, env)
-        first = analysis.remembered(_first, access, length, properties)
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        hint = hint_of(analysis, call)
+        access = access_of(analysis, False, call, hint)
+        _, length = analysis.values(_extents, call.sizes)
+        first = analysis.remembered(_first, access, length, call.properties)
         yield first
-        others = itertools.islice(_ordered(analysis, access, length, properties), 1, None)
+        others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -72,13 +67,11 @@ class InnerOuter(GpuScheduler[Params]):
         rows.visit()
         return [rows.finish(rows.blocks)]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        self.check_access(analysis, p, False, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        self.check_access(analysis, p, False, call)
         check_threads(p.tx, p.ty)
-        _, length = analysis.values(_extents, env)
-        lanes, threads, most = p.access.lanes, p.tx * p.ty, properties.threads_per_sm
+        _, length = analysis.values(_extents, call.sizes)
+        lanes, threads, most = p.access.lanes, p.tx * p.ty, call.properties.threads_per_sm
         require(
             p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
             f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
@@ -103,10 +96,10 @@ class InnerOuter(GpuScheduler[Params]):
         nbytes = sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
         if p.stages:
             require(p.stages > 1, "stages = 1: must be 0, or at least 2")
-            require(properties.async_copies, f"stages: {properties.chip} has no asynchronous copies")
+            require(call.properties.async_copies, f"stages: {call.properties.chip} has no asynchronous copies")
             require(analysis.once(_copyable, p.access), "stages: rows cannot be copied to shared memory")
             nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
 
@@ -204,20 +197,20 @@ def rereading_is_cheaper(analysis: Analysis, env: dict[str, int]) -> bool:
     return _more_to_read(analysis, env) <= 0
 
 
-def separate_is_faster(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
+def separate_is_faster(analysis: Analysis, p: Params, call: SizedCall) -> bool:
     """Whether separate kernels for rows and columns are faster than one pass over the rows.
 
     They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs
     again is faster than writing and reading the partial sums plus the prologue and epilogue of blocks; an eighth of
     that counts for rows that are read element by element, because other kernels suffer more from that."""
-    _, length = analysis.values(_extents, env)
+    _, length = analysis.values(_extents, call.sizes)
     streamed, shared = analysis.once(row_inputs)
     registers = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.vectors_per_thread or registers > REGISTERS:
         return True
-    heuristics = heuristics_of(properties).inner_outer
+    heuristics = heuristics_of(call.properties).inner_outer
     beginning = heuristics.beginning * len(analysis.partials)
-    return length * _more_to_read(analysis, env) < beginning / (
+    return length * _more_to_read(analysis, call.sizes) < beginning / (
         heuristics.beginning_elements if p.access.lanes == 1 else 1
     )
 

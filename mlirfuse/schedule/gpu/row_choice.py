@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import Access
@@ -18,6 +17,7 @@ from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import RowRegisterHeuristics
+from mlirfuse.schedule.scheduler import SizedCall
 
 REGISTERS = 64 << 10  # per multiprocessor, on every chip
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory per block that the system reserves
@@ -505,15 +505,13 @@ def shared_bytes(tx: int, cluster: int, vectors_per_thread: int, vector_bytes: i
     return vectors_per_thread * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
 
 
-def unaligned_access(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], properties
-) -> Access:
+def unaligned_access(analysis: Analysis, access: Access, call: SizedCall) -> Access:
     """``access`` with the widest aligned vectors for unaligned rows, of which the first may start before the row;
     unchanged if that is not possible."""
     lanes, like, steps = analysis.once(_unaligned_layout)
-    if not properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
+    if not call.properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(call.sizes)):
         return access
-    if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
+    if any(call.alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
         return access
     aligns = [
         min(16, lanes * v.dtype.bytes) if v in like and v in analysis.outputs else analysis.stored(v).bytes

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
@@ -36,7 +35,7 @@ from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared,
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
 
@@ -50,48 +49,48 @@ class GpuRows(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        _, length = analysis.values(extents, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        _, length = analysis.values(extents, call.sizes)
         inputs = [v for some in analysis.once(row_inputs) for v in some]
-        for p in self._uncompensated(analysis, env, alignments, properties):
+        for p in self._uncompensated(analysis, call):
             iteration = p.tx * p.access.lanes * vectors_per_iteration(p, inputs)
             yield p if p.vectors_per_thread else compensated(p, analysis, length // (p.split * iteration))
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env):
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if is_outer(analysis, call.sizes):
             return
-        hint = hint_of(analysis, env, properties)
-        access = access_of(analysis, False, env, alignments, hint)
-        kept, length = analysis.values(extents, env)
+        hint = hint_of(analysis, call)
+        access = access_of(analysis, False, call, hint)
+        kept, length = analysis.values(extents, call.sizes)
         may_be_unaligned = (
-            length >= heuristics_of(properties).rows.unaligned.shortest
+            length >= heuristics_of(call.properties).rows.unaligned.shortest
             and access.lanes * analysis.once(row_of).widest < 16
         )
-        wider = unaligned_access(analysis, access, env, alignments, properties) if may_be_unaligned else access
-        first = analysis.remembered(choice, access, wider, leading_bits(kept), length, properties)
+        wider = unaligned_access(analysis, access, call) if may_be_unaligned else access
+        first = analysis.remembered(choice, access, wider, leading_bits(kept), length, call.properties)
         yield first
         if not may_be_unaligned:
-            wider = unaligned_access(analysis, access, env, alignments, properties)
-        others = RowsOfSize(analysis, access, wider, kept, length, properties).others()
+            wider = unaligned_access(analysis, access, call)
+        others = RowsOfSize(analysis, access, wider, kept, length, call.properties).others()
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
         """True if there are few blocks with much to read each, or results to be transposed."""
-        if stores_strided(analysis, False, env, properties):
+        if stores_strided(analysis, False, call):
             return True
         if analysis.once(row_of).one_pass:
             return None
-        kept, length = analysis.values(extents, env)
+        kept, length = analysis.values(extents, call.sizes)
         blocks = -(-kept // p.ty) * p.cluster
         nbytes = kept * length * analysis.once(row_of).row_bytes
-        heuristics = heuristics_of(properties).rows.stages
+        heuristics = heuristics_of(call.properties).rows.stages
         if p.vectors_per_thread:  # in registers, or a cluster's shared memory
-            return blocks <= properties.sm_count // heuristics.kept_share and nbytes >= heuristics.kept_bytes * blocks
-        return blocks < properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
+            return (
+                blocks <= call.properties.sm_count // heuristics.kept_share and nbytes >= heuristics.kept_bytes * blocks
+            )
+        return (
+            blocks < call.properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
+        )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         """One kernel, or two if rows are split."""
@@ -104,14 +103,12 @@ class GpuRows(GpuScheduler[Params]):
             )
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        _, length = analysis.values(extents, env)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        _, length = analysis.values(extents, call.sizes)
         row, lanes = analysis.once(row_of), p.access.lanes
         if p.unaligned:
             require(p.in_shared, "unaligned: needs in_shared")
-            wider = unaligned_access(analysis, p.access._replace(lanes=1), env, alignments, properties)
+            wider = unaligned_access(analysis, p.access._replace(lanes=1), call)
             require(
                 lanes == wider.lanes > 1 and p.access.aligns == wider.aligns,
                 f"unaligned: lanes must be {wider.lanes} here, with matching aligns"
@@ -119,10 +116,10 @@ class GpuRows(GpuScheduler[Params]):
                 else "unaligned: not supported for these rows",
             )
         else:
-            self.check_access(analysis, p, False, env, alignments, properties)
+            self.check_access(analysis, p, False, call)
         check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, properties)
-        threads, most = p.tx * p.ty, properties.threads_per_sm
+        check_cluster(p.cluster, call.properties)
+        threads, most = p.tx * p.ty, call.properties.threads_per_sm
         require(
             p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
             f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
@@ -165,7 +162,7 @@ class GpuRows(GpuScheduler[Params]):
                 f"vectors_per_thread * lanes = {elements}: at most {MOST_REGISTER_ELEMENTS} elements per thread",
             )
             return
-        require(properties.async_copies, f"in_shared: {properties.chip} has no asynchronous copies")
+        require(call.properties.async_copies, f"in_shared: {call.properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
         require(
             p.unaligned or analysis.once(copied_by_16_bytes, p.access),
@@ -173,7 +170,7 @@ class GpuRows(GpuScheduler[Params]):
         )
         vector_bytes, accumulators = lanes * row.row_bytes, analysis.once(accumulators_of)
         nbytes = shared_bytes(p.tx, p.cluster, p.vectors_per_thread, vector_bytes, accumulators)
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(
             nbytes <= room,
             f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -32,7 +31,7 @@ from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pair
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
@@ -69,14 +68,12 @@ class ScanColumns(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if not is_outer(analysis, call.sizes):
             return
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        columns, above, length = analysis.values(_extents, env)
-        scans, count = heuristics_of(properties).scans, properties.sm_count
+        access = access_of(analysis, True, call, hint_of(analysis, call))
+        columns, above, length = analysis.values(_extents, call.sizes)
+        scans, count = heuristics_of(call.properties).scans, call.properties.sm_count
         heuristics, widest = scans.columns, analysis.once(widest_bytes)
         usual = heuristics.rows
         many, enough, few = heuristics.in_flight
@@ -208,11 +205,9 @@ class ScanColumns(GpuScheduler[Params]):
         empty = chained_scan.emptied(words, sz.mul(columns, above), iterations, p.ty * p.chained)
         return [empty, _Kernel(name, analysis, slots, p).emit()]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        require(is_outer(analysis, env), "scan_columns: for these sizes a scanned axis is contiguous")
-        self.check_access(analysis, p, True, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
+        self.check_access(analysis, p, True, call)
         check_threads(p.tx, p.ty)
         require(p.tx <= WARP, f"tx = {p.tx}: must be at most {WARP}, a warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: must be 1, or make a block of at least a warp")

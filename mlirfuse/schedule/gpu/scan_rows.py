@@ -41,7 +41,7 @@ from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
@@ -71,25 +71,21 @@ class ScanRows(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if is_outer(analysis, call.sizes):
             return
-        found = self._modelled(analysis, env, alignments, properties)
-        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, env, properties))
+        found = self._modelled(analysis, call)
+        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, call))
 
-    def _modelled(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        access = access_of(analysis, False, env, alignments, hint_of(analysis, env, properties))
-        kept, length = analysis.values(extents, env)
-        heuristics = heuristics_of(properties).scans
+    def _modelled(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        access = access_of(analysis, False, call, hint_of(analysis, call))
+        kept, length = analysis.values(extents, call.sizes)
+        heuristics = heuristics_of(call.properties).scans
         besides, scan = analysis.once(_costs)
         widest = analysis.once(widest_bytes)
         narrow = access.lanes < min(heuristics.lanes, 16 // widest) and scan >= heuristics.costly_scan
         if access.lanes == 1 or access.lanes * widest < heuristics.vector or narrow:
-            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, properties)
+            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, call.properties)
         needed = -(-length // access.lanes)  # vectors of a row
 
         def params(most_threads: int, vectors: int) -> Params:
@@ -103,7 +99,7 @@ class ScanRows(GpuScheduler[Params]):
         short = widest <= heuristics.short
         costly = short and besides >= heuristics.costly
         usual = max(1, elements_of(analysis, heuristics.elements) // (2 if costly else 1) // access.lanes)
-        block = heuristics.alone if kept < heuristics.few * properties.sm_count else heuristics.block
+        block = heuristics.alone if kept < heuristics.few * call.properties.sm_count else heuristics.block
         first = params(block, usual)
         if first.looped and short and not costly:
             usual = max(usual, heuristics.elements // access.lanes)
@@ -115,7 +111,7 @@ class ScanRows(GpuScheduler[Params]):
         chained = params(
             heuristics.chained.block, max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
         )
-        yield from self._chained(analysis, chained, kept, length, properties)
+        yield from self._chained(analysis, chained, kept, length, call.properties)
         fewer = (usual, 1, max(1, usual // 2))
         yield from dict.fromkeys(
             [first, *(params(t, n) for t in (heuristics.block, WARP, heuristics.alone) for n in fewer)]
@@ -184,11 +180,9 @@ class ScanRows(GpuScheduler[Params]):
         iterations = sz.ceildiv(words.length, p.tx * p.vectors_per_thread * p.access.lanes)
         return [chained_scan.emptied(words, rows, iterations, p.tx), _Kernel(name, analysis, slots, p).emit()]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        _, length = analysis.values(extents, env)
-        self.check_access(analysis, p, False, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        _, length = analysis.values(extents, call.sizes)
+        self.check_access(analysis, p, False, call)
         check_threads(p.tx, p.ty)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
         elements = p.vectors_per_thread * p.access.lanes
@@ -217,15 +211,16 @@ class ScanRows(GpuScheduler[Params]):
         )
 
 
-def _at_once(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool:
+def _at_once(analysis: Analysis, p: Params, call: SizedCall) -> bool:
     """Whether a kernel that reduces rows before it scans them reads memory only once: L2 holds the rows that are
     processed concurrently, and as much output."""
-    kept, length = analysis.values(extents, env)
+    kept, length = analysis.values(extents, call.sizes)
     if not p.looped:
         return True
-    rows = min(kept, properties.sm_count * (properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
+    rows = min(kept, call.properties.sm_count * (call.properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
     cached = (
-        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= properties.l2_bytes // 2
+        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0])
+        <= call.properties.l2_bytes // 2
     )
     return cached and not _long_chain(analysis, p, length)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -25,7 +24,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of
 from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 THREADS_PER_BLOCK = 256
 ITEMS_PER_THREAD = 4  # all loaded before the first is added
@@ -57,15 +56,13 @@ class ScatterAdd(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        access = access_of(analysis, True, env, alignments)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        access = access_of(analysis, True, call)
         aligns = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=aligns, multiples=frozenset())
-        rows, count = analysis.values(_sizes, env)
+        rows, count = analysis.values(_sizes, call.sizes)
         op = op_of(analysis)
-        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * properties.sm_count
+        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * call.properties.sm_count
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
             yield Params(access, THREADS_PER_BLOCK, False, ITEMS_PER_THREAD, room, blocks)
         usual = max(1, ITEMS_PER_THREAD // len(ops.added_at(op.operands)))
@@ -89,12 +86,10 @@ class ScatterAdd(GpuScheduler[Params]):
             kernels.append(_ScatterAdd(last, analysis, slots, p).end())
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
-        self.check_access(analysis, p, True, env, alignments, properties)
-        rows, _ = analysis.values(_sizes, env)
+        self.check_access(analysis, p, True, call)
+        rows, _ = analysis.values(_sizes, call.sizes)
         words = _words(op_of(analysis)) * p.shared_elements
         require(
             p.shared_elements == 0 or p.shared_elements >= rows,

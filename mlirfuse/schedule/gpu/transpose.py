@@ -29,7 +29,7 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
 
 WIDEST_VECTOR = 8  # elements
 
@@ -158,12 +158,10 @@ class Transpose(GpuScheduler[Params]):
         alone = analysis.elementwise
         return alone and bool(analysis.once(_unmapped_inputs))
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
-        return _candidates(analysis, env, alignments, properties)
+        return _candidates(analysis, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
@@ -183,10 +181,8 @@ class Transpose(GpuScheduler[Params]):
                 out[at] = (p.access.lanes if value in late else p.read_lanes) * analysis.stored(value).bytes
         return out
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        found = list(self.candidates(analysis, env, alignments, properties))
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        found = list(self.candidates(analysis, call))
         require(
             bool(found),
             "transpose: for these sizes no input is contiguous along another loop, or extents are too short",
@@ -219,23 +215,21 @@ class Transpose(GpuScheduler[Params]):
             f"lanes = {p.access.lanes}: at most {along_writing} for these sizes and alignments",
         )
         require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: at most {most} for these sizes and alignments")
-        self.check_access(analysis, p, True, env, alignments, properties)
+        self.check_access(analysis, p, True, call)
 
 
-def _candidates(
-    analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-) -> Iterator[Params]:
+def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
     inputs = analysis.once(_unmapped_inputs)
     if not inputs:
         return
-    extents, rows, results = analysis.once(_numbers)(env)
+    extents, rows, results = analysis.once(_numbers)(call.sizes)
     if loops := _along_both(analysis, extents, rows, results):
-        found = _candidates_along_both(analysis, loops, extents, env, alignments, properties)
+        found = _candidates_along_both(analysis, loops, extents, call)
         if (first_found := next(found, None)) is not None:
             yield first_found
             yield from found
             return
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
@@ -243,12 +237,12 @@ def _candidates(
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
         tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        room = min(heuristics.shared, properties.shared_per_block // 2)
+        room = min(heuristics.shared, call.properties.shared_per_block // 2)
         positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = _lanes(read, extent, alignments)
+        lanes = _lanes(read, extent, call.alignments)
         tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        layouts = _layouts(tile, tiles, widest, properties)
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+        layouts = _layouts(tile, tiles, widest, call.properties)
+        access = access_of(analysis, True, call, hint_of(analysis, call))
         along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
         for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
             most = size * size // threads  # lanes, so that each thread has a vector of the tile
@@ -299,28 +293,23 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
 
 
 def _candidates_along_both(
-    analysis: Analysis,
-    both: _AlongBoth,
-    extents: tuple[int, ...],
-    env: Sizes,
-    alignments: Alignments,
-    properties: DeviceProperties,
+    analysis: Analysis, both: _AlongBoth, extents: tuple[int, ...], call: SizedCall
 ) -> Iterator[Params]:
     """Parameters for outputs along two loops; none where one of them is short."""
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     height, width = extents[both.reading], extents[both.writing]
-    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, properties.shared_per_block // 2))
+    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, call.properties.shared_per_block // 2))
     if not tile or min(height, width) <= heuristics.least_extent or height * width < heuristics.least_elements:
         return
     nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
     positions = tuple([nodes.index(v) for v, _ in both.late])
-    access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    read_lanes = min(_lanes([*both.given, *both.early], height, alignments), WIDEST_VECTOR)
-    write_lanes = min(_lanes(both.late, width, alignments), WIDEST_VECTOR)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    read_lanes = min(_lanes([*both.given, *both.early], height, call.alignments), WIDEST_VECTOR)
+    write_lanes = min(_lanes(both.late, width, call.alignments), WIDEST_VECTOR)
     tiles = -(-height // tile) * -(-width // tile) * (math.prod(extents) // (height * width))
     blocks_along_reading = height <= heuristics.along_reading * width
     writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
-    layouts = _layouts(tile, tiles, widest, properties)
+    layouts = _layouts(tile, tiles, widest, call.properties)
     for (size, threads), first in itertools.product(layouts, (blocks_along_reading, not blocks_along_reading)):
         most = size * size // threads
         along_reading, along_writing = min(read_lanes, most), min(write_lanes, most)

@@ -12,6 +12,7 @@ from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
 from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -251,7 +252,7 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
         found = dict.fromkeys(
-            filter(only, SCHEDULERS.candidates(step.analysis, env, alignments, executor.target.properties))
+            filter(only, SCHEDULERS.candidates(step.analysis, SizedCall(env, alignments, executor.target.properties)))
         )
         for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])

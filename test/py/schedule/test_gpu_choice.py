@@ -26,6 +26,7 @@ from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse_runtime.sizes import inverse_of
 
 
@@ -96,7 +97,7 @@ def test_measured_parameters_are_for_these_alignments():
     lowered = mlirfuse.jit(lambda x: x + 1, target="cuda:sm_90").lower(np.ones(4096, np.float32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,), (x,), properties = program.steps, program.graph.args, program.target.properties
-    measured = list(SCHEDULERS.candidates(step.analysis, lowered.env, {x: 16}, properties))[1]
+    measured = list(SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {x: 16}, properties)))[1]
     program.tuned[program.call_key(lowered.env, {x: 16})] = (measured,)
     assert program.parameters(lowered.env, {x: 16}) == (measured,)
     (other,) = program.parameters(lowered.env, {x: 4})
@@ -534,7 +535,9 @@ def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     for n in range(1, 1100):
         for m in (24, 2344, 4096, 80_000):
             for params in itertools.islice(
-                SCHEDULERS.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.properties),
+                SCHEDULERS.candidates(
+                    program.steps[0].analysis, SizedCall({rows: n, columns: m}, {}, program.target.properties)
+                ),
                 4,
             ):
                 if isinstance(params, gpu_columns.Params):
@@ -591,7 +594,7 @@ def test_loading_first_is_tried_both_ways():
         lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
         program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
         (step,) = program.steps
-        found = list(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties))
+        found = list(SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {}, program.target.properties)))
         return {
             p.prefetch
             for p in found

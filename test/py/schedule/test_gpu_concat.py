@@ -19,6 +19,7 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import concat
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
@@ -156,12 +157,12 @@ def test_inputs_at_odd_addresses():
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,), (first, _, last) = program.steps, program.graph.args
     odd = {first: 2, last: 6}
-    chosen = SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
+    chosen = SCHEDULERS.choose(step.analysis, SizedCall(lowered.env, odd, program.target.properties))
     check(beside, *inputs, only=is_pieces, candidates=1, changed=lambda p: chosen)
     assert chosen == unaligned(chosen) and is_pieces(chosen)
     assert not is_pieces(
         SCHEDULERS.choose(
-            step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").properties
+            step.analysis, SizedCall(lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").properties)
         )
     )
 

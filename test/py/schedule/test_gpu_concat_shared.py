@@ -19,6 +19,7 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import concat_shared
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
@@ -46,7 +47,7 @@ def chosen(fn, *inputs, aligned=16):
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
     odd = {step.analysis.inputs[0]: aligned}
-    return SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
+    return SCHEDULERS.choose(step.analysis, SizedCall(lowered.env, odd, program.target.properties))
 
 
 def few_rows(p):

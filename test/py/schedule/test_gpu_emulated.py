@@ -37,6 +37,7 @@ from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 BOUND = {
     "float16": 2e-3,
@@ -129,9 +130,9 @@ def check(
     assert bool(graph.aliases) >= donated
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
-    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps]
     for at, step in enumerate(program.steps):
-        given = SCHEDULERS.candidates(step.analysis, env, {}, target.properties)
+        given = SCHEDULERS.candidates(step.analysis, SizedCall(env, {}, target.properties))
         found = dict.fromkeys(map(changed, filter(only, given)))
         several = list(itertools.islice(found, candidates))
         assert several, "no such candidate"
@@ -278,7 +279,9 @@ def test_variances_of_large_numbers(columns):
     lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 6):
+    for params in itertools.islice(
+        SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {}, program.target.properties)), 6
+    ):
         (variance,) = run(program, lowered.env, (params,), [x])
         assert np.isposinf(variance).all(), params
 
@@ -536,7 +539,9 @@ def test_equal_elements_have_no_variance(columns):
     lowered = mlirfuse.jit(moments, target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 3):
+    for params in itertools.islice(
+        SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {}, program.target.properties)), 3
+    ):
         variance, normalized = run(program, lowered.env, (params,), [x])
         assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
 

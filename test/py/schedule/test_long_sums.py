@@ -19,6 +19,7 @@ from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu import rows as gpu_rows
 from mlirfuse.schedule.gpu.scheduler import COMPENSATION_INTERVAL
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 EPS = float(np.finfo(np.float32).eps)
 STEADY = 4 * EPS  # of however many elements: less than the bound of a thousand
@@ -331,7 +332,7 @@ def test_blocks_are_for_long_loops(fn, shape, long):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     env = {str(size): n for size, n in zip(program.graph.args[0].shape, shape)}
-    params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.properties)
+    params = SCHEDULERS.choose(program.steps[0].analysis, SizedCall(env, {}, target.properties))
     assert params.compensation_interval == (COMPENSATION_INTERVAL if long else 0)
 
 

@@ -23,6 +23,7 @@ from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.ir.ops import TABLE
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.scheduler import SizedCall
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 RNG = np.random.default_rng(0)
@@ -805,7 +806,7 @@ def test_odd_rows_that_are_reduced_first_fit_shared_memory(dtype, columns):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     for step, params in zip(program.steps, program.parameters(lowered.env, {}), strict=True):
-        target.schedulers.check(step.analysis, params, lowered.env, {}, target.properties)
+        target.schedulers.check(step.analysis, params, SizedCall(lowered.env, {}, target.properties))
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
@@ -817,7 +818,7 @@ def test_other_schedules_are_refused(target):
     wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"looped": False, "vectors": 1, "tx": 32}, {"vectors": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
     for given in wrong:
         with pytest.raises(ScheduleError):
-            program.target.schedulers.read(given, step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties)  # fmt: skip
+            program.target.schedulers.read(given, step.analysis, SizedCall(lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties))  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import scatter_add_rows
+from mlirfuse.schedule.scheduler import SizedCall
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 SHAPES = [
@@ -299,7 +300,7 @@ def test_gpu_ordered_sums_are_numpys():
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
     program = Program(lowered.segmented(), target, lowered.env)
     (step,) = program.steps
-    ordered = target.schedulers.read({"ordered": True}, step.analysis, lowered.env, {}, target.properties)
+    ordered = target.schedulers.read({"ordered": True}, step.analysis, SizedCall(lowered.env, {}, target.properties))
     (got,) = run_on_gpu(program, lowered.env, (ordered,), (x, i, v))
     np.testing.assert_array_equal(got, added(x, i, v))
 
@@ -402,7 +403,7 @@ def test_gpu_rows_have_no_other_schedules(given, says):
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (step,) = Program(lowered.segmented(), target, lowered.env).steps
     with pytest.raises(ScheduleError, match=says):
-        target.schedulers.read(given, step.analysis, lowered.env, {}, target.properties)
+        target.schedulers.read(given, step.analysis, SizedCall(lowered.env, {}, target.properties))
 
 
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas")

@@ -16,6 +16,7 @@ from mlirfuse.dialects import fusion
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.program import SegmentedProgram
+from mlirfuse.schedule.scheduler import SizedCall
 
 f32, f16 = np.float32, np.float16
 
@@ -100,13 +101,15 @@ def test_every_candidate_is_data(name, target, dtype):
         env = env | {rows: n, columns: m}
         aligned = dict.fromkeys(created.graph.args, align)
         for at, step in enumerate(created.steps):
-            found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, properties), 24))
+            found = list(
+                itertools.islice(schedulers.candidates(step.analysis, SizedCall(env, aligned, properties)), 24)
+            )
             assert len(set(found)) == len(found)
             for params in found:
-                schedulers.check(step.analysis, params, env, aligned, properties)
+                schedulers.check(step.analysis, params, SizedCall(env, aligned, properties))
                 attributes = schedulers.attributes(params)
                 assert serialize.parse(serialize.text(attributes)) == attributes
-                assert schedulers.read(attributes, step.analysis, env, aligned, properties) == params
+                assert schedulers.read(attributes, step.analysis, SizedCall(env, aligned, properties)) == params
             everything = list(created.target.parameters(created, env, aligned))
             assert everything[at] == found[0]
             for params in {found[0], found[-1]} if (n, m) in SIZES[::4] else ():
@@ -218,7 +221,9 @@ def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
     monkeypatch.setenv("MLIRFUSE_CACHE", "1")
     created, env, _ = program("layer norm", "cuda:sm_90")
     (step,), properties = created.steps, created.target.properties
-    for params in itertools.islice(created.target.schedulers.candidates(step.analysis, env, {}, properties), 1, 4):
+    for params in itertools.islice(
+        created.target.schedulers.candidates(step.analysis, SizedCall(env, {}, properties)), 1, 4
+    ):
         tuned_schedules.store(created, env, (params,))
         assert tuned_schedules.load(created, env, {}) == (params,)
     assert tuned_schedules.load(created, env | {created.symbols[0]: 7}, {}) is None
@@ -234,7 +239,7 @@ def test_checks_hold_for_other_machines():
     assert params.cluster > 1
     with pytest.raises(ScheduleError, match="sm_80 has clusters of 1 blocks"):
         created.target.schedulers.check(
-            created.steps[0].analysis, params, env, {}, DeviceProperties.of_architecture("sm_80")
+            created.steps[0].analysis, params, SizedCall(env, {}, DeviceProperties.of_architecture("sm_80"))
         )
 
 
