@@ -85,7 +85,7 @@ def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
             return lanes * nbytes <= min(aligned.get(value, 16), 16) and steps % lanes == 0
 
         wanted = max([n for n in (1, 2, 4, 8) if any(fits(v, n) for v in (x, y, step.analysis.outputs[0]))], default=1)
-        access = gpu_access.access_of(step.analysis, True, env, aligned)
+        access = gpu_access.access_of(step.analysis, True, SizedCall(env, aligned, None))
         assert access.lanes == max(n for n in (1, 2, 4, 8) if n <= wanted and env[columns] % n == 0)
         for value, align in zip((x, y, step.analysis.outputs[0]), access.aligns):
             widest = max([n for n in (1, 2, 4, 8) if fits(value, n)], default=1)
