@@ -16,6 +16,7 @@ from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
+from mlirfuse.schedule.tiling import Tiling
 
 P = TypeVar("P", bound=tuple[Any, ...])
 M = TypeVar("M")  # HostProperties or DeviceProperties
@@ -38,12 +39,14 @@ EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segmen
 class Scheduler(ABC, Generic[P, M]):
     """One strategy for generating kernels of a segment.
 
-    ``parameters`` is the class of its parameters, which determine the generated code: a named tuple of bools, ints,
-    strings, tuples of those and named tuples. It must be hashable, and cheap to hash and compare, which happens at each
-    call with new sizes. Calls with equal parameters run the same code."""
+    ``parameters`` is the class of its parameters, which determine the generated code: :class:`Tiling`, of which it uses
+    ``fields``, or a named tuple of its own, of bools, ints, strings, tuples of those and named tuples. It must be
+    hashable, and cheap to hash and compare, which happens at each call with new sizes. Calls with equal parameters run
+    the same code."""
 
     name: ClassVar[str]
-    parameters: ClassVar[type]
+    parameters: ClassVar[type] = Tiling
+    fields: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def takes(self, analysis: Analysis) -> bool:
@@ -75,13 +78,21 @@ class Scheduler(ABC, Generic[P, M]):
 
     def attributes(self, params: P) -> serialize.Attributes:
         """All parameters as attributes."""
-        return serialize.attributes(params)
+        return serialize.attributes(params, self.fields)
 
     def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> P:
         """The parameters given by attributes; missing ones are the heuristic's choice for these sizes. Raises
         :class:`ScheduleError`."""
-        chosen = next(self.candidates(analysis, call), None)
-        return serialize.read(self.parameters, given, chosen)
+        chosen: Any = next(self.candidates(analysis, call), None)
+        if chosen is None and self.parameters is Tiling:
+            missing = [name for name in ("access", "tx", "ty") if name in self.fields and name not in given]
+            require(
+                not missing,
+                f"parameter '{''.join(missing[:1])}' is missing, and this scheduler has no default for this segment at "
+                "these sizes",
+            )
+            chosen = Tiling(self.name)
+        return serialize.read(self.parameters, given, chosen, self.fields)
 
 
 def require(holds: bool, constraint: str) -> None:
@@ -114,12 +125,12 @@ class Schedulers(Generic[M]):
     ):
         self.multi_stage = multi_stage(self)
         self.all = (self.multi_stage, *schedulers)
-        self._of = {s.parameters: s for s in self.all}
+        self._of = {s.parameters: s for s in self.all if s.parameters is not Tiling}
         self._named = {s.name: s for s in self.all}
 
     def of(self, params: Params) -> Scheduler[Any, M]:
         """The scheduler that uses these parameters."""
-        return self._of[type(params)]
+        return self._named[params.scheduler] if type(params) is Tiling else self._of[type(params)]
 
     def choose(self, analysis: Analysis, call: SizedCall) -> Params:
         """The heuristic's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` if no

@@ -1,7 +1,8 @@
 """Pointwise segments on the CPU: output elements computed from input elements, without reductions.
 
 The domain's axes merge into as few loops as strides allow. A task is a tile of the two innermost loops: a part of one
-row if rows are long, several rows if they are short. Rows shorter than a vector share vectors (``flat``)."""
+row if rows are long, several rows if they are short. Rows shorter than a vector share vectors (``coalesced_rows``
+is 0)."""
 
 from __future__ import annotations
 
@@ -27,21 +28,12 @@ from mlirfuse.schedule.cpu.kernel import (
     unroll_for,
 )
 from mlirfuse.schedule.cpu.packed import Packed, gathered
-from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
-from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import output_bytes, streams
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 MOST_SIDES = 8  # limits code size: the packing code is replicated for each
-
-
-class Params(NamedTuple):
-    """``flat``: vector lanes run across the two innermost loops; a row is then at most ``vectors`` vectors long, and
-    ``sides`` neighbours along the next loop are handled together. ``streamed``: write outputs with non-temporal stores.
-    """
-
-    flat: bool = False
-    streamed: bool = False
-    vectors: int = 1
-    sides: int = 1
 
 
 def can_flatten(analysis: Analysis, call: SizedCall, vectors: int) -> bool:
@@ -83,35 +75,36 @@ def _without_gathers(analysis: Analysis) -> bool:
     return True
 
 
-class Pointwise(Scheduler[Params, HostProperties]):
+class Pointwise(CpuScheduler[Tiling]):
     """Computes output elements from input elements."""
 
     name = "pointwise"
-    parameters = Params
+    fields = "vectors_per_thread", "rows_per_thread", "coalesced_rows", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if vectors := _flattens(analysis, call):
-            yield Params(flat=True, vectors=vectors, sides=_sides(analysis, call))
+            sides = _sides(analysis, call)
+            yield Tiling("pointwise", vectors_per_thread=vectors, rows_per_thread=sides, coalesced_rows=0)
             return
-        yield Params(streamed=streams(analysis, analysis.outputs, call))
+        yield Tiling("pointwise", streamed=streams(analysis, analysis.outputs, call))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        return _kernels(name, analysis, slots, p, host)
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
-        if p.flat:
-            fits = can_flatten(analysis, call, p.vectors)
-            require(fits and not p.streamed, "flat: needs rows shorter than its vectors, and streamed = false")
-        most = MOST_SIDES if p.flat and len(analysis.loops(analysis.kept)) > 2 else 1
-        require(1 <= p.sides <= most, f"sides = {p.sides}: must be from 1 to {most}")
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
+        if not p.coalesced_rows:
+            fits = can_flatten(analysis, call, p.vectors_per_thread)
+            require(
+                fits and not p.streamed, "coalesced_rows = 0: needs rows shorter than its vectors, and streamed = false"
+            )
+        most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
+        require(1 <= p.rows_per_thread <= most, f"rows_per_thread = {p.rows_per_thread}: must be from 1 to {most}")
         if p.streamed:
-            aligned = can_stream(analysis, analysis.outputs, call)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, analysis.outputs, call)
 
 
 def _sides(analysis: Analysis, call: SizedCall) -> int:
@@ -143,7 +136,7 @@ def _kept_extents(analysis: Analysis) -> list[sz.Size]:
     return [size_of(loop) for loop in analysis.loops(analysis.kept)]
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> list[CpuKernel]:
     heuristics = heuristics_of(host).pointwise
     prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else (), prefetch)
@@ -168,7 +161,7 @@ def _line(body: CpuBody, loop) -> CpuKernel:
     return body.finish(sz.ceildiv(extent, tile), 2)
 
 
-def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
+def _tiles(body: CpuBody, loops, params: Tiling) -> CpuKernel:
     """A kernel with several loops: a task is a tile of the two innermost ones."""
     e, k = body.e, body.k
     *outer, middle, inner = loops
@@ -176,8 +169,8 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     tile = heuristics_of(body.host).tasks.tile
     height, width = sz.maximum(1, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
-    third = outer.pop() if params.sides > 1 else []
-    beside = sz.ceildiv(size_of(third), params.sides) if third else 1
+    third = outer.pop() if params.rows_per_thread > 1 else []
+    beside = sz.ceildiv(size_of(third), params.rows_per_thread) if third else 1
 
     def task(index):
         env: Env = {}
@@ -187,9 +180,13 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
         body.unlinear(env, outer, k.scalar(at.base))
         top = e.mul(k.scalar(row.base), body.size(height))
         bottom = e.min(e.add(top, body.size(height)), body.size(rows))
-        if params.flat:
-            side = _Sides(third, e.mul(k.scalar(group.base), params.sides), params.sides) if third else None
-            _flat(body, env, middle, inner, top, bottom, params.vectors, side)
+        if not params.coalesced_rows:
+            side = (
+                _Sides(third, e.mul(k.scalar(group.base), params.rows_per_thread), params.rows_per_thread)
+                if third
+                else None
+            )
+            _flat(body, env, middle, inner, top, bottom, params.vectors_per_thread, side)
             return
         left = e.mul(k.scalar(column.base), body.size(width))
         right = e.min(e.add(left, body.size(width)), body.size(columns))
@@ -205,7 +202,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     invariant = _invariant(body.analysis, inner)
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
-    return body.finish(tasks, rows_grain(sz.mul(height, width, params.sides), body.host))
+    return body.finish(tasks, rows_grain(sz.mul(height, width, params.rows_per_thread), body.host))
 
 
 def _invariant(analysis: Analysis, inner) -> list[Value]:

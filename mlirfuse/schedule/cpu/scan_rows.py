@@ -12,7 +12,6 @@ another scans the parts, each starting from the combined states of the parts bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -27,27 +26,22 @@ from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extent
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 
-class Params(NamedTuple):
-    """``split``: parts of a row. ``streamed``: write full-size outputs with non-temporal stores."""
-
-    split: int = 1
-    streamed: bool = False
-
-
-class ScanRows(Scheduler[Params, HostProperties]):
+class ScanRows(CpuScheduler[Tiling]):
     """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"
-    parameters = Params
+    fields = "split", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if is_outer(analysis, call.sizes) or across_scanned_rows(analysis, call):
             return
         kept, length = analysis.values(row_extents, call.sizes)
@@ -59,15 +53,13 @@ class ScanRows(Scheduler[Params, HostProperties]):
         ):
             return
         if few and analysis.once(can_split):
-            yield Params(parts(call.properties), streamed)
-        yield Params(1, streamed)
+            yield Tiling("scan_rows", split=parts(call.properties), streamed=streamed)
+        yield Tiling("scan_rows", streamed=streamed)
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        return _kernels(name, analysis, slots, p, host)
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(p.split >= 1, f"split = {p.split}: at least one part")
         require(
             p.split == 1 or analysis.once(can_split),
@@ -78,9 +70,7 @@ class ScanRows(Scheduler[Params, HostProperties]):
             "rows are too long: sums of so many elements need a kernel of their own (multi_stage)",
         )
         if p.streamed:
-            full, _ = analysis.once(late_outputs)
-            aligned = bool(full) and can_stream(analysis, full, call)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, analysis.once(late_outputs)[0], call)
 
 
 def can_split(analysis: Analysis) -> bool:
@@ -98,7 +88,7 @@ def _along(analysis: Analysis) -> list[Value]:
     return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> list[CpuKernel]:
     full, _ = late_outputs(analysis)
     streamed = full if params.streamed else ()
     return kernels(name, params.split, lambda name: ScannedRows(name, analysis, slots, host, params.split, streamed))

@@ -21,8 +21,9 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 
 class Params(NamedTuple):
@@ -91,7 +92,7 @@ def _transposed_values(analysis: Analysis, reading, writing) -> list[Value]:
     return needed if len(needed) <= len(inputs) else inputs
 
 
-class Transpose(Scheduler[Params, HostProperties]):
+class Transpose(CpuScheduler[Params]):
     """Computes output elements from inputs that are contiguous along another dimension."""
 
     name = "transpose"
@@ -105,10 +106,8 @@ class Transpose(Scheduler[Params, HostProperties]):
         if block is not None:
             yield Params(*block, streams(analysis, analysis.outputs, call))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _Kernel(name, analysis, slots, params, properties).emit()
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params, host: HostProperties) -> list[CpuKernel]:
+        return _Kernel(name, analysis, slots, p, host).emit()
 
     def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         block = block_of(analysis, call)
@@ -125,9 +124,9 @@ class Transpose(Scheduler[Params, HostProperties]):
         unmasked = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
         require(unmasked or not p.unmasked, "unmasked: this height and width do not divide the loops")
         if p.streamed:
-            aligned = can_stream(analysis, analysis.outputs, call)
-            aligned = aligned and p.width <= lanes_of(analysis, call.properties)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_aligned(
+                can_stream(analysis, analysis.outputs, call) and p.width <= lanes_of(analysis, call.properties)
+            )
 
 
 class _Kernel:

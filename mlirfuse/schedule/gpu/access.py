@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.axes import Axis
@@ -16,19 +16,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
-
-
-class Access(NamedTuple):
-    """What a compiled program assumes about memory. ``index`` is i32 or i64; ``lanes``: the vector width in elements;
-    ``aligns``: the alignment in bytes of each input's and output's vector accesses; ``multiples``: sizes known to be
-    multiples of the lanes; ``hint``: the cache hint for inputs (see :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` for
-    those that are read once, ``STAY_L2`` also for those of which parts are read."""
-
-    index: dt.DType  # type: ignore[assignment]  # shadows tuple.index, which is not used
-    lanes: int
-    aligns: tuple[int, ...]
-    multiples: frozenset[Any] = frozenset()
-    hint: str = ""
+from mlirfuse.schedule.tiling import Access
 
 
 def moved(analysis: Analysis, call: SizedCall) -> tuple[float, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access
 
 
 def extents(analysis: Analysis) -> tuple:

@@ -18,38 +18,41 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import walk_down
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, needs_of
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
 from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
 
 
-class GpuColumns(GpuScheduler[Params]):
+class GpuColumns(GpuScheduler[Tiling]):
     """Column reductions and normalizations."""
 
     name = "columns"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "rows_per_thread", "split", "cluster", "stages", "coalesced_rows", "unmasked",
+        "unaligned", "persistent", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not is_outer(analysis, call.sizes):
             return iter(())
         access = access_of(analysis, True, call, hint_of(analysis, call))
         found = ColumnsOfSize(analysis, access, call).candidates()
         _, _, rows = analysis.values(extents, call.sizes)
         return (
-            p if p.in_registers or p.vectors_per_thread else compensated(p, analysis, rows // _rows_per_iteration(p))
-            for p in found
+            p if p.persistent or p.stages else compensated(p, analysis, rows // _rows_per_iteration(p)) for p in found
         )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """Whether columns are neither register-resident nor in shared memory, and stages use more of the device; or
         results have to be transposed."""
         if stores_strided(analysis, True, call):
@@ -60,11 +63,11 @@ class GpuColumns(GpuScheduler[Params]):
         blocks = -(-columns // (p.tx * p.access.lanes)) * above
         heuristics = heuristics_of(call.properties).columns
         long = blocks < call.properties.sm_count or rows >= heuristics.shared_rows_long
-        return not p.in_registers and not p.vectors_per_thread and rows >= heuristics.shared_rows_least and long
+        return not p.persistent and not p.stages and rows >= heuristics.shared_rows_least and long
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if columns are split."""
-        if p.vectors_per_thread:
+        if p.stages:
             return [in_shared(name, analysis, slots, p)]
         kernels = [(reduce_unaligned if p.unaligned else walk_down)(name, analysis, slots, p)]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
@@ -75,7 +78,7 @@ class GpuColumns(GpuScheduler[Params]):
             kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
         return kernels
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
         columns = ColumnsOfSize(analysis, p.access, call)
         needs, rows = analysis.once(needs_of), columns.all_rows
@@ -96,15 +99,15 @@ class GpuColumns(GpuScheduler[Params]):
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
         require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
         require(
-            p.split == 1 or (p.cluster == 1 and not p.in_registers and not p.vectors_per_thread),
-            "split: excludes cluster, in_registers and vectors_per_thread",
+            p.split == 1 or (p.cluster == 1 and not p.persistent and not p.stages),
+            "split: excludes cluster, persistent and stages",
         )
         require(
             p.compensation_interval >= 0, f"compensation_interval = {p.compensation_interval}: must not be negative"
         )
         require(
-            not p.compensation_interval or not (p.in_registers or p.vectors_per_thread),
-            "compensation_interval: excludes in_registers and vectors_per_thread",
+            not p.compensation_interval or not (p.persistent or p.stages),
+            "compensation_interval: excludes persistent and stages",
         )
         require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
         if p.unaligned:
@@ -115,28 +118,28 @@ class GpuColumns(GpuScheduler[Params]):
             return
         needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.accumulator_bytes
         require(
-            needed <= SHARED or bool(p.vectors_per_thread),
+            needed <= SHARED or bool(p.stages),
             f"tx, ty: need {needed} bytes of shared memory, {SHARED} are available",
         )
-        if p.vectors_per_thread:
-            require(columns.can_copy(), "vectors_per_thread: columns cannot be copied to shared memory")
-            covered = p.ty * p.cluster * p.vectors_per_thread
-            require(covered >= rows, f"ty * cluster * vectors_per_thread = {covered}: there are {rows} rows")
+        if p.stages:
+            require(columns.can_copy(), "stages: columns cannot be copied to shared memory")
+            covered = p.ty * p.cluster * p.stages
+            require(covered >= rows, f"ty * cluster * stages = {covered}: there are {rows} rows")
             nbytes, room = (
-                columns.shared_bytes(p.vectors_per_thread, p.tx * p.ty) + needed,
+                columns.shared_bytes(p.stages, p.tx * p.ty) + needed,
                 call.properties.shared_per_block,
             )
             require(
                 nbytes <= room,
-                f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
+                f"stages = {p.stages}: {nbytes} bytes of shared memory, but a block has {room}",
             )
-            require(not p.in_registers, "in_registers: excludes vectors_per_thread")
+            require(not p.persistent, "persistent: excludes stages")
         else:
-            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need vectors_per_thread")
-        if p.in_registers:
+            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need stages")
+        if p.persistent:
             require(
                 p.cluster == 1 and p.ty * p.rows_per_thread >= rows,
-                f"in_registers: ty * rows_per_thread = {p.ty * p.rows_per_thread} must cover {rows} rows, without "
+                f"persistent: ty * rows_per_thread = {p.ty * p.rows_per_thread} must cover {rows} rows, without "
                 "cluster",
             )
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
@@ -146,7 +149,7 @@ class GpuColumns(GpuScheduler[Params]):
         )
 
 
-def _check_coalesced(analysis: Analysis, p: Params, call: SizedCall) -> None:
+def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
     """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
     rows, access = coalesced(analysis, p.access._replace(lanes=1), call)
     require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
@@ -154,12 +157,12 @@ def _check_coalesced(analysis: Analysis, p: Params, call: SizedCall) -> None:
     same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
     require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
     require(
-        not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
-        "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
+        not p.persistent and not p.stages and p.cluster == 1,
+        "coalesced_rows: excludes persistent, stages and cluster",
     )
 
 
-def _rows_per_iteration(p: Params) -> int:
+def _rows_per_iteration(p: Tiling) -> int:
     """Rows that all threads of a column process in one iteration."""
     threads = p.ty if p.unaligned else p.ty * p.coalesced_rows
     return threads * p.rows_per_thread * p.split * p.cluster

@@ -25,21 +25,22 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Access
 
 
 class Params(NamedTuple):
-    """``threads`` per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory, which
-    are reserved for them."""
+    """``tx`` threads per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory,
+    which are reserved for them."""
 
     access: Access
-    threads: int
+    tx: int
     rows_per_block: int
     shared_bytes: int
 
@@ -125,7 +126,7 @@ class _Body(GpuBody):
     concatenation."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p.access, p.threads)
+        super().__init__(name, analysis, slots, p.access, p.tx)
         self.p, self.concat = p, analysis.once(_concat)
         self.dtype = analysis.once(_shared_dtype)
         self.offset = self.reserve(p.shared_bytes)
@@ -260,7 +261,7 @@ class ConcatShared(GpuScheduler[Params]):
         return _emit(name, analysis, slots, p)
 
     def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
-        check_threads(p.threads, 1)
+        check_threads(p.tx, 1)
         found, lanes = _access(analysis, call), p.access.lanes
         require(found is not None, "concat_shared: memory is not aligned for vectors")
         assert found is not None
@@ -271,7 +272,7 @@ class ConcatShared(GpuScheduler[Params]):
         require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
         require(
             p.rows_per_block > 0 and p.rows_per_block % lanes == 0,
-            f"rows = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
+            f"rows_per_block = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
         )
         needed = p.rows_per_block * length * analysis.once(_shared_dtype).bytes
         most = heuristics_of(call.properties).concat_shared.most

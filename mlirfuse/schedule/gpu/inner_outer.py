@@ -13,8 +13,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, Params, ResidentRows, streamed_rows, sums_bytes
+from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, streamed_rows, sums_bytes
 from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
@@ -22,23 +22,26 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compens
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
 from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Access, Tiling
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
 
 
-class InnerOuter(GpuScheduler[Params]):
+class InnerOuter(GpuScheduler[Tiling]):
     """Reductions along rows with partial sums over rows."""
 
     name = "inner_outer"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "vectors_per_thread", "stages", "unmasked", "min_blocks_per_sm", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.partials) and not analysis.finishing
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         rows, length = analysis.values(_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
-        yielded: set[Params] = set()
+        yielded: set[Tiling] = set()
         for p in self._uncompensated(analysis, call):
             iterations = rows // (p.ty * blocks)
             p = compensated(
@@ -51,7 +54,7 @@ class InnerOuter(GpuScheduler[Params]):
                 yielded.add(p)
                 yield p
 
-    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         hint = hint_of(analysis, call)
         access = access_of(analysis, False, call, hint)
         _, length = analysis.values(_extents, call.sizes)
@@ -60,14 +63,14 @@ class InnerOuter(GpuScheduler[Params]):
         others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         rows: ResidentRows | LoopedRows = (
             ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else LoopedRows(name, analysis, slots, p)
         )
         rows.visit()
         return [rows.finish(rows.blocks)]
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, False, call)
         check_threads(p.tx, p.ty)
         _, length = analysis.values(_extents, call.sizes)
@@ -103,11 +106,11 @@ class InnerOuter(GpuScheduler[Params]):
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
 
-def _first(analysis: Analysis, *given) -> Params:
+def _first(analysis: Analysis, *given) -> Tiling:
     return next(_ordered(analysis, *given))
 
 
-def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Params]:
+def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Tiling]:
     """Parameters for rows of this length, best first.
 
     A block has as many rows as make 256 threads, or 128 if each widens many elements. If all threads have the same
@@ -118,7 +121,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
     heuristics = heuristics_of(properties).inner_outer
     room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks per multiprocessor
 
-    def without_copies() -> Iterator[Params]:
+    def without_copies() -> Iterator[Tiling]:
         for tx, vectors_per_thread in _places(length, lanes, lanes * registers, reduced_precision, heuristics):
             usual, less, more = heuristics.block, heuristics.block // 2, heuristics.block * 2
             much = vectors_per_thread * lanes > heuristics.widened or vectors_per_thread == heuristics.most_per_thread
@@ -126,13 +129,8 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
             # Several rows per block only if a row has few threads.
             for ty in [*(n // tx for n in threads if tx < heuristics.block and n > tx), 1]:
                 if sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
-                    yield Params(
-                        access,
-                        tx,
-                        ty,
-                        vectors_per_thread,
-                        vectors_per_thread - (tx * vectors_per_thread * lanes > length),
-                    )
+                    unmasked = vectors_per_thread - (tx * vectors_per_thread * lanes > length)
+                    yield Tiling("inner_outer", access, tx, ty, vectors_per_thread, unmasked=unmasked)
 
     in_shared = properties.async_copies and analysis.once(_copyable, access)
     for p in without_copies():
@@ -152,7 +150,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
         )
         yield from itertools.chain(prefetched, [p]) if first else itertools.chain([p], prefetched)
     yield from (p._replace(min_blocks_per_sm=r) for p in without_copies() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
-    yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
+    yield Tiling("inner_outer", access, 512 if length > 256 * lanes else 128)
 
 
 @functools.lru_cache
@@ -197,7 +195,7 @@ def rereading_is_cheaper(analysis: Analysis, env: dict[str, int]) -> bool:
     return _more_to_read(analysis, env) <= 0
 
 
-def separate_is_faster(analysis: Analysis, p: Params, call: SizedCall) -> bool:
+def separate_is_faster(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     """Whether separate kernels for rows and columns are faster than one pass over the rows.
 
     They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs

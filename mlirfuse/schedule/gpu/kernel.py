@@ -22,7 +22,7 @@ from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.ptx import TENSOR_MAP_ALIGNMENT
 from mlirfuse.lowering.slots import GpuArguments, Slots
-from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.tiling import Access
 
 # The end of a loop. Schedulers unroll as far as useful; further unrolling by LLVM and ptxas makes compilation up to
 # three times as long.

@@ -22,7 +22,7 @@ from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, known_multiples, narrowed
+from mlirfuse.schedule.gpu.access import access_of, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
     Params,
@@ -38,6 +38,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_at_once
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 _LONG = 1 << 28  # elements, more than any device has threads for

@@ -14,11 +14,12 @@ from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 

@@ -20,7 +20,6 @@ from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
-    Params,
     RowsOfSize,
     accumulators_of,
     choice,
@@ -36,27 +35,31 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_t
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
 
 
-class GpuRows(GpuScheduler[Params]):
+class GpuRows(GpuScheduler[Tiling]):
     """Row reductions and normalizations."""
 
     name = "rows"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "vectors_per_thread", "split", "cluster", "unmasked", "unaligned", "in_shared",
+        "recompute", "online", "prefetch", "min_blocks_per_sm", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         _, length = analysis.values(extents, call.sizes)
         inputs = [v for some in analysis.once(row_inputs) for v in some]
         for p in self._uncompensated(analysis, call):
             iteration = p.tx * p.access.lanes * vectors_per_iteration(p, inputs)
             yield p if p.vectors_per_thread else compensated(p, analysis, length // (p.split * iteration))
 
-    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if is_outer(analysis, call.sizes):
             return
         hint = hint_of(analysis, call)
@@ -74,7 +77,7 @@ class GpuRows(GpuScheduler[Params]):
         others = RowsOfSize(analysis, access, wider, kept, length, call.properties).others()
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def better_in_stages(self, analysis: Analysis, p: Params, call: SizedCall) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are few blocks with much to read each, or results to be transposed."""
         if stores_strided(analysis, False, call):
             return True
@@ -92,7 +95,7 @@ class GpuRows(GpuScheduler[Params]):
             blocks < call.properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
         )
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if rows are split."""
         rows = (UnalignedRows if p.unaligned else RowsBody)(name, analysis, slots, p)
         emit = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
@@ -103,7 +106,7 @@ class GpuRows(GpuScheduler[Params]):
             )
         return kernels
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length = analysis.values(extents, call.sizes)
         row, lanes = analysis.once(row_of), p.access.lanes
         if p.unaligned:

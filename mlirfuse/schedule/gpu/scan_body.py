@@ -8,9 +8,9 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
+from mlirfuse.schedule.tiling import Access
 
 
 class ScanBody(GpuBody):

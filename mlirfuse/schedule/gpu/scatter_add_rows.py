@@ -22,7 +22,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, op_of, sums_type
@@ -30,6 +30,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 SORT_THREADS = 256  # threads per block of the kernels that sort
@@ -41,7 +42,7 @@ LIST, CHUNKS, COUNTS = range(3)  # words: the list's length, the number of chunk
 
 class Params(NamedTuple):
     """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks per block;
-    ``chunk``: most values of a chunk, a power of two; ``items_per_thread``: values that a thread loads before it adds
+    ``chunk``: most values of a chunk, a power of two; ``rows_per_thread``: values that a thread loads before it adds
     them."""
 
     access: Access
@@ -49,7 +50,7 @@ class Params(NamedTuple):
     ty: int
     vectors_per_thread: int
     chunk: int
-    items_per_thread: int
+    rows_per_thread: int
 
 
 class ScatterAddRows(GpuScheduler[Params]):
@@ -119,7 +120,7 @@ class ScatterAddRows(GpuScheduler[Params]):
             _fits(analysis, p, call.sizes),
             f"chunk = {p.chunk}: too many values, or too many words for the sums of chunks",
         )
-        for what, n in (("items_per_thread", p.items_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
+        for what, n in (("rows_per_thread", p.rows_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
             require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: must be from 1 to {MOST_PER_THREAD}")
 
 
@@ -346,7 +347,7 @@ class _SortedScatterAdd(ScatterAddBody):
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
                     listed, found = self._memory("list", self.value_rows), []
-                    for n in range(p.items_per_thread):
+                    for n in range(p.rows_per_thread):
                         at = e.add(first, n)
                         position = self._load(listed, e.min(at, e.sub(high, 1)))
                         found.append((e.cmp("lt", at, high), [value(env, position) for env in envs]))
@@ -355,7 +356,7 @@ class _SortedScatterAdd(ScatterAddBody):
                     return sums
 
                 nothing = e.const(-0.0 if self.sums_type.is_float else 0, self.sums_type, lanes)
-                totals = self.loop(low, high, p.items_per_thread, [nothing] * p.vectors_per_thread, some)
+                totals = self.loop(low, high, p.rows_per_thread, [nothing] * p.vectors_per_thread, some)
 
                 def store(chunk: Val | None) -> None:
                     """Store the totals of a row, or add those of a ``chunk`` to its row's sums."""

@@ -24,12 +24,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WIDEST_VECTOR = 8  # elements
 
@@ -37,7 +38,7 @@ WIDEST_VECTOR = 8  # elements
 class Params(NamedTuple):
     """``reading``: the loop along which values in shared memory are contiguous; ``read_lanes``: vector width along it;
     ``in_shared``: those values, by index among the inputs and then the ops' results; ``along_reading``: consecutive
-    blocks are along the reading loop; ``threads`` per block; ``writing``: the loop along which values from shared
+    blocks are along the reading loop; ``tx`` threads per block; ``writing``: the loop along which values from shared
     memory are stored, the innermost unless that is the reading one; ``along_both``: results are written along both
     loops, those that are not contiguous along the writing one as soon as they are computed."""
 
@@ -47,7 +48,7 @@ class Params(NamedTuple):
     read_lanes: int
     in_shared: tuple[int, ...]
     along_reading: bool
-    threads: int
+    tx: int
     writing: int = -1
     along_both: bool = False
 
@@ -57,7 +58,7 @@ class _Kernel:
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         self.analysis, self.p = analysis, p
-        self.body = body = GpuBody(name, analysis, slots, p.access, p.threads)
+        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx)
         self.e, self.k = e, k = body.e, body.k
         loops = analysis.loops(analysis.kept)
         self.writing, self.reading = loops[p.writing], loops[p.reading]
@@ -108,7 +109,7 @@ class _Kernel:
 
     def lines(self, line: Val, lanes: int) -> Iterator[Val]:
         """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
-        step = self.p.threads // (self.p.tile // lanes)
+        step = self.p.tx // (self.p.tile // lanes)
         return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
     def address(self, value: Value, index: Val) -> str:
@@ -199,16 +200,16 @@ class Transpose(GpuScheduler[Params]):
             p.in_shared == wanted.in_shared,
             f"in_shared = {list(p.in_shared)}: must be {list(wanted.in_shared)}",
         )
-        require(power_of_two(p.tile) and power_of_two(p.threads), "tile, threads: must be powers of two")
-        require(32 <= p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: must be from 32 to {LARGEST_BLOCK}")
+        require(power_of_two(p.tile) and power_of_two(p.tx), "tile, tx: must be powers of two")
+        require(32 <= p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: must be from 32 to {LARGEST_BLOCK}")
         for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
             require(
                 power_of_two(lanes) and lanes <= p.tile,
                 f"{name} = {lanes}: must be a power of two up to tile = {p.tile}",
             )
             vectors = p.tile // lanes
-            fits = vectors <= p.threads and p.threads // vectors <= p.tile
-            require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
+            fits = vectors <= p.tx and p.tx // vectors <= p.tile
+            require(fits, f"{name} = {lanes}: {p.tx} threads do not divide {p.tile} rows of {vectors} vectors")
         along_writing = max(c.access.lanes for c in found)
         require(
             not p.along_both or p.access.lanes <= along_writing,
