@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 
 
@@ -53,3 +54,11 @@ class Tiling(NamedTuple):
     def width(self) -> int:
         """Elements of a thread along contiguous memory, at a time."""
         return self.access.lanes * self.vectors_per_thread
+
+    def excludes(self, name: str, *others: str) -> None:
+        """Raise :class:`ScheduleError` if this field and any of the ``others`` have other values than by default."""
+        if name in self._set() and self._set().intersection(others):
+            raise ScheduleError(f"{name}: excludes {', '.join(others)}")
+
+    def _set(self) -> set[str]:
+        return {name for name, default in self._field_defaults.items() if getattr(self, name) != default}

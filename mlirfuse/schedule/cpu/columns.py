@@ -90,7 +90,11 @@ class CpuColumns(CpuScheduler[Tiling]):
         return blocks < tasks.tasks_a_thread * call.properties.threads and kept * reduced >= tasks.shared // 8
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return _kernels(name, analysis, slots, p, host)
+        if p.split == 0:
+            return [_InRegisters(name, analysis, slots, p, host).emit()]
+        together = _together(analysis, p, host)
+        first = _Reduction(name, analysis, slots, p, host).emit()
+        return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host, together)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         full, _ = analysis.once(late_outputs)
@@ -141,16 +145,6 @@ def _at_once(analysis: Analysis, host: HostProperties) -> int:
     """Rows that are summed in registers before they are added to accumulators in a buffer."""
     heuristics = heuristics_of(host).columns
     return max(1, min(heuristics.rows, heuristics.instructions // max(1, analysis.once(cost_of))))
-
-
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> list[CpuKernel]:
-    if params.split == 0:
-        return [_InRegisters(name, analysis, slots, params, host).emit()]
-    first = _Reduction(name, analysis, slots, params, host).emit()
-    return [
-        first,
-        partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params, host)),
-    ]
 
 
 def _together(analysis: Analysis, params: Tiling, host: HostProperties) -> sz.Size:

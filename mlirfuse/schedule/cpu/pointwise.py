@@ -92,7 +92,16 @@ class Pointwise(CpuScheduler[Tiling]):
         yield Tiling("pointwise", streamed=streams(analysis, analysis.outputs, call))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return _kernels(name, analysis, slots, p, host)
+        heuristics = heuristics_of(host).pointwise
+        prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
+        body = CpuBody(name, analysis, slots, host, analysis.outputs if p.streamed else (), prefetch)
+        loops = analysis.loops(analysis.kept)
+        if not loops:
+            body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
+            return [body.finish(1, 1)]
+        if len(loops) == 1:
+            return [_line(body, loops[0])]
+        return [_tiles(body, loops, p)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
@@ -134,19 +143,6 @@ def _packed_steps(analysis: Analysis) -> list[sz.Size]:
 
 def _kept_extents(analysis: Analysis) -> list[sz.Size]:
     return [size_of(loop) for loop in analysis.loops(analysis.kept)]
-
-
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> list[CpuKernel]:
-    heuristics = heuristics_of(host).pointwise
-    prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
-    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else (), prefetch)
-    loops = analysis.loops(analysis.kept)
-    if not loops:
-        body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
-        return [body.finish(1, 1)]
-    if len(loops) == 1:
-        return [_line(body, loops[0])]
-    return [_tiles(body, loops, params)]
 
 
 def _line(body: CpuBody, loop) -> CpuKernel:

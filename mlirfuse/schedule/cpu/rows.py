@@ -141,7 +141,12 @@ class CpuRows(CpuScheduler[Tiling]):
         )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return _kernels(name, analysis, slots, p, host)
+        if p.split > 1:
+            first = _split_rows(name, analysis, slots, p, host)
+            return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host)]
+        if p.vectors_per_thread:
+            return [_register_rows(name, analysis, slots, p, host)]
+        return [_long_rows(name, analysis, slots, p, host)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics = heuristics_of(call.properties).rows
@@ -158,10 +163,8 @@ class CpuRows(CpuScheduler[Tiling]):
             require(
                 not full and len(analysis.phases) == 1, "split: not for rows with several passes or full-size outputs"
             )
-            require(
-                not p.vectors_per_thread and not p.persistent and not p.streamed,
-                "split: excludes vectors_per_thread, persistent and streamed",
-            )
+        p.excludes("split", "vectors_per_thread", "persistent", "streamed")
+        p.excludes("vectors_per_thread", "persistent", "streamed")
         if p.unmasked:
             require(
                 can_visit_again(analysis, call),
@@ -177,7 +180,6 @@ class CpuRows(CpuScheduler[Tiling]):
                 p.vectors_per_thread <= heuristics.most_in_registers,
                 f"vectors_per_thread = {p.vectors_per_thread}: must be at most {heuristics.most_in_registers} vectors",
             )
-            require(not p.persistent and not p.streamed, "vectors_per_thread: excludes persistent and streamed")
         if p.persistent:
             nbytes = reduced * _stash_bytes(analysis, heuristics)
             require(
@@ -236,17 +238,6 @@ def _few(kept: int, reduced: int, host: HostProperties) -> bool:
 def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
     """Bytes per element of the stash buffers."""
     return sum(value.dtype.compute.bytes for stage in stages(analysis, heuristics.stash) for value in stage.kept)
-
-
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> list[CpuKernel]:
-    if params.split > 1:
-        return [
-            _split_rows(name, analysis, slots, params, host),
-            partial.finish(f"{name}_finish", analysis, slots, params.split, host),
-        ]
-    if params.vectors_per_thread:
-        return [_register_rows(name, analysis, slots, params, host)]
-    return [_long_rows(name, analysis, slots, params, host)]
 
 
 class RowsBody(CpuBody):

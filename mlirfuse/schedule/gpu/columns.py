@@ -20,7 +20,7 @@ from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacke
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, needs_of
 from mlirfuse.schedule.gpu.partial import combine_partials
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
@@ -82,14 +82,7 @@ class GpuColumns(GpuScheduler[Tiling]):
         require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
         columns = ColumnsOfSize(analysis, p.access, call)
         needs, rows = analysis.once(needs_of), columns.all_rows
-        check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, call.properties)
-        for name, n in (
-            ("rows_per_thread", p.rows_per_thread),
-            ("split", p.split),
-            ("coalesced_rows", p.coalesced_rows),
-        ):
-            require(n >= 1, f"{name} = {n}: must be at least 1")
+        check_tiling(p, call.properties)
         require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
             _check_coalesced(analysis, p, call)
@@ -98,17 +91,10 @@ class GpuColumns(GpuScheduler[Tiling]):
             self.check_access(analysis, p, True, call)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
         require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
-        require(
-            p.split == 1 or (p.cluster == 1 and not p.persistent and not p.stages),
-            "split: excludes cluster, persistent and stages",
-        )
-        require(
-            p.compensation_interval >= 0, f"compensation_interval = {p.compensation_interval}: must not be negative"
-        )
-        require(
-            not p.compensation_interval or not (p.persistent or p.stages),
-            "compensation_interval: excludes persistent and stages",
-        )
+        p.excludes("split", "cluster", "persistent", "stages")
+        p.excludes("compensation_interval", "persistent", "stages")
+        p.excludes("coalesced_rows", "persistent", "stages", "cluster")
+        p.excludes("persistent", "stages", "cluster")
         require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
         if p.unaligned:
             least = max(p.coalesced_rows, p.access.lanes)
@@ -129,19 +115,12 @@ class GpuColumns(GpuScheduler[Tiling]):
                 columns.shared_bytes(p.stages, p.tx * p.ty) + needed,
                 call.properties.shared_per_block,
             )
-            require(
-                nbytes <= room,
-                f"stages = {p.stages}: {nbytes} bytes of shared memory, but a block has {room}",
-            )
-            require(not p.persistent, "persistent: excludes stages")
+            require(nbytes <= room, f"stages = {p.stages}: {nbytes} bytes of shared memory, but a block has {room}")
         else:
             require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need stages")
         if p.persistent:
-            require(
-                p.cluster == 1 and p.ty * p.rows_per_thread >= rows,
-                f"persistent: ty * rows_per_thread = {p.ty * p.rows_per_thread} must cover {rows} rows, without "
-                "cluster",
-            )
+            covered = p.ty * p.rows_per_thread
+            require(covered >= rows, f"persistent: ty * rows_per_thread = {covered} must cover {rows} rows")
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
         require(
             p.rows_per_thread <= most,
@@ -156,10 +135,6 @@ def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
     require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
     same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
     require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
-    require(
-        not p.persistent and not p.stages and p.cluster == 1,
-        "coalesced_rows: excludes persistent, stages and cluster",
-    )
 
 
 def _rows_per_iteration(p: Tiling) -> int:

@@ -18,7 +18,7 @@ from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, str
 from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
 from mlirfuse.schedule.scheduler import SizedCall, require
@@ -72,26 +72,16 @@ class InnerOuter(GpuScheduler[Tiling]):
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, False, call)
-        check_threads(p.tx, p.ty)
+        check_tiling(p, call.properties)
         _, length = analysis.values(_extents, call.sizes)
-        lanes, threads, most = p.access.lanes, p.tx * p.ty, call.properties.threads_per_sm
-        require(
-            p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
-        )
-        require(
-            p.vectors_per_thread >= 0 and p.stages >= 0 and p.compensation_interval >= 0,
-            "vectors_per_thread, stages, compensation_interval: must not be negative",
-        )
+        lanes, threads = p.access.lanes, p.tx * p.ty
         if not p.vectors_per_thread:
             require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")
             return
         covered, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
         require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
         inside = min(p.vectors_per_thread, length // stride)
-        require(
-            0 <= p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread"
-        )
+        require(p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread")
         require(
             p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
             f"vectors_per_thread * lanes: at most {MOST_REGISTER_ELEMENTS} elements per thread",

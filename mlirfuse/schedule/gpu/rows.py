@@ -31,7 +31,7 @@ from mlirfuse.schedule.gpu.row_choice import (
     unaligned_access,
 )
 from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_per_iteration
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
@@ -120,25 +120,10 @@ class GpuRows(GpuScheduler[Tiling]):
             )
         else:
             self.check_access(analysis, p, False, call)
-        check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, call.properties)
-        threads, most = p.tx * p.ty, call.properties.threads_per_sm
-        require(
-            p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
-        )
-        require(
-            p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster),
-            f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster",
-        )
-        require(
-            p.vectors_per_thread >= 0 and p.split >= 1 and p.compensation_interval >= 0,
-            "vectors_per_thread and blocks must not be negative, and split at least 1",
-        )
-        require(
-            not p.compensation_interval or not p.vectors_per_thread,
-            "compensation_interval: needs vectors_per_thread = 0",
-        )
+        check_tiling(p, call.properties)
+        fits = p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster)
+        require(fits, f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster")
+        p.excludes("vectors_per_thread", "compensation_interval", "split")
         if not p.vectors_per_thread:
             require(
                 p.cluster == 1 and not p.in_shared and not p.prefetch,
@@ -147,17 +132,14 @@ class GpuRows(GpuScheduler[Tiling]):
             require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: needs ty = 1, and rows with one pass")
             require(power_of_two(p.split), f"split = {p.split}: must be a power of two")
             return
-        require(p.split == 1, "split: needs vectors_per_thread = 0")
         stride = p.tx * p.cluster * lanes
         covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
         require(
             covered >= needed, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements"
         )
         inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
-        require(
-            0 <= p.unmasked <= min(p.vectors_per_thread, inside),
-            f"unmasked = {p.unmasked}: {min(p.vectors_per_thread, inside)} vectors are inside the row for every thread",
-        )
+        most = min(p.vectors_per_thread, inside)
+        require(p.unmasked <= most, f"unmasked = {p.unmasked}: {most} vectors are inside the row for every thread")
         if not p.in_shared:
             elements = p.vectors_per_thread * lanes
             require(

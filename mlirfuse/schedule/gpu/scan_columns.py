@@ -27,7 +27,7 @@ from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
@@ -190,7 +190,7 @@ class ScanColumns(GpuScheduler[Tiling]):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
         self.check_access(analysis, p, True, call)
-        check_threads(p.tx, p.ty)
+        check_tiling(p, call.properties)
         require(p.tx <= WARP, f"tx = {p.tx}: must be at most {WARP}, a warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: must be 1, or make a block of at least a warp")
         require(not p.chained or analysis.once(apart), "chained: not for scans that depend on each other")
@@ -300,7 +300,7 @@ class _Kernel:
             self.alone(self.chain)
         else:
             low, high = e.const(0, body.index), body.size(body.length)
-            body.loop(low, high, self.iteration, body.nothing(self.p.width), self.one)
+            body.loop(low, high, self.iteration, body.nothing_scanned(self.p.width), self.one)
         if body.small:
             for at in self.places:
                 first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
@@ -350,7 +350,7 @@ class _Kernel:
         vectors = self.loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
+        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
             runs = [self.runs_of(op, rows) for rows in vectors]
             begin, after = self.exchange.starts(at, op, state, self.beside([run[-1] for run in runs]), parity)
             for n, (rows, run) in enumerate(zip(vectors, runs)):
@@ -365,7 +365,7 @@ class _Kernel:
         e, k, body, place, starts = self.e, self.k, self.body, self.places[0], self.exchange.starts
         (rows,) = self.loaded(e.mul(self.part, self.iteration))
         runs = [self.runs_of(op, rows) for op in body.scans]
-        nothing, zero = body.grouped(body.nothing(self.lanes)), e.const(0, dt.i32)
+        nothing, zero = body.by_scan(body.nothing_scanned(self.lanes)), e.const(0, dt.i32)
         found = [starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(self.outer.base), body.size(self.columns)), place.column)
         prefixes = chain.begin(self.part, column, [after for _, after in found], self.exchange.asker())

@@ -38,7 +38,7 @@ from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
@@ -171,7 +171,7 @@ class ScanRows(GpuScheduler[Tiling]):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length = analysis.values(extents, call.sizes)
         self.check_access(analysis, p, False, call)
-        check_threads(p.tx, p.ty)
+        check_tiling(p, call.properties)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
         elements = p.vectors_per_thread * p.access.lanes
         iteration = p.tx * elements
@@ -276,9 +276,9 @@ class _Kernel:
         if self.chain:
             self.alone(self.chain)
         elif not p.persistent:
-            body.loop(low, high, self.iteration, body.nothing(1), self.one)
+            body.loop(low, high, self.iteration, body.nothing_scanned(1), self.one)
         else:
-            self.one(low, body.nothing(1))
+            self.one(low, body.nothing_scanned(1))
         if body.small:
             valid = e.cmp("eq", self.x, 0)
             valid = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
@@ -345,7 +345,7 @@ class _Kernel:
         places = self.loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
+        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
             runs, totals = self.runs_of(op, places)
             before, after = self.exchange.starts(at, op, state, totals, parity)
             self.bind(op, places, runs, before)

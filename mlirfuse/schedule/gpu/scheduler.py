@@ -13,6 +13,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.gpu import access
 from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
@@ -73,6 +74,19 @@ def check_threads(tx: int, ty: int) -> None:
     """Raise :class:`ScheduleError` unless a block can have ``tx`` by ``ty`` threads."""
     require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both must be powers of two")
     require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
+
+
+def check_tiling(p: Tiling, properties: DeviceProperties) -> None:
+    """Raise :class:`ScheduleError` unless a device can have blocks and clusters of these sizes, and numbers are in
+    range."""
+    check_threads(p.tx, p.ty)
+    check_cluster(p.cluster, properties)
+    most = properties.threads_per_sm // (p.tx * p.ty)
+    fits = 1 <= p.min_blocks_per_sm <= most
+    require(fits, f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most}")
+    for name, default in Tiling._field_defaults.items():
+        if type(default) is int:
+            require(getattr(p, name) >= default, f"{name} = {getattr(p, name)}: must be at least {default}")
 
 
 def check_cluster(cluster: int, properties: DeviceProperties) -> None:

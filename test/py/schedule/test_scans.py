@@ -236,10 +236,10 @@ def test_short_rows_past_the_caches():
     for n in (2, 4, LANES):
         given = {0: {"scheduler": "scan_short_rows", "streamed": True}}
         assert agree(lambda x: np.cumsum(x, 1), RNG.standard_normal((5001, n)).astype(f32), schedule=given)
-    wrong = [(3, {"streamed": True}), (3, {"length": 4}), (LANES + 1, {"length": 0}), (9, {"streamed": True})]
+    wrong = [(3, {"streamed": True}), (3, {"extent": 4}), (LANES + 1, {"extent": 0}), (9, {"streamed": True})]
     for n, fields in wrong:
         with pytest.raises(ScheduleError):
-            given = {0: {"scheduler": "scan_short_rows", "length": 0, "streamed": False} | fields}
+            given = {0: {"scheduler": "scan_short_rows", "extent": 0, "streamed": False} | fields}
             mlirfuse.jit(lambda x: np.cumsum(x, 1), schedule=given)(np.ones((40, n), f32))
 
 
@@ -629,7 +629,7 @@ def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
         params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
         assert (params.vectors_per_thread > 1) == several
         if several:
-            strips = -(-shape[1] // (params.tx * params.columns))
+            strips = -(-shape[1] // (params.tx * params.width))
             assert 1024 >= -(-strips // 132) * params.tx * params.ty >= 512
 
 
@@ -711,7 +711,7 @@ def test_gpu_turns_down_columns_are_as_high_for_states_of_two_numbers(fn):
     for shape in ((5000, 6144), (100_000, 128), (1024, 8192), (1_000_000, 24)):
         params, plain = chosen(fn, *shape), chosen(lambda x: np.cumsum(x, 0), *shape)
         assert params.rows_per_thread == plain.rows_per_thread and params.chained == plain.chained
-        assert params.rows_per_thread * params.columns <= 32
+        assert params.rows_per_thread * params.width <= 32
 
 
 def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
@@ -815,7 +815,7 @@ def test_other_schedules_are_refused(target):
     lowered = mlirfuse.jit(lambda x: np.cumsum(x, 1), target=target).lower(normal(8, 4096))
     program = Program(lowered.segmented(), targets.of(target), lowered.env)
     (step,) = program.steps
-    wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"persistent": True, "vectors": 1, "tx": 32}, {"vectors": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
+    wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"persistent": True, "vectors_per_thread": 1, "tx": 32}, {"vectors_per_thread": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
     for given in wrong:
         with pytest.raises(ScheduleError):
             program.target.schedulers.read(given, step.analysis, SizedCall(lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties))  # fmt: skip
