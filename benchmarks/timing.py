@@ -181,6 +181,22 @@ class HostTimer:
         return times
 
 
+class ProcessTimer(HostTimer):
+    """The processor time of calls, which other work on the machine does not add to. For one thread: threads that spin
+    would count."""
+
+    name = "processor time"
+
+    def sample(self, call, n: int, host: float = 0.0) -> list[float]:
+        times = []
+        for _ in range(n):
+            start = time.process_time()
+            result = call()
+            times.append((time.process_time() - start) * 1e3)
+            del result
+        return times
+
+
 class Chain:
     """Times of calls where no event can be placed, such as a jitted JAX function's, which runs on streams of JAX's own:
     a chain of (flush, call) is timed by the host's clock with one wait at its end, and so is a chain of flushes alone;

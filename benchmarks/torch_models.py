@@ -41,6 +41,7 @@ import torch
 
 from benchmarks.architectures import ARCHITECTURES
 
+torch._dynamo.config.recompile_limit = 64  # one count for all back ends: the second one would end in eager (Whisper)
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "MLIRFUSE_CACHE_DIR")
 KINDS = {  # the first pattern that is found in a kernel's name says its kind; Triton's names tell what is fused
     "mlirfuse": r"mlirfuse",

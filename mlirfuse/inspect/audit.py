@@ -31,7 +31,8 @@ class AuditedKernel:
     """A kernel, with all launches of it in a step that are equal. ``ms`` and ``bound_ms`` are those of all ``times``
     launches; ``read``, ``written`` (bytes) and ``operations`` those of one. ``limit``: what the bound is of ("memory",
     "cache", "operations", "launch"), or "" for a kernel that is not judged. ``where``: the graph or function that it is
-    of. ``best_ms``: what the best schedule takes that was measured, of all launches; None: none was."""
+    of. ``best_ms``: what the best schedule takes that was measured, of all launches; None: none was. ``features``: of
+    one launch, by name (:class:`mlirfuse.analysis.cost.Features`); empty where they are not known."""
 
     where: str
     scheduler: str
@@ -46,6 +47,7 @@ class AuditedKernel:
     bound_ms: float = 0.0
     limit: str = ""
     best_ms: float | None = None
+    features: dict[str, float] = field(default_factory=dict)
 
     @property
     def lost_ms(self) -> float:

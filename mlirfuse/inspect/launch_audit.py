@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.analysis import traffic
+from mlirfuse.analysis import cost, traffic
 from mlirfuse.inspect import listing, rates
 from mlirfuse.inspect.audit import Audit, AuditedKernel, merged
 from mlirfuse.inspect.launches import is_of
@@ -70,10 +70,18 @@ class Calls:
             sum(written for _, written in moved),
             sz.known(traffic.operations(ops), self.env),
         )
+        if len(steps) == 1:
+            found.features = features_of(steps[0][0], self.env)
         if len(steps) == 1 and steps[0][0].name in gains:
             found.best_ms = max(found.ms - gains[steps[0][0].name] * times, 0.0)
         judge(found, self.program.target, ops)
         return found
+
+
+def features_of(step: Any, env: dict[str, int]) -> dict[str, float]:
+    """The features of a segment's kernels, those that are not 0."""
+    found = cost.of_segment(step.analysis, env)
+    return {name: n for name, n in found._asdict().items() if n} if found is not None else {}
 
 
 def judge(kernel: AuditedKernel, target: Any, ops: list[Op]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.memory_order import against_memory_order, strided
+from mlirfuse.analysis.work import cost_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
-from mlirfuse.passes.segmentation.work import cost_of
 
 _LARGE = 1024  # the assumed value of unknown sizes
 _LONGEST = 32  # ops in a copy, views and constants among them

@@ -32,7 +32,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import events, failures, op_by_op, overlap, placement
+from mlirfuse.runtime import conditions, events, failures, op_by_op, overlap, placement
 from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.shape_cache import ShapeCache
@@ -251,6 +251,7 @@ class Specializations:
             self.dispatch.set_static(leaf)
         self._lock = threads.lock()
         self._locks: dict[tuple, Any] = {}
+        self._conditions: set[conditions.Steps] = set()  # that the dispatcher evaluates
         self._full = False  # the limit has been reported
         config.listen(self)
 
@@ -308,8 +309,7 @@ class Specializations:
         specialization = source.make(call)
         if specialization is None:
             return None
-        for leaf in specialization.assumes.values:
-            self.dispatch.set_static(leaf)
+        self._key_on(specialization, call.leaves)
         if specialization.mutated or specialization.identical is not None:
             self.dispatch.set_alias_sensitive(True)
         if full:
@@ -323,6 +323,15 @@ class Specializations:
             specialization.problem = "fusion is switched off"
         self.by_key.setdefault(call.key, []).append(specialization)
         return specialization
+
+    def _key_on(self, specialization: Specialization, leaves: Sequence) -> None:
+        """Make what the specialization assumes about numbers part of the dispatcher's key."""
+        found, values = conditions.split(specialization, leaves)
+        for leaf in values:
+            self.dispatch.set_static(leaf)
+        for steps in found - self._conditions:
+            self.dispatch.add_condition(steps)
+        self._conditions |= found
 
     def _compile(self, specialization: Specialization, call: Call) -> None:
         start, env = time.perf_counter(), specialization.env(call)
@@ -435,7 +444,8 @@ class OneSpecialization(Specializations):
     """Runs one specialization, created from ``call``, and rejects all other calls."""
 
     def __init__(self, source: Source, specialization: Specialization, call: Call, statics: Iterable[int] = ()):
-        super().__init__(source, (*statics, *specialization.assumes.values))
+        super().__init__(source, statics)
+        self._key_on(specialization, call.leaves)
         self.by_key[call.key] = [specialization]
         self.dispatch.set_alias_sensitive(bool(specialization.mutated))
 

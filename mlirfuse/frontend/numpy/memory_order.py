@@ -148,14 +148,18 @@ def checked_order(order: str | None) -> str:
     return order.upper()
 
 
-def forced(t: Trace, value: Value, order: str, strides: Strides | None = None) -> Value:
-    """A fresh ``value`` in one of NumPy's orders; ``strides``: the layout that "A" and "K" keep."""
+def forced(
+    t: Trace, value: Value, order: str, strides: Strides | None = None, prototype: Sequence[Size] | None = None
+) -> Value:
+    """A fresh ``value`` in one of NumPy's orders; ``strides``: the layout that "A" and "K" keep, of an array of the
+    shape ``prototype``, or of this shape."""
     shape = t.shape(value)
+    like = shape if prototype is None else prototype
     dims = tuple(range(len(shape)))
-    if order == "F" or (order == "A" and is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)):
+    if order == "F" or (order == "A" and is_column_major(t, strides, like) and not is_row_major(t, strides, like)):
         dims = dims[::-1]
     elif order == "K":
-        dims = order_of(t, strides, shape)
+        dims = order_of(t, strides, like)
     t.strides[value] = packed(shape, dims)
     return value
 

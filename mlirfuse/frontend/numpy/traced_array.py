@@ -85,32 +85,11 @@ class TracedArray(Operators):
     __array_priority__ = 1000
     _weak: type | None = None
 
-    if TYPE_CHECKING:
-        # operators.py and functions/methods.py attach these to the class; __getattr__ covers methods that no operator
-        # needs.
-        __divmod__: ClassVar[Callable[..., Any]]
-        __rdivmod__: ClassVar[Callable[..., Any]]
-        __and__: ClassVar[Callable[..., Any]]
-        __or__: ClassVar[Callable[..., Any]]
-        __lt__: ClassVar[Callable[..., Any]]
-        __le__: ClassVar[Callable[..., Any]]
-        __gt__: ClassVar[Callable[..., Any]]
-        __ge__: ClassVar[Callable[..., Any]]
-        __neg__: ClassVar[Callable[..., Any]]
-        __invert__: ClassVar[Callable[..., Any]]
+    if TYPE_CHECKING:  # methods that functions/methods.py attaches to the class
         __contains__: ClassVar[Callable[..., Any]]
         __getitem__: ClassVar[Callable[..., Any]]
         __setitem__: ClassVar[Callable[..., Any]]
         __copy__: ClassVar[Callable[..., Any]]
-        __deepcopy__: ClassVar[Callable[..., Any]]
-        T: ClassVar[Any]
-        mT: ClassVar[Any]
-        real: ClassVar[Any]
-        imag: ClassVar[Any]
-        conj: ClassVar[Callable[..., Any]]
-        conjugate: ClassVar[Callable[..., Any]]
-        take: ClassVar[Callable[..., Any]]
-        fill: ClassVar[Callable[..., Any]]
 
     def __init__(
         self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir.graph import Value
 from mlirfuse.runtime.signature import ArgSpec
@@ -53,7 +54,10 @@ class TracedScalar(TracedArray):
                 continue
             left.pop()
             if not last._found:
-                operands = [x.concrete() if isinstance(x, TracedScalar) else x for x in last._operands]
+                operands = [
+                    x.concrete() if isinstance(x, TracedScalar) else int(x) if isinstance(x, SymInt) else x
+                    for x in last._operands
+                ]
                 last._found = (last._compute(*operands),)  # type: ignore[misc]
         return self._found[0]
 

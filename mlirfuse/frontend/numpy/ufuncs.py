@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
-from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail
@@ -115,7 +115,7 @@ def _power_by_numpy(t, values, ins, outs) -> Value:
 
 def _computed(ufunc, k: int | None, *operands):
     """A function that calls the ufunc on the operands' values at run time; ``k``: the index of the result to return."""
-    created = ufunc(*map(concrete, operands))
+    created = ufunc(*operands)
     return created if k is None else created[k]
 
 

@@ -70,12 +70,14 @@ class _Graph:
                 self.ops.setdefault(op.segment, []).append(op)
         self.schedules: dict[Segment, str] = {}
         self.gains: dict[Segment, float] = {}
+        self.features: dict[Segment, dict[str, float]] = {}
         measured: dict[Program, launch_audit.Gains] = {}
         for step in host.sequence.walk():
             if not isinstance(step, st.Kernels):
                 continue
             program = host.launches[step.region].program(self.env)
             own = {s: step.segments.get(s.segment, s.segment) for s in program.steps}
+            self.features |= {own[s]: launch_audit.features_of(s, self.env) for s in program.steps}
             for compiled in list(program.compiled_programs.values())[-1:]:
                 for s, schedule in zip(program.steps, host.target.schedules(program, compiled.params)):
                     self.schedules[own[s]] = launch_audit.schedule_text(schedule)
@@ -94,6 +96,7 @@ class _Graph:
             which, row.what, row.ops, row.lines, self.schedules.get(row.segment, ""), 1, row.ms, row.read, row.written,
             size if isinstance(size, int) else _known(size, self.env),
         )  # fmt: skip
+        found.features = self.features.get(row.segment, {})
         if row.segment in self.gains:
             found.best_ms = max(row.ms - self.gains[row.segment], 0.0)
         launch_audit.judge(found, self.target, ops)

@@ -12,23 +12,14 @@ images, and each weight once per step. The graph's outputs keep their traced str
 
 from __future__ import annotations
 
-import copy
-import logging
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch import layouts, nodes
-from mlirfuse.frontend.torch.ops.rules import VIEWS
-from mlirfuse.frontend.torch.torch_private import OpOverload, pytree
+from mlirfuse.frontend.torch import relayout
 
 aten = torch.ops.aten
-log = logging.getLogger("mlirfuse")
 
 _CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}  # number of operands
-_STRIDE_DEPENDENT = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
 # Inductor's rule for training: beyond these, channels-last was slower than it helped.
 _MAX_NODES = 300  # of the graph per convolution
 _FEW_CHANNELS = 64  # a convolution with at most this many input and output channels is small
@@ -38,12 +29,7 @@ def convert_if_it_pays(module: GraphModule, wanted: bool | None) -> None:
     """Converts the graph (:func:`convert`) if ``wanted``, or if ``wanted`` is None and it pays. On failure the graph
     stays unchanged."""
     if wanted or (wanted is None and pays(module)):
-        before = copy.deepcopy(module.graph)
-        try:
-            convert(module)
-        except Exception as error:
-            module.graph = before
-            log.warning("convolutions keep their memory format: %s: %s", type(error).__name__, error)
+        relayout.unless_it_fails(module, convert, "convolutions")
 
 
 def pays(module: GraphModule) -> bool:
@@ -73,57 +59,25 @@ def _are_static(*tensors: torch.Tensor) -> bool:
 def convert(module: GraphModule) -> None:
     """Converts the 2-d and 3-d convolutions of ``module``, an AOTAutograd graph, to channels-last in place, where their
     sizes are known. The graph's outputs keep their strides."""
-    converter = _Converter(module)
-    for node in list(module.graph.nodes):
-        converter.visit(node)
-    if converter.changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+    _Converter(module).run()
 
 
-class _Converter:
+class _Converter(relayout.Relayout):
     def __init__(self, module: GraphModule):
-        self.graph = module.graph
-        self.traced: dict[Node, torch.Tensor] = {}  # the traced fake tensors of nodes whose layout changed
+        super().__init__(module)
         self.converted: dict[Node, Node] = {}
-        self.restored_nodes: dict[Node, Node] = {}
-        self.changed = False
 
-    def visit(self, node: Node) -> None:
-        """Updates a node whose operands' layouts may have changed."""
-        if node.op == "output":
-            node.args = pytree.tree_map(self.restored, node.args, is_leaf=lambda x: isinstance(x, Node))
-            return
-        if node.op != "call_function":
-            return
-        if node.target in _CONVOLUTIONS and self.is_convertible(node):
-            self.replace(node, node.args[: _CONVOLUTIONS[node.target]], self.channels_last)
-        elif not any(n in self.traced for n in node.all_input_nodes):
-            return
-        elif not _accepts_any_layout(node):
-            self.replace(node, node.all_input_nodes, self.restored)
-            return
-        try:
-            created = nodes.computed(node)
-        except (RuntimeError, ValueError):  # a view that is impossible in this memory format
-            self.replace(node, node.all_input_nodes, self.restored)
-            return
-        before = node.meta["val"]
-        if any(a.stride() != b.stride() for a, b in zip(_tensors(before), _tensors(created))):
-            self.traced[node] = before
-            node.meta["val"] = created
+    def choose(self, node: Node) -> bool:
+        if node.target not in _CONVOLUTIONS or not self.is_convertible(node):
+            return False
+        self.replace(node, node.args[: _CONVOLUTIONS[node.target]], self.channels_last)
+        return True
 
     @staticmethod
     def is_convertible(node: Node) -> bool:
         """Whether a convolution has images of known sizes."""
         operands = [n.meta["val"] for n in node.args[: _CONVOLUTIONS[node.target]]]
         return all(x.dim() == 4 for x in operands) and _are_static(*operands)
-
-    @staticmethod
-    def replace(node: Node, operands: Iterable[Any], by: Callable[[Node, Node], Node]) -> None:
-        """Replaces operands of ``node``."""
-        for operand in dict.fromkeys(operands):
-            node.replace_input_with(operand, by(operand, node))
 
     def channels_last(self, node: Node, user: Node) -> Node:
         """``node``, or a channels-last copy."""
@@ -134,64 +88,3 @@ class _Converter:
                 node, user, aten.clone.default, node, memory_format=torch.channels_last
             )
         return self.converted[node]
-
-    def restored(self, node: Any, user: Node | None = None) -> Any:
-        """``node``, or a copy with its traced layout."""
-        if not isinstance(node, Node) or node not in self.traced:
-            return node
-        if node not in self.restored_nodes:
-            traced = self.traced[node]
-            if _same_strides(node.meta["val"], traced):
-                given = list(traced.shape), list(traced.stride())
-                self.restored_nodes[node] = self.insert_after(node, node, aten.as_strided.default, node, *given)
-            elif _is_view(node):  # recompute the view from a base with its traced layout
-                base, *others = node.args
-                self.restored_nodes[node] = self.insert_after(
-                    node, node, node.target, self.restored(base), *others, **node.kwargs
-                )
-            else:
-                order = layouts.memory_order(traced)
-                assert order is not None, f"{node} was traced with gaps in memory"
-                packed = self.insert_after(node, node, aten.permute.default, node, list(order))
-                packed = self.insert_after(
-                    packed, node, aten.clone.default, packed, memory_format=torch.contiguous_format
-                )
-                self.restored_nodes[node] = self.insert_after(
-                    packed, node, aten.permute.default, packed, list(layouts.inverse(order))
-                )
-        return self.restored_nodes[node]
-
-    def insert_after(self, anchor: Node, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A call inserted after ``anchor`` and its operands, with the source location of ``like``."""
-        order = {n: k for k, n in enumerate(self.graph.nodes)}
-        last = max([anchor, *(a for a in pytree.tree_leaves(args) if isinstance(a, Node))], key=order.__getitem__)
-        while last.op == "placeholder" and last.next.op == "placeholder":
-            last = last.next
-        with self.graph.inserting_after(last):
-            created = nodes.call(self.graph, like, target, *args, **kwargs)
-        self.changed = True
-        return created
-
-
-def _accepts_any_layout(node: Node) -> bool:
-    """Whether an op accepts operands of any layout, with the same results."""
-    if node.target in _STRIDE_DEPENDENT:
-        return False
-    if any("val" not in n.meta for n in node.all_input_nodes):
-        return False
-    if not isinstance(node.target, OpOverload):
-        return getattr(node.target, "__name__", "") == "getitem"
-    return node.target.namespace in ("aten", "prims", "mlirfuse") and not node.target._schema.is_mutable
-
-
-def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether strides are equal, except for extents of 1."""
-    return all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
-
-
-def _is_view(node: Node) -> bool:
-    return str(node.target) in VIEWS or (getattr(node.target, "__name__", "") == "getitem" and _is_view(node.args[0]))
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]

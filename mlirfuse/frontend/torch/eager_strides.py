@@ -1,8 +1,8 @@
 """Matches eager's strides and dtypes, where torch's decompositions or fake tensors differ.
 
-Where an operand is not row-major, or floats are of several dtypes, the op itself runs on small real tensors with the
-operands' layouts. If its result's layout differs from the traced one, ``mlirfuse::restrided`` converts it; the kernel
-that computes the result writes that layout directly.
+Where an operand is not row-major, an operand or result is empty, or floats are of several dtypes, the op itself runs on
+small real tensors with the operands' layouts. If its result's layout differs from the traced one,
+``mlirfuse::restrided`` converts it; the kernel that computes the result writes that layout directly.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
             return NotImplemented
         tensors = _tensors((args, kwargs))
         mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
-        unusual = (mixed or any(not _is_row_major(x) for x in tensors)) and _needs_trial(op, tensors)
-        if not unusual:
-            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
+        unusual = mixed or any(_is_empty(x) or not _is_row_major(x) for x in tensors)
         if decomposition is not None:
             found = decomposition(*args, **kwargs)
+            unusual = unusual or any(map(_is_empty, _tensors(found)))
+            if not unusual or not _needs_trial(op, [*tensors, *_tensors(found)]):
+                return found
+        elif not unusual or not _needs_trial(op, tensors):
+            return NotImplemented
         else:
             before, _local.tracing = getattr(_local, "tracing", None), op
             try:
@@ -76,6 +79,11 @@ def _tensors(given: Any) -> list[torch.Tensor]:
     elif not isinstance(given, (list, tuple)):
         return []
     return [x for part in given for x in _tensors(part)]
+
+
+def _is_empty(x: torch.Tensor) -> bool:
+    """Whether it has no elements in every call: eager's strides then follow no rule."""
+    return any(type(n) is int and n == 0 for n in x.shape)
 
 
 def _is_row_major(x: torch.Tensor) -> bool:
@@ -126,15 +134,16 @@ def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
 def _converted(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """``x`` in eager's dtype, with the given strides for the same shape, else with strides in the same order."""
     x = x if x.dtype is dtype else x.to(dtype)
-    if len(shape) != x.dim() or 0 in shape:
+    if len(shape) != x.dim():
         return x
     hints = tuple(hint(n) for n in x.shape)
+    fills = 0 in shape or layouts.fills(shape, strides)
     if hints == shape:
         if tuple(hint(n) for n in x.stride()) == strides:
             return x
         if all(isinstance(n, int) for n in (*x.shape, *x.stride())):
-            return RESTRIDED(x, strides) if layouts.fills(shape, strides) else x
-    if any((n == 1) != (m == 1) for n, m in zip(hints, shape)) or not layouts.fills(shape, strides):
+            return RESTRIDED(x, strides) if fills else x
+    if 0 in shape or any((n == 1) != (m == 1) for n, m in zip(hints, shape)) or not fills:
         return x
     order = sorted(range(x.dim()), key=lambda k: (-strides[k], shape[k] == 1, k))
     ours = layouts.memory_order(x)

@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch import (
     concatenations,
     cse,
     distillation,
+    embedding_bags,
     equal_layers,
     float8,
     losses,
@@ -32,6 +33,7 @@ from mlirfuse.frontend.torch import (
     pools,
     random,
     real_dtypes,
+    row_major,
 )
 from mlirfuse.frontend.torch import matmul_epilogues as epilogues
 from mlirfuse.frontend.torch import torch_private as private
@@ -52,6 +54,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
         attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
         lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
         lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
+        embedding_bags.as_reductions,  # kernels look up rows and reduce them
     ]
 
 
@@ -66,6 +69,7 @@ def inference_graph(options: Options) -> list[Pass]:
     backward side by side."""
     return [
         lambda module: channels_last.convert_if_it_pays(module, options.channels_last),  # cuDNN's faster format
+        row_major.prefer,  # of elementwise results that lie in another order than most of what is beside them
         _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
         _on_graph(random.share_seeds),  # one seed per device, to be saved instead of dropout masks

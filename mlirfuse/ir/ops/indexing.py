@@ -67,6 +67,19 @@ def _take_along(shapes, attrs):
     return [indices]
 
 
+def _taken(x, i, axis):
+    """Zeros where the axis is empty: nothing uses what an index that has not been checked reads there."""
+    if not x.shape[axis] and i.size:
+        return np.zeros(x.shape[:axis] + i.shape + x.shape[axis + 1 :], x.dtype)
+    return np.take(x, np.where(i < 0, i + x.shape[axis], i), axis, mode="clip")
+
+
+def _taken_along(x, i, axis):
+    if not x.shape[axis] and i.size:
+        return np.zeros(i.shape, x.dtype)
+    return np.take_along_axis(x, np.clip(np.where(i < 0, i + x.shape[axis], i), 0, x.shape[axis] - 1), axis)
+
+
 row(
     "take",
     "index",
@@ -75,7 +88,7 @@ row(
     takes=ALL_TYPES,
     attrs={"axis": ...},
     infer=_take,
-    ref=lambda x, i, axis: np.take(x, np.where(i < 0, i + x.shape[axis], i), axis, mode="clip"),
+    ref=_taken,
     operand_dtypes=index_dtypes,
     numpy="take",
     nvfuser="index_select",
@@ -90,9 +103,7 @@ row(
     takes=ALL_TYPES,
     attrs={"axis": ...},
     infer=_take_along,
-    ref=lambda x, i, axis: np.take_along_axis(
-        x, np.clip(np.where(i < 0, i + x.shape[axis], i), 0, x.shape[axis] - 1), axis
-    ),
+    ref=_taken_along,
     operand_dtypes=index_dtypes,
     numpy="take_along_axis",
     nvfuser="gather take_along_axis",

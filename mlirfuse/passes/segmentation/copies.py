@@ -7,10 +7,10 @@ import math
 
 from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
+from mlirfuse.analysis.work import cost_of, moves
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import MULTIPLIES, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import LARGEST
-from mlirfuse.passes.segmentation.work import cost_of, moves
 
 COPIED = "recomputed there, which moves fewer bytes than storing it"
 _FEW = 8  # the most ops that are recomputed rather than stored

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import following, is_product, is_reduction, is_scan, is_scatter_add
+from mlirfuse.analysis.work import Work, cost_of, moves, work_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
-from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 
 ASKED = "segment_set"  # the op by which a user requests a cut, and the cut's reason
 

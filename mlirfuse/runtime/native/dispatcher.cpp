@@ -263,6 +263,15 @@ PyObject* set_static(PyObject* self, PyObject* index) {
   Py_RETURN_NONE;
 }
 
+PyObject* add_condition(PyObject* self, PyObject* steps) {
+  DispatcherState& state = state_of(self);
+  Condition condition;
+  if (!condition.read(steps)) return nullptr;
+  state.options.conditions.push_back(std::move(condition));
+  ++state.options_version;
+  Py_RETURN_NONE;
+}
+
 PyObject* set_alias_sensitive(PyObject* self, PyObject* on) {
   const int value = PyObject_IsTrue(on);
   if (value < 0) return nullptr;
@@ -294,6 +303,10 @@ PyObject* get_misses(PyObject* self, void*) { return PyLong_FromUnsignedLongLong
 bool register_dispatcher_type(PyObject* module) {
   static PyMethodDef methods[] = {
       {"set_static", set_static, METH_O, "set_static(i)\n--\n\nMake leaf i a constant: its value is in the key."},
+      {"add_condition", add_condition, METH_O,
+       "add_condition(steps)\n--\n\nMake the sign of a number computed from leaves part of the key. Steps, each of "
+       "which may\nuse earlier ones: (\"leaf\", i), (\"extent\", leaf, axis), (\"value\", number), (\"add\", a, b), "
+       "\"subtract\",\n\"multiply\", \"divide\", (\"negative\", a), \"absolute\"."},
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
        "set_alias_sensitive(on)\n--\n\nWhether the key includes which array leaves share memory."},
       {"set_bad_index", set_bad_index, METH_O,

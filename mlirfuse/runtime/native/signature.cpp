@@ -210,6 +210,16 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
       std::memcpy(bits, leaf.data, static_cast<size_t>(leaf.item_bytes));
     }
   }
+  for (const Condition& condition : options.conditions) {
+    const Sign sign = condition.sign(leaves);
+    if (!words.push(static_cast<int64_t>(sign))) return false;
+    if (sign != Sign::Unknown) continue;
+    for (const Step& step : condition.steps())  // the numbers themselves
+      if (step.code == StepCode::Leaf && static_cast<size_t>(step.first) < leaves.size() &&
+          leaves[static_cast<size_t>(step.first)].kind == LeafKind::Scalar &&
+          !add_value(leaves[static_cast<size_t>(step.first)].object))
+        return false;
+  }
   if (options.alias_sensitive && !add_overlaps(leaves, &words)) return false;
   hash = hash_words(words.data(), words.size());
   return true;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "conditions.h"
 #include "leaves.h"
 
 namespace mlirfuse {
@@ -10,6 +11,7 @@ namespace mlirfuse {
 struct SignatureOptions {
   bool alias_sensitive = false;
   std::vector<bool> is_static;  // by leaf; may be shorter than a call
+  std::vector<Condition> conditions;
 
   bool static_at(size_t i) const { return i < is_static.size() && is_static[i]; }
 };

@@ -21,7 +21,7 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Flat, Index
+from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensation_interval, rounds
@@ -29,6 +29,7 @@ from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_acr
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
+from mlirfuse.schedule.cpu.rows import stages
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
 from mlirfuse.schedule.cpu.streaming import streams
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
@@ -49,7 +50,7 @@ class CpuColumns(CpuScheduler[Tiling]):
     """Column reductions and normalizations, and row reductions whose rows are a small fraction of a vector."""
 
     name = "columns"
-    fields = "split", "coalesced_rows", "compensation_interval", "streamed", "extent"
+    fields = "split", "coalesced_rows", "persistent", "compensation_interval", "streamed", "extent"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces and bool(analysis.kept)
@@ -67,7 +68,9 @@ class CpuColumns(CpuScheduler[Tiling]):
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
             streamed = streams(analysis, full, call)
-            yield Tiling("columns", split=0, streamed=streamed, extent=apart(analysis, call.sizes))
+            persistent = 0 < _stash_bytes(analysis, reduced, call.properties) <= heuristics.rows.stash_bytes
+            extent = apart(analysis, call.sizes)
+            yield Tiling("columns", split=0, streamed=streamed, extent=extent, persistent=persistent)
             return
         coalesce = folds((height, width), call.properties)
         if reduced <= heuristics.columns.few and not coalesce:
@@ -119,8 +122,19 @@ class CpuColumns(CpuScheduler[Tiling]):
             )
         require(p.extent in (0, apart(analysis, call.sizes)), f"extent = {p.extent}: rows have another distance")
         require(p.extent == 0 or p.split == 0, "extent: needs accumulators in registers (split = 0)")
+        if p.persistent:
+            nbytes = _stash_bytes(analysis, analysis.values(column_extents, call.sizes)[1], call.properties)
+            most = heuristics_of(call.properties).rows.stash_bytes
+            require(several and p.split == 0, "persistent: needs several passes, with accumulators in registers")
+            require(nbytes <= most, f"persistent: {nbytes} bytes are more than {most}")
         if p.streamed:
             check_streamed(analysis, full, call)
+
+
+def _stash_bytes(analysis: Analysis, rows: int, host: HostProperties) -> int:
+    """The bytes of a task's stash buffers."""
+    kept = [v for stage in stages(analysis, heuristics_of(host).rows.stash) for v in stage.kept]
+    return rows * lanes_of(analysis, host) * block_vectors(analysis) * sum(v.dtype.compute.bytes for v in kept)
 
 
 def _needs_compensation(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
@@ -332,6 +346,12 @@ class _InRegisters:
         self.block, self.columns = self.lanes * self.vectors, size_of(self.inner)
         self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
         self.invariant = _invariant(analysis)
+        length = sz.mul(sz.product(a.size for a in analysis.reduced), self.block)
+        self.kept = [
+            (at, value, body.stack(length, value.dtype.compute))
+            for at, stage in enumerate(stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ())
+            for value in stage.kept
+        ]
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
@@ -389,14 +409,16 @@ class _InRegisters:
         def at(here: Env, u: int) -> Env:
             return {**here, **{axis: envs[u][axis] for axis in self.inner}}
 
-        for phase in analysis.phases:
+        for number, phase in enumerate(analysis.phases):
             width = len(body.identities(phase, lanes))
 
-            def step(here, state, phase=phase, width=width):
+            def step(here, state, number=number, phase=phase, width=width):
                 out = []
                 for u in range(len(starts)):
-                    before = state[u * width : (u + 1) * width]
-                    out += body.accumulate(phase, before, [at(here, u)], mask, lanes)
+                    before, there = state[u * width : (u + 1) * width], at(here, u)
+                    self.recall(there, number, u)
+                    out += body.accumulate(phase, before, [there], mask, lanes)
+                    self.keep(there, number, u)
                 return out
 
             blocks = CarriedBlocks(
@@ -411,11 +433,35 @@ class _InRegisters:
         if self.full:
 
             def write(here, _):
-                store_all(body, self.full, [at(here, u) for u in range(len(starts))], analysis.domain)
+                there = [at(here, u) for u in range(len(starts))]
+                for u, each in enumerate(there):
+                    self.recall(each, len(analysis.phases), u)
+                store_all(body, self.full, there, analysis.domain)
                 return []
 
             self.over_rows(env, [], write)
         store_all(body, self.small, envs, analysis.kept)
+
+    def keep(self, env: Env, at: int, u: int) -> None:
+        """Store values of the ``u``-th vector of columns that passes behind the ``at``-th need."""
+        for first, value, memory in self.kept:
+            if first == at:
+                val = self.e.splat(self.k.value(value, env), self.lanes)
+                self.body.put(memory, self._in_stash(env, u), val)
+
+    def recall(self, env: Env, at: int, u: int) -> None:
+        """Bind values that passes before the ``at``-th stored."""
+        for first, value, memory in self.kept:
+            if first < at:
+                val = self.body.get(memory, self._in_stash(env, u), value.dtype.compute, self.lanes)
+                self.k.bind(value, env, val)
+
+    def _in_stash(self, env: Env, u: int) -> Val:
+        """Where the stash has the ``u``-th vector of a row's columns."""
+        row = ZERO
+        for loop in self.loops:
+            row = self.k.add(self.k.scale(row, size_of(loop)), env[loop[-1]])
+        return self.e.add(self.e.mul(self.k.scalar(row.base), self.block), u * self.lanes)
 
 
 def _invariant(analysis: Analysis) -> list[Value]:

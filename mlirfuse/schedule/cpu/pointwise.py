@@ -6,6 +6,7 @@ is 0)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, depends_on, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
@@ -33,6 +34,7 @@ from mlirfuse.schedule.cpu.streaming import output_bytes, streams
 from mlirfuse.schedule.scheduler import SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
+TOGETHER = 4  # rows that share what gathers need
 MOST_SIDES = 8  # limits code size: the packing code is replicated for each
 
 
@@ -151,7 +153,7 @@ def _line(body: CpuBody, loop) -> CpuKernel:
 
     def task(index):
         low = body.e.mul(index, tile)
-        _columns(body, {}, loop, low, body.e.min(body.e.add(low, tile), body.size(extent)))
+        _columns(body, [{}], loop, low, body.e.min(body.e.add(low, tile), body.size(extent)))
 
     body.tasks(task)
     return body.finish(sz.ceildiv(extent, tile), 2)
@@ -163,7 +165,8 @@ def _tiles(body: CpuBody, loops, params: Tiling) -> CpuKernel:
     *outer, middle, inner = loops
     rows, columns = size_of(middle), size_of(inner)
     tile = heuristics_of(body.host).tasks.tile
-    height, width = sz.maximum(1, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
+    together = _rows_together(body.analysis, middle, inner)
+    height, width = sz.maximum(together, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
     third = outer.pop() if params.rows_per_thread > 1 else []
     beside = sz.ceildiv(size_of(third), params.rows_per_thread) if third else 1
@@ -187,18 +190,38 @@ def _tiles(body: CpuBody, loops, params: Tiling) -> CpuKernel:
         left = e.mul(k.scalar(column.base), body.size(width))
         right = e.min(e.add(left, body.size(width)), body.size(columns))
 
-        def line(i, _):
-            body.set_loop(env, middle, Index(i))
-            body.hoist(env, invariant)
-            _columns(body, env, inner, left, right)
+        def lines(i, _):
+            rows = [dict(env) for _ in range(together)]
+            for n, row in enumerate(rows):  # beyond the last one, it is repeated
+                body.set_loop(row, middle, Index(e.min(e.add(i, n), e.sub(bottom, 1)) if n else i))
+                body.hoist(row, invariant)
+            _columns(body, rows, inner, left, right)
             return []
 
-        body.loop(top, bottom, 1, [], line)
+        body.loop(top, bottom, together, [], lines)
 
     invariant = _invariant(body.analysis, inner)
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
     return body.finish(tasks, rows_grain(sz.mul(height, width, params.rows_per_thread), body.host))
+
+
+def _rows_together(analysis: Analysis, middle, inner) -> int:
+    """How many rows share the indices of gathers: more than one where those vary along a row alone, as in resizing."""
+    rows, down, along = size_of(middle), set(middle), set(inner)
+    for op in analysis.ops:
+        if op.name in ("take", "take_along_axis"):
+            varying = _axes_of_indices(analysis, op)
+            if varying & along and not varying & down and isinstance(rows, int) and rows >= TOGETHER:
+                return TOGETHER
+    return 1
+
+
+def _axes_of_indices(analysis: Analysis, op: Op) -> set[Axis]:
+    """The axes of the result of a gather along which its indices vary."""
+    indices, dims = op.operands[1], analysis.axes.dims(op.result)
+    first = op.attrs["axis"] if op.name == "take" else 0
+    return {a for d, n in enumerate(indices.shape) if n != 1 for a in dims[first + d]}
 
 
 def _invariant(analysis: Analysis, inner) -> list[Value]:
@@ -207,18 +230,18 @@ def _invariant(analysis: Analysis, inner) -> list[Value]:
     return [v for op in analysis.ops for v in op.results if v not in varying]
 
 
-def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
+def _columns(body: CpuBody, rows: list[Env], loop, low, high) -> None:
     analysis = body.analysis
     lanes = lanes_of(analysis, body.host)
 
     def step(indices, mask, state):
-        envs = [dict(env) for _ in indices]
-        for here, i in zip(envs, indices):
+        envs = [dict(row) for row in rows for _ in indices]
+        for here, i in zip(envs, itertools.cycle(indices)):
             body.set_loop(here, loop, i)
         store_all(body, analysis.outputs, envs, analysis.kept)
         return []
 
-    body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)))
+    body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)) if len(rows) == 1 else 1)
 
 
 class _Sides(NamedTuple):

@@ -47,6 +47,20 @@ def test_a_statement_reads_all_before_it_writes(statement):
     check(Case(source, lambda: (_square(), np.arange(5000.0), -_square())), calls=2)
 
 
+_WITH_AXES_OF_ONE = [
+    lambda: np.ones((2, 12), "f4")[::2, ::2], lambda: np.ones((12, 2), "f4")[::2, ::2].T, lambda: np.ones((1, 6)),
+    lambda: np.ones((6, 2))[:, :1], lambda: np.broadcast_to(np.ones(4), (3, 4)), lambda: np.ones((3, 4)).T[:, :1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prototype", range(len(_WITH_AXES_OF_ONE)))
+@pytest.mark.parametrize("shape", ["(2, 3)", "(2, 1)", "(2, 3, 4)"])
+@pytest.mark.parametrize("like", ["a", "a.T", "a[:, :1]", "a * 2"])
+def test_another_shape_lies_as_the_prototype(like, shape, prototype):
+    source = f"def f(a):\n    return a + 1, np.zeros_like({like}, shape={shape})\n"
+    check(Case(source, lambda: (_WITH_AXES_OF_ONE[prototype](),)), calls=2)
+
+
 @pytest.mark.parametrize("loop", ["", "for k in range(1): "])
 def test_onto_every_other_element_as_if_copied(loop):
     """Which NumPy 2.4 does one element after the other."""

@@ -1,6 +1,8 @@
 """Errors of Python's operators on numbers among the arguments: raised in the calls that Python raises them in, also by
 a trace of other numbers, and without a trace for each number."""
 
+import random
+
 import numpy as np
 import pytest
 from beside_numpy import function_of
@@ -66,6 +68,73 @@ def test_numbers_of_one_sign_share_a_specialization():
     for k in range(1, 12):
         f(np.ones(3), k / 3, k)
     assert counters.specializations == before + 1
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "1 / (h * h)",
+        "1 / (2.5 - abs(-h) - 9)",
+        "1 / (n + 1)",
+        "1 / (n * len(a) - 0.5)",
+        "h ** -0.5",
+        "7.5 % h",
+        "1 << n",
+    ],
+)
+def test_a_number_new_to_a_call_finds_the_record_of_the_last_one(expression):
+    f = mlirfuse.jit(function_of(f"def f(a, h, n):\n    return a * ({expression})\n"))
+    plain = function_of(f"def f(a, h, n):\n    return a * ({expression})\n")
+    a = np.arange(3.0)
+    f(a, 0.5, 1)
+    (entry,) = f._entries.values()
+    missed = entry.dispatch.misses
+    for k in range(2, 40):
+        np.testing.assert_allclose(f(a, k / 7, k), plain(a, k / 7, k), rtol=1e-14)
+    assert entry.dispatch.misses == missed
+
+
+def test_an_index_new_to_a_call_finds_the_record_of_the_last_one():
+    f = mlirfuse.jit(lambda a, k: a[k] * 2)
+    a = np.arange(100.0)
+    f(a, 7)
+    (entry,) = f._entries.values()
+    missed = entry.dispatch.misses
+    assert [f(a, k) for k in range(1, 99)] == [2 * k for k in range(1, 99)]
+    assert entry.dispatch.misses == missed
+    assert f(a, -3) == 194 and f(a[:50], 3) == 6
+    for k, x in ((100, a), (-101, a), (50, a[:50])):
+        with pytest.raises(IndexError):
+            f(x, k)
+
+
+def _numbers(rng: random.Random) -> list:
+    special = (0, 0.0, -0.0, 1, -1, True, False, 2**20, 1e308, -1e-320, float("inf"), float("nan"))
+    return [rng.choice((*special, rng.randint(-4, 4), rng.uniform(-2, 2))) for _ in range(2)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_guards_of_random_computations_hold_in_every_call(seed):
+    """Divisions by what is computed of numbers: results and errors are Python's, call after call."""
+    rng = random.Random(seed)
+    expression = "p"
+    for _ in range(rng.randint(1, 4)):
+        expression = rng.choice(("({e} {o} {x})", "({x} {o} {e})", "abs({e})", "(-{e})")).format(
+            e=expression, o=rng.choice("+-*/"), x=rng.choice(("p", "q", "len(a)", "2", "0.5", "True"))
+        )
+    source = f"def f(a, p, q):\n    return a * 1, 1.0 / {expression}\n"
+    plain, compiled = function_of(source), mlirfuse.jit(function_of(source))
+    a = np.arange(3.0)
+    for p, q in [_numbers(rng) for _ in range(40)]:
+        try:
+            want = plain(a, p, q)[1]
+        except ArithmeticError as error:
+            with pytest.raises(type(error)):
+                compiled(a, p, q)
+            continue
+        got = compiled(a, p, q)[1]
+        assert type(got) is type(want), (expression, p, q)
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-307, err_msg=f"{expression} of {p!r}, {q!r}")
 
 
 def test_a_power_of_a_negative_number_is_complex():

@@ -43,6 +43,7 @@ INTEGER_PROGRAMS = (
     "torch.slice_scatter(x, x[-n:] * 3, 0, -n) * 2",
     "torch.select_scatter(x, x[0] * 3, 0, n - 6) * 2",
     "x.roll((n, 1 - n), (0, 1)) * 2",
+    "x[n + 8::2] * 2",
 )
 
 
@@ -98,6 +99,18 @@ STRIDED_OPS = (
 @pytest.mark.parametrize("op", [op for op in torch_strides.ops() if op.name in STRIDED_OPS], ids=lambda op: op.name)
 def test_strides(op):
     assert [found for found in torch_strides.differences(op, 1) if found[3] != found[4]] == []
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (3, 0), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.tril(), lambda x: x + 0, lambda x: x.T.triu() if x.dim() == 2 else x.flip(0),
+     lambda x: torch.eye(x.shape[0], x.shape[1]), lambda x: torch.eye(x.shape[1], x.shape[0]) + 0],
+)  # fmt: skip
+def test_strides_of_empty_results(function, shape):
+    for x in (torch.zeros(shape), torch.zeros(shape[::-1]).permute(*reversed(range(len(shape))))):
+        torch._dynamo.reset()
+        assert torch.compile(function, backend="mlirfuse")(x).stride() == function(x).stride()
 
 
 def test_strides_of_large_operands():

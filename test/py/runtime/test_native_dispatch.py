@@ -157,6 +157,65 @@ def test_set_static_during_a_miss_applies_to_that_call():
     assert call.misses == 2 and call.hits == 1
 
 
+def test_a_condition_is_known_by_the_sign_of_its_value():
+    call, _ = counting_dispatcher()
+    call.add_condition((("leaf", 0), ("value", 3), ("subtract", 0, 1), ("multiply", 2, 2), ("negative", 3)))
+    assert not is_hit(call, 1.0) and is_hit(call, 2.5) and is_hit(call, float("inf"))
+    assert not is_hit(call, 3.0) and is_hit(call, 3.0)
+    assert not is_hit(call, float("nan")) and is_hit(call, -float("nan"))
+    assert not is_hit(call, 1) and is_hit(call, 2) and not is_hit(call, 3) and not is_hit(call, True)
+    x, y = _native.empty((4,), "f4"), _native.empty((4,), "f4")
+    assert not is_hit(call, x) and is_hit(call, y)  # no number: no condition on it
+    assert not is_hit(call, np.float64(1)) and not is_hit(call, np.float64(2))  # NumPy's arithmetic is not Python's
+
+
+@pytest.mark.parametrize(
+    "steps, values",
+    [
+        ((("leaf", 0), ("multiply", 0, 0)), (2**40, 2**40 + 1)),  # more than 64 bits
+        ((("leaf", 0), ("value", 0.5), ("add", 0, 1)), (2**60, 2**60 + 1)),  # no float
+        ((("leaf", 0), ("divide", 0, 0)), (0, 0.0, -0.0)),  # Python's error
+    ],
+)
+def test_numbers_of_a_condition_that_cannot_be_evaluated_are_known_by_value(steps, values):
+    call, _ = counting_dispatcher()
+    call.add_condition(steps)
+    for value in values:
+        assert not is_hit(call, value), value
+    for value in values:
+        assert is_hit(call, value)
+
+
+def test_a_condition_reads_extents():
+    call, _ = counting_dispatcher()
+    call.add_condition((("leaf", 1), ("extent", 0, 0), ("subtract", 0, 1)))
+    x = np.zeros(4, "f4")
+    assert not is_hit(call, x, 1) and is_hit(call, x, 3) and not is_hit(call, x, 4) and not is_hit(call, x, 5)
+    assert is_hit(call, x, 2**62) and not is_hit(call, x, 2.0) and not is_hit(call, np.float32(1), 1)
+
+
+@pytest.mark.parametrize(
+    "steps, error",
+    [
+        ((), TypeError),
+        ((("leaf", 0),) * 65, TypeError),
+        ((("power", 0, 0),), ValueError),
+        ((("add", 0),), ValueError),
+        ((("value", 2**63),), ValueError),
+        ((("value", "x"),), ValueError),
+        ((("leaf", 0), ("add", 0, 1)), IndexError),
+        ((("leaf", -1),), IndexError),
+        ((("leaf", 0), 3), TypeError),
+    ],
+)
+def test_malformed_conditions_are_refused(steps, error):
+    call, _ = counting_dispatcher()
+    with pytest.raises(error):
+        call.add_condition(steps)
+    call(1)
+    assert is_hit(call, 2)  # nothing has been added
+
+
 def test_aliasing():
     call, _ = counting_dispatcher()
     x = _native.empty((64,), "f4")

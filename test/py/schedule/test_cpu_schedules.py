@@ -454,6 +454,24 @@ def test_expensive_values_are_kept():
         check(f, gelu_norm, data((3, n)), scale=10)
 
 
+def gelu_norm_of_columns(x):
+    g = 0.5 * x * (1 + np.tanh(x))
+    return (g - g.max(1, keepdims=True)) / np.sqrt((g * g).mean(1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("shape, kept", [((2, 37, 100), True), ((2, 9, 5), True), ((16, 5000, 256), False)])
+def test_expensive_values_of_columns_are_kept(shape, kept):
+    """Where they fit in a task's buffer."""
+    x = data(shape)
+    lowered = mlirfuse.jit(gelu_norm_of_columns, target="cpu").lower(x)
+    (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
+    assert params.persistent == kept
+    check(mlirfuse.jit(gelu_norm_of_columns), gelu_norm_of_columns, x, scale=10)
+    given = {0: targets.of("cpu").schedulers.attributes(params) | {"persistent": False}}
+    again = mlirfuse.jit(gelu_norm_of_columns, schedule=given)(x)
+    assert np.array_equal(again, mlirfuse.jit(gelu_norm_of_columns)(x))
+
+
 @pytest.mark.parametrize("shape", [(1, 262144), (2, 65537), (262144, 1), (70000, 3), (3000, 70)])
 def test_normalizations_in_stages(shape):
     for axis in (0, 1):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import shape_of, size_of
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
@@ -14,6 +15,7 @@ from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
 from mlirfuse.ir import dtypes as dt
@@ -44,10 +46,25 @@ def _like(prototype, fill, dtype, shape, order) -> TracedArray:
     x = as_traced(prototype)
     t = x._trace
     created = _filled(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
-    alike = created.ndim == x.ndim  # otherwise there is no order to keep
     order = checked_order(order)
-    forced(t, created._value, order if alike or order in "CF" else "C", strides_of_array(t, x) if alike else None)
+    if created.ndim != x.ndim:  # there is no order to keep
+        forced(t, created._value, order if order in "CF" else "C")
+        return created
+    if order == "K":
+        _check_known_order(x, created)
+    forced(t, created._value, order, strides_of_array(t, x), t.shape(x._value))
     return created
+
+
+def _check_known_order(prototype: TracedArray, created: TracedArray) -> None:
+    """Checks that the prototype's order in memory orders the axes of ``created``. NumPy's follows the strides of axes
+    of extent 1 too, which may be any in an argument that is not contiguous."""
+    t, origin = prototype._trace, prototype._buffer.origin
+    sizes, strides = t.shape(prototype._value), strides_of_array(t, prototype)
+    if origin.op is not None or not any(n == 1 != m for n, m in zip(sizes, t.shape(created._value))):
+        return
+    if 1 in origin.shape and not (is_row_major(t, strides, sizes) or is_column_major(t, strides, sizes)):
+        fail(UnsupportedError, "the order of an array like one with an axis of extent 1: pass order='C'")
 
 
 @creates(np.zeros_like)

@@ -8,6 +8,7 @@ import operator
 
 import numpy as np
 
+from mlirfuse.analysis.work import CODE_OF_A_MOVE, MOVE
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.axes import axis_of, size_of, slice_bound
 from mlirfuse.frontend.numpy.functions.arguments import joined
@@ -29,7 +30,6 @@ from mlirfuse.frontend.numpy.views import Slice
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.passes.segmentation.legality import LARGEST
-from mlirfuse.passes.segmentation.work import CODE_OF_A_MOVE, MOVE
 
 
 @implements(np.concatenate, np.concat)

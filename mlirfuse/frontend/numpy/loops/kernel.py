@@ -26,12 +26,13 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
+    Slots,
     Tuple,
     TupleType,
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Dependency, Retyped, Slots
+from mlirfuse.frontend.numpy.loops.variables import Dependency, Retyped
 from mlirfuse.frontend.numpy.loops.words import as_type, number, pack, unpack
 from mlirfuse.frontend.numpy.syntax import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.ir import dtypes as dt
@@ -301,7 +302,7 @@ class Loop:
         extents: dict[str, tuple] = {}
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
-            writer = Statements(names, kinds, others, roots, extents, small, self.node, self.leaves, self.lists,
+            writer = Statements(names, kinds, others, roots, extents, small, [self.node], self.leaves, self.lists,
                                 self.scope.file, self.caught)  # fmt: skip
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned, known)

@@ -19,11 +19,10 @@ from mlirfuse.ir.known_values import known_value
 _MOST_READERS = 64  # elements that one thread sums sequentially
 
 
-def _add(c: Context, x: Value, index: Value, values: Value, wraps: bool = False) -> Value:
-    """``values`` added to the rows of ``x`` at the 1-d ``index``. ``wraps``: negative ones count from the end."""
+def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
+    """``values`` added to the rows of ``x`` at the 1-d ``index``."""
     _can_add(c, x)
-    rows = checked(c, index, x.shape[0], 0, wraps)
-    return c.op("index_put_accumulate", x, rows, values)
+    return c.op("index_put_accumulate", x, checked(c, index, x.shape[0], 0), values)
 
 
 def _can_add(c: Context, x: Value) -> None:
@@ -40,23 +39,36 @@ def _in_any_order(c: Context) -> None:
 
 @rule("aten.index_add.default")
 def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
-    if x.rank == 0 or source.rank != x.rank or index.rank != 1 or axis(dim, x.rank):
-        raise Unsupported("indices along another dimension than the first")
+    if x.rank == 0 or source.rank != x.rank or index.rank != 1:
+        raise Unsupported("a scalar, or an index that is none of a dimension")
     values = source if alpha == 1 else c.elementwise("mul", source, alpha, dtype=element(x))
-    return _add(c, x, index, values)
+    return _add_along(c, x, axis(dim, x.rank), index, values)
+
+
+def _add_along(c: Context, x: Value, dim: int, index: Value, values: Value) -> Value:
+    """``values`` added at the 1-d ``index`` along ``dim``."""
+    if not dim:
+        return _add(c, x, index, values)
+    _can_add(c, x)
+    at = checked(c, index, x.shape[dim], dim)
+    own = tuple(index.shape[0] if d == dim else 1 for d in range(x.rank))
+    return _add_elements(c, x, {dim: c.b.reshape(at, own)}, values, values.shape)
 
 
 @rule("aten.index_put.default")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     if not accumulate:
         raise Unsupported("values that are stored")
-    rows, at, first = joined(c, x, indices)
-    if first:
-        raise Unsupported("indices along another dimension than the first")
+    rows, at, dim = joined(c, x, indices)
     _can_add(c, x)
-    values = c.b.broadcast_to(c.b.cast(values, element(x)), (*at.shape, *rows.shape[1:]))
-    values = c.b.reshape(values, (at.numel, *rows.shape[1:]))
-    added = c.op("index_put_accumulate", rows, c.b.reshape(at, (at.numel,)), values)
+    before, behind = rows.shape[:dim], rows.shape[dim + 1 :]
+    values = c.b.broadcast_to(c.b.cast(values, element(x)), (*before, *at.shape, *behind))
+    values, at = c.b.reshape(values, (*before, at.numel, *behind)), c.b.reshape(at, (at.numel,))
+    if dim:
+        own = tuple(at.numel if d == dim else 1 for d in range(rows.rank))
+        added = _add_elements(c, rows, {dim: c.b.reshape(at, own)}, values, values.shape)
+    else:
+        added = c.op("index_put_accumulate", rows, at, values)
     return c.b.reshape(added, x.shape)
 
 
@@ -80,19 +92,51 @@ def unsafe_index_put(
             gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
         return c.op("add", x, gathered)
     _in_any_order(c)
+    own = {dim: tuple(n if k == dim else 1 for k, n in enumerate(shape)) for dim in along}
+    at = {dim: c.op("position", c.b.reshape(along[dim], own[dim]), extent=x.shape[dim]) for dim in along}
+    return _add_elements(c, x, at, values, shape)
+
+
+@rule("aten.scatter_add.default")
+def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """As in the gradient of a gather: each value has an index of its own, or each row, where the index is broadcast."""
+    if not x.rank:
+        raise Unsupported("a scalar")
+    dim = axis(dim, x.rank)
+    for d, n in enumerate(index.shape):  # the first values of a source that has more
+        source = c.b.slice(source, d, 0, n)
+    row = _broadcast_row(index)
+    if row is not None and dim == 0 and index.shape[1:] == x.shape[1:]:
+        return _add(c, x, c.b.reshape(row, (index.shape[0],)), source)
+    _can_add(c, x)
+    return _add_elements(c, x, {dim: checked(c, index, x.shape[dim], dim)}, source, index.shape)
+
+
+def _broadcast_row(index: Value) -> Value | None:
+    """The vector whose elements ``index`` repeats along all dimensions but the first."""
+    if index.op is None or index.op.name != "broadcast_in_dim":
+        return None
+    (given,) = index.op.operands
+    dims = dict(zip(index.op.attrs["dims"], given.shape))
+    if dims.get(0) != index.shape[0] or any(n != 1 for d, n in dims.items() if d):
+        return None
+    return given
+
+
+def _add_elements(c: Context, x: Value, at: dict[int, Value], values: Value, shape: Sequence[sz.Size]) -> Value:
+    """``x`` with ``values`` of this ``shape`` added where ``at`` says along some dimensions, and at their own indices
+    along the others."""
     place: Value = c.b.constant(0, dt.i64)
     stride: sz.Size = 1
     for dim in reversed(range(x.rank)):
         own = tuple(n if k == dim else 1 for k, n in enumerate(shape))
-        if dim in along:
-            at = c.op("position", c.b.cast(c.b.reshape(along[dim], own), dt.i64), extent=x.shape[dim])
-        else:
-            at = c.op("iota", shape=own, axis=dim, dtype=dt.i64)
-        place = c.op("add", place, c.op("mul", at, c.b.size(stride)))
+        along = c.b.cast(at[dim], dt.i64) if dim in at else c.op("iota", shape=own, axis=dim, dtype=dt.i64)
+        place = c.op("add", place, c.op("mul", along, c.b.size(stride)))
         stride = sz.mul(stride, x.shape[dim])
-    count = sz.product(shape)
-    at, of = (c.b.reshape(c.b.broadcast_to(v, shape), (count,)) for v in (place, c.b.cast(values, element(x))))
-    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), at, of), x.shape)
+    linear, of = (
+        c.b.reshape(c.b.broadcast_to(v, shape), (sz.product(shape),)) for v in (place, c.b.cast(values, element(x)))
+    )
+    return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), linear, of), x.shape)
 
 
 def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:

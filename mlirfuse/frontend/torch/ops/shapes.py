@@ -316,8 +316,10 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 @rule("aten.gather.default")
 def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     dim = axis(dim, x.rank)
-    if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
-        raise Unsupported("indices for a part of the tensor")
+    if not x.rank:
+        raise Unsupported("a scalar")
+    for d, n in enumerate(index.shape):  # the first elements along the other dimensions
+        x = x if d == dim else c.b.slice(x, d, 0, n)
     return c.op("take_along_axis", x, checked(c, index, x.shape[dim], dim), axis=dim)
 
 

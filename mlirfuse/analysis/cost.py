@@ -1,0 +1,140 @@
+"""What a kernel does, as numbers from which its time can be predicted: bytes, instructions, gathers, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.analysis.memory_order import innermost, strided
+from mlirfuse.analysis.phases import Analysis, is_reduction, is_scan, is_scatter_add, phases_of
+from mlirfuse.analysis.work import cost_of, work_of
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Layout, Op, Value
+
+
+class Features(NamedTuple):
+    """Of one launch, over all of its threads. A pass is a walk over the elements of the rows that are reduced."""
+
+    moved: float  # bytes read and written, those of each tensor once
+    again: float = 0  # bytes loaded again, at other indices
+    strided: float = 0  # bytes of tensors that are not contiguous along the kernel's innermost axis
+    gathered: float = 0  # elements loaded at indices that memory holds
+    instructions: float = 0  # OpDef.cost of each element that an op computes or reduces
+    reduced: float = 0  # elements reduced along the axis that is contiguous in memory
+    columns: float = 0  # elements reduced along other axes
+    row: float = 0  # elements of a row or column that is reduced
+    phases: float = 0  # reductions that depend on each other
+    reread: float = 0  # bytes that the passes after the first read again, unless the multiprocessor keeps the rows
+    repeated: float = 0  # instructions that they repeat then
+    scanned: float = 0  # elements
+    added: float = 0  # elements added at indices
+    code: float = 0  # instructions in the kernel's text
+
+
+def of_kernel(
+    ops: Iterable[Op],
+    outputs: Iterable[Value],
+    axes: Axes,
+    layouts: Mapping[Value, Layout],
+    elements: Callable[[Value], int],
+    free: Callable[[Value], bool] = lambda _: False,
+) -> Features | None:
+    """The features of a kernel of ``ops``, in program order, that stores ``outputs``; None where a value is read on too
+    many paths. ``elements``: the number of elements of a value; ``free``: inputs that are not read from memory."""
+    program, stored = list(ops), list(outputs)
+    work = work_of(reversed(program), stored, elements)
+    if work is None:
+        return None
+    made = {value for op in program for value in op.results}
+    loads = {v: n for v, n in work.counts.items() if isinstance(v, Value) and v not in made and not free(v)}
+    read = {v: min(n, elements(v)) * v.dtype.bytes for v, n in loads.items()}
+    written = {v: elements(v) * v.dtype.bytes for v in stored}
+    along = _along(program, stored, axes, layouts, elements)
+    memory = [*read.items(), *written.items()]
+    against = sum(n for v, n in memory if along is not None and strided(v, along, axes, layouts))
+    instructions = {op: cost_of(op) * n * _reduced_by(op, elements) for op, n in work.counts.items()
+                    if isinstance(op, Op)}  # fmt: skip
+    gathers = [op for op in program if op.row.kind == "index" and op in work.counts]
+    found = Features(
+        sum(read.values()) + sum(written.values()),
+        sum((n - min(n, elements(v))) * v.dtype.bytes for v, n in loads.items()),
+        against,
+        sum(work.counts[op] for op in gathers),
+        sum(instructions.values()),
+        scanned=sum(elements(op.result) for op in program if is_scan(op) and axes.scanned(op)),
+        added=sum(map(elements, (v for op in program if is_scatter_add(op) for v in op.operands[2::2]))),
+        code=work.code,
+    )
+    return _of_reductions(found, program, stored, axes, layouts, elements, read, instructions)
+
+
+def of_segment(analysis: Analysis, env: Mapping[str, int]) -> Features | None:
+    """The features of an analyzed segment in a call with the sizes ``env``."""
+    layouts = {value: Layout(strides) for value, strides in analysis.strides.items()}
+    sizes: dict[Value, int] = {}
+
+    def elements(value: Value) -> int:
+        if value not in sizes:
+            sizes[value] = max(1, sz.known(value.numel, env))
+        return sizes[value]
+
+    scalars = set(analysis.scalars)
+    return of_kernel(analysis.ops, analysis.outputs, analysis.axes, layouts, elements, scalars.__contains__)
+
+
+def _reduced_by(op: Op, elements: Callable[[Value], int]) -> float:
+    """How many elements the op goes through for each of its result."""
+    return max(1.0, elements(op.operands[0]) / elements(op.results[0])) if is_reduction(op) else 1.0
+
+
+def _along(
+    program: list[Op],
+    stored: list[Value],
+    axes: Axes,
+    layouts: Mapping[Value, Layout],
+    elements: Callable[[Value], int],
+) -> Axis | None:
+    """The axis that is contiguous in the largest output."""
+    main = max(stored, key=elements, default=None)
+    return None if main is None else innermost(main, axes, layouts)
+
+
+def _of_reductions(
+    found: Features,
+    program: list[Op],
+    stored: list[Value],
+    axes: Axes,
+    layouts: Mapping[Value, Layout],
+    elements: Callable[[Value], int],
+    read: dict[Value, int],
+    instructions: dict[Op, float],
+) -> Features:
+    """``found`` with what concerns reductions."""
+    phases = phases_of(program, axes)
+    if not phases:
+        return found
+    reductions = [op for phase in phases for op in phase]
+    widest = max(reductions, key=lambda op: elements(op.operands[0])).operands[0]
+    size = elements(widest)
+    reduced_axes = {axis for op in reductions for axis in axes.reduced(op)}
+    source = max((v for v in read if reduced_axes & set(axes.flat(v))), key=elements, default=widest)
+    inner = innermost(source, axes, layouts) in reduced_axes
+    late = {value for op in reductions for value in op.results}
+    for op in program:
+        if any(v in late for v in op.operands):
+            late.update(op.results)
+    results_in_rows = any(2 * elements(v) > size for v in stored if v in late)
+    passes = len(phases) + results_in_rows
+    # what full rows are computed from
+    early = sum(n for op, n in instructions.items() if op.results[0] not in late and 2 * elements(op.results[0]) > size)
+    wide = sum(n for v, n in read.items() if 2 * elements(v) > size)
+    walked = float(sum(elements(op.operands[0]) for op in reductions))
+    return found._replace(
+        reduced=walked if inner else 0,
+        columns=0 if inner else walked,
+        row=max(size / elements(op.results[0]) for op in reductions),
+        phases=len(phases),
+        reread=(passes - 1) * wide,
+        repeated=(passes - 1) * early,
+    )
