@@ -146,9 +146,8 @@ def scatter(x, parts, new) -> None:
     if len(own) > len(inner) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(inner))):
         fail(
             ShapeError,
-            f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to "
-            "indexing result of shape "
-            f"{t.hints_of(inner)}",
+            f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of "
+            f"shape {t.hints_of(inner)}",
         )
     count = t.extent(sz.product(t.shape(index)))
     flat_shape = (*shape[:axis], count, *shape[axis + 1 :])
