@@ -180,7 +180,7 @@ class Transpose(GpuScheduler[Params]):
 
     def takes(self, analysis: Analysis) -> bool:
         alone = analysis.elementwise
-        return alone and bool(analysis.once(_unmapped_inputs))
+        return alone and bool(analysis.once(_unmapped_inputs) or analysis.once(_windowed))
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
@@ -244,6 +244,9 @@ class Transpose(GpuScheduler[Params]):
 
 def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
     inputs = analysis.once(_unmapped_inputs)
+    if analysis.once(_windowed):
+        yield from _candidates_of_windows(analysis, call)
+        return
     if not inputs:
         return
     extents, rows, results = analysis.once(_numbers)(call.sizes)
@@ -260,24 +263,84 @@ def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
-        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        room = min(heuristics.shared, call.properties.shared_per_block // 2)
-        positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = _lanes(read, extent, call.alignments)
-        tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        layouts = _layouts(tile, tiles, widest, call.properties)
-        access = access_of(analysis, True, call, hint_of(analysis, call))
-        along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
-        for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
-            most = size * size // threads  # lanes, so that each thread has a vector of the tile
-            read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
-            both = analysis.inputs + analysis.outputs
-            aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
-            for v, _ in read:
-                aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-            narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
-            yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+        yield from _tiled(analysis, call, n, extents, read, positions, widest, _tile(heuristics, widest))
         return
+
+
+def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
+    return heuristics.tile if widest <= 4 else heuristics.tile_wide
+
+
+def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
+           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Params]:  # fmt: skip
+    """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
+    as of :func:`_values_in_shared`."""
+    heuristics = heuristics_of(call.properties).transpose
+    extent, width = extents[n], extents[-1]
+    room = min(heuristics.shared, call.properties.shared_per_block // 2)
+    positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
+    lanes = _lanes(read, extent, call.alignments)
+    tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
+    layouts = _layouts(tile, tiles, widest, call.properties)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
+    for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
+        most = size * size // threads  # lanes, so that each thread has a vector of the tile
+        read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
+        both = analysis.inputs + analysis.outputs
+        aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
+        for v, _ in read:
+            aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
+        narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
+        yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+
+
+def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
+    not the innermost: everything is computed along it, and the results are stored in shared memory."""
+    heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
+    extents = analysis.values(_kept_extents, call.sizes)
+    along = iter(analysis.values(_strides_along, call.sizes))
+    rows = [[next(along) for _ in extents] for _ in inputs]
+    steps = iter(analysis.values(_strides_in_memory, call.sizes))
+    strides = [[next(steps) for _ in v.shape] for v in inputs]
+    width = extents[-1]
+    for n, extent in reversed(list(enumerate(extents[:-1]))):
+        read = [(v, step) for v, row, step in zip(inputs, rows, strides) if row[n] == 1]
+        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(row[-1] for row in rows):
+            continue
+        if min(extent, width) <= heuristics.least_extent or math.prod(extents) < heuristics.least_elements:
+            continue
+        nodes = _nodes(analysis)
+        positions = tuple([nodes.index(v) for v in analysis.outputs])
+        widest = max(_shared_dtype(v, analysis).bytes for v in analysis.outputs)
+        tile = _tile(heuristics, widest)
+        if min(extent, width) <= tile // 2:
+            tile //= 2
+        if len(positions) * tile * (tile + 4) * widest <= min(heuristics.shared, call.properties.shared_per_block // 2):
+            yield from _tiled(analysis, call, n, extents, read, positions, widest, tile)
+        return
+
+
+def _windowed(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at other indices, of segments whose outputs have all axes."""
+    loops, kept = analysis.loops(analysis.kept), set(analysis.kept)
+    if len(loops) < 2 or any(set(analysis.axes.flat(v)) != kept for v in analysis.outputs):
+        return []
+    return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept]
+
+
+def _kept_extents(analysis: Analysis) -> list[sz.Size]:
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_along(analysis: Analysis) -> list[sz.Size]:
+    """The strides of each input along each loop."""
+    return [analysis.axis_stride(v, loop[-1]) for v in analysis.inputs for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_in_memory(analysis: Analysis) -> list[sz.Size]:
+    return [stride for v in analysis.inputs for stride in analysis.strides[v]]
 
 
 class _AlongBoth(NamedTuple):

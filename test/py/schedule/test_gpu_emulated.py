@@ -22,6 +22,7 @@ from mlirfuse.analysis import joint, stages
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
@@ -89,7 +90,7 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
                 base, at = slot.place
                 address = addresses[at] if base == "pointer" else workspace + plan.ints[at]
                 dims = plan.ints[slot.dims[0]], plan.ints[slot.dims[1]]
-                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box))
+                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box, BY_NAME[slot.dtype].bytes))
             else:
                 passed.append(plan.ints[slot])
         grid = plan.ints[slots.size(kernel.grid)]
