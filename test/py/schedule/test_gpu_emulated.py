@@ -444,6 +444,21 @@ def test_large_normalizations_store_no_element_alone():
         assert not isinstance(reduction, transpose.Params)
 
 
+def test_transposes_load_the_scales_of_columns_before_the_barrier(monkeypatch):
+    """Threads do not wait for the tile, and for what all of a vector needs after it."""
+    fn = lambda x: scaled(x, 0).T.copy()  # noqa: E731
+    x = np.zeros((2048, 2048), ml_dtypes.bfloat16)
+    ptx = mlirfuse.jit(fn, target="cuda:sm_90").lower(x).as_text("ptx")
+    (tiles,) = [
+        kernel for kernel in ptx.split(".entry ") if kernel.count("bar.sync") == 1 and "ld.shared.b16" in kernel
+    ]
+    before, after = tiles.split("bar.sync")
+    assert before.count("ld.global.b32") == 2
+    assert "ld.global" not in after
+    fit(monkeypatch, "transpose", stages=1)
+    check(fn, normal(72, 136))
+
+
 @pytest.mark.parametrize("name, dtype", [("e4m3fn", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)])
 def test_float8(name, dtype):
     """The hardware's conversion, of an odd number too, gives the bits of the nearest number, the largest for larger
