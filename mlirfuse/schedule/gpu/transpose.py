@@ -81,9 +81,10 @@ class _Kernel:
 
     def emit(self) -> list[GpuKernel]:
         """The finished kernel."""
-        self.fill()
+        targets = self.targets()
+        self.fill([env for _, env, _ in targets])
         self.body.barrier()
-        places = self.transposed()
+        places = self.transposed(targets)
         for env, _ in places:
             for value in self.late:
                 self.k.value(value, env)
@@ -112,13 +113,31 @@ class _Kernel:
         step = self.p.tx // (self.p.tile // lanes)
         return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
-    def address(self, value: Value, index: Val) -> str:
-        """Where an element of a value's tile is in shared memory."""
-        return self.body.shared_address(self.offsets[value], index, self.dtypes[value].bytes)
+    def addresses(self, value: Value, local_w: Val, local_r: Val, step: int, lanes: int) -> list[str]:
+        """Where elements of a value's tile are in shared memory, the first of them at these indices, ``step`` elements
+        apart."""
+        nbytes, first = self.dtypes[value].bytes, self.e.add(self.e.mul(local_w, self.pitch[value]), local_r)
+        base = self.body.shared_address(self.offsets[value], first, nbytes)
+        return [self.body.beyond(base, n * step * nbytes) for n in range(lanes)]
 
-    def fill(self) -> None:
+    def uniform_inputs(self) -> list[Value]:
+        """The inputs of what is stored from shared memory that do not vary along the writing loop."""
+        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.along_both else list(self.late)
+        known, found = dict.fromkeys(self.in_shared), []
+        while left:
+            value = left.pop()
+            if value in known:
+                continue
+            known[value] = None
+            if value not in inputs:
+                left += value.op.operands if value.op is not None else []
+            elif self.analysis.axis_stride(value, along) == 0:
+                found.append(value)
+        return found
+
+    def fill(self, later: list) -> None:
         """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
-        loop, one row per index of the writing loop."""
+        loop, one row per index of the writing loop. Prefetch for the envs ``later`` what does not vary along that."""
         e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
         loaded, places = [], []
@@ -126,27 +145,31 @@ class _Kernel:
             env, inside = self.at(local_w, local_r, 1, lanes)
             places.append((env, inside))
             loaded += [(v, local_w, k.preload(v, env) if v in inputs else k.value(v, env)) for v in self.in_shared]
+        for env, value in itertools.product(later, self.uniform_inputs()):
+            k.preload(value, env)
         for value, local_w, val in loaded:
-            for lane in range(lanes):
-                index = e.add(e.mul(local_w, self.pitch[value]), e.add(local_r, lane))
-                self.body.shared_store(self.address(value, index), e.extract(val, lane))
+            for lane, address in enumerate(self.addresses(value, local_w, local_r, 1, lanes)):
+                self.body.shared_store(address, e.extract(val, lane))
         for env, inside in places if self.early else ():
             self.body.store_at(self.early, env, self.analysis.kept, inside)
 
-    def transposed(self) -> list:
-        """Load from shared memory: vectors along the writing loop, one row per index of the reading loop. Returns their
-        envs, and whether they are inside."""
-        e, k, lanes, places = self.e, self.k, self.p.access.lanes, []
+    def targets(self) -> list:
+        """For each of a thread's vectors along the writing loop, one row per index of the reading loop: that index, the
+        env, and whether it is inside."""
+        lanes = self.p.access.lanes
         local_w, line = self.split(lanes)
-        for local_r in self.lines(line, lanes):
-            env, inside = self.at(local_w, local_r, lanes, 1)
+        return [(local_r, *self.at(local_w, local_r, lanes, 1)) for local_r in self.lines(line, lanes)]
+
+    def transposed(self, targets: list) -> list:
+        """Load the vectors ``targets`` from shared memory. Returns their envs, and whether they are inside."""
+        k, lanes = self.k, self.p.access.lanes
+        local_w, _ = self.split(lanes)
+        for local_r, env, _ in targets:
             for value in self.in_shared:
-                pitch, dtype = self.pitch[value], self.dtypes[value]
-                indices = (e.add(e.mul(e.add(local_w, lane), pitch), local_r) for lane in range(lanes))
-                elements = [self.body.shared_load(self.address(value, index), dtype) for index in indices]
-                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, e.from_lanes(elements))
-            places.append((env, inside))
-        return places
+                addresses = self.addresses(value, local_w, local_r, self.pitch[value], lanes)
+                elements = [self.body.shared_load(address, self.dtypes[value]) for address in addresses]
+                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, self.e.from_lanes(elements))
+        return [(env, inside) for _, env, inside in targets]
 
 
 class Transpose(GpuScheduler[Params]):
