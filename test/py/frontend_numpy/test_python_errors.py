@@ -2,6 +2,7 @@
 a trace of other numbers, and without a trace for each number."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -135,6 +136,41 @@ def test_guards_of_random_computations_hold_in_every_call(seed):
         got = compiled(a, p, q)[1]
         assert type(got) is type(want), (expression, p, q)
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-307, err_msg=f"{expression} of {p!r}, {q!r}")
+
+
+REFUSED = [
+    "x[10]", "x + np.ones(4)", "x.reshape(5, 5)", "np.sum(x, axis=5)", "np.stack([x, x[:1]])", "np.take(x, 9)",
+    "x @ np.ones(7)", "np.split(x, 2)", "x.astype('zz')", "x[:0].max()", "x.__setitem__(slice(0, 2), np.ones(4))",
+    "x[0, 0]", "int(x * 1)", "x << 1", "-(x > 0)", "x.nosuch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_handler_sees_numpys_error(refused):
+    """Its class, and its text without our line of the program."""
+    source = f"""def f(x):
+    try:
+        {refused}
+    except Exception as error:
+        return type(error).__name__, str(error).strip()
+"""
+    x = np.ones(3)
+    assert mlirfuse.jit(function_of(source))(x) == function_of(source)(x)
+
+
+def test_an_error_that_leaves_the_function_names_the_line():
+    def caught_before(x):
+        try:
+            return x[10]
+        except IndexError as error:
+            raise KeyError(f"none: {error}") from error
+
+    with pytest.raises(KeyError, match=r"^'none: index 10 is out of bounds for axis 0 with size 3'$"):
+        mlirfuse.jit(caught_before)(np.ones(3))
+    for refused, kind in (("x[10]", IndexError), ("x + np.ones(4)", mlirfuse.ShapeError)):
+        f = function_of(f"def f(x):\n    try:\n        return {refused}\n    finally:\n        pass\n")
+        with pytest.raises(kind, match=rf":3: return {re.escape(refused)}"):
+            mlirfuse.jit(f, fallback=False)(np.ones(3))
 
 
 def test_a_power_of_a_negative_number_is_complex():
