@@ -60,7 +60,7 @@ def located_error(error: Exception) -> Exception:
     kind, where = getattr(error, "_leaves_as", (type(error), None))
     if where is None and getattr(error, "_located", False):
         return error
-    created = kind(located(str(error), where))
+    created: Exception = kind(located(str(error), where))
     created._located = True  # type: ignore[attr-defined]  # marks an error that has the line
     return created.with_traceback(error.__traceback__)
 
