@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
-from mlirfuse.frontend.numpy.python_errors import is_refused, python_value
+from mlirfuse.frontend.numpy.python_errors import is_refused, is_true, python_value
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt, integer_of
@@ -207,6 +207,7 @@ for _compare in (
     "__ge__",
 ):  # keeps __hash__ where the class defines it
     setattr(TracedScalar, _compare, getattr(TracedArray, _compare))
+TracedScalar.__bool__ = is_true  # type: ignore[assignment,method-assign]
 
 
 def _sym_arith(function, a, b):

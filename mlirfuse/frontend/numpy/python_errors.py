@@ -1,5 +1,5 @@
-"""Errors of Python's operators on numbers that are known only at run time: a zero divisor, a negative shift count, a
-power of zero or of a negative number. Whether a call raises one is a condition of the trace."""
+"""Guards on numbers that are known only at run time: the outcome of a branch, and whether Python's operators raise an
+error (a zero divisor, a negative shift count, a power of zero or of a negative number)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def is_refused(t, function: Callable, operands: Sequence[Any]) -> bool:
         return not _compares(t, left, ">")
     fractional = isinstance(right, float) and not right.is_integer()
     return (right < 0 and _compares(t, left, "==")) or (fractional and _compares(t, left, "<"))
+
+
+def is_true(x: TracedScalar) -> bool:
+    """``bool(x)``: a guard of the trace, or the value in this call, to which the trace is then specialized."""
+    return bool(x.concrete()) if x.later or x._found else _compares(x._trace, x, "!=")
 
 
 def python_value(function: Callable, operands: Sequence[Any]) -> Any:

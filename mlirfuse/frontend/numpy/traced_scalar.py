@@ -61,9 +61,6 @@ class TracedScalar(TracedArray):
                 last._found = (last._compute(*operands),)  # type: ignore[misc]
         return self._found[0]
 
-    def __bool__(self) -> bool:
-        return bool(self.concrete())
-
     def __int__(self) -> int:
         return int(self.concrete())
 
