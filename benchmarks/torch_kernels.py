@@ -33,6 +33,7 @@ import types
 import timing
 
 IMPLEMENTATIONS = ("eager", "inductor", "mlirfuse")
+PATIENCE = 8  # seconds that processes wait for those that still compile, and for the last rows
 LIMIT, RESOLUTION_MS, CLIFF = 0.97, 0.5e-3, 0.7
 ROUNDING = {"f32": 2e-6, "bf16": 8e-3, "f16": 1e-3}  # of the norm; products of float32 on a GPU are in TF32
 TF32 = 2e-3
@@ -44,6 +45,7 @@ def arguments(argv=None):
     parser.add_argument("--groups", default="pools,convolutions,reductions,index_ops", help="of cases, or drawn")
     parser.add_argument("--only", default="", help="cases with one of these in their names, by commas")
     parser.add_argument("--sizes", type=int, default=5, help="the first sizes of each kind of case")
+    parser.add_argument("--peers", default="eager,inductor", help="eager is the check's reference for errors, too")
     parser.add_argument("--draw", type=int, default=60, help="families of four drawn points each")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -65,8 +67,7 @@ def chosen_cases(options) -> list:
     divide = options.divide or (16 if options.device == "cpu" else 1)
     seen = collections.defaultdict(itertools.count)
     found = [case for case in found if not names or any(name in case.name for name in names)]
-    if options.groups != "drawn":
-        found = [case for case in found if next(seen[case.name]) < options.sizes]
+    found = [case for case in found if case.family is not None or next(seen[case.name]) < options.sizes]
     return [dataclasses.replace(case, inputs=divided(case.inputs, divide)) for case in found]
 
 
@@ -103,6 +104,11 @@ class LaterTuning:
         return found
 
 
+def flat_gradients(found) -> list:
+    """The results and gradients of a call with gradients, as one list."""
+    return [tensor for part in found for tensor in part]
+
+
 class Lane:
     """A process that compiles cases and later measures them."""
 
@@ -118,7 +124,8 @@ class Lane:
         torch._dynamo.config.accumulated_recompile_limit = 10**6
         self.torch, self.options, self.cuda = torch, options, options.device == "cuda"
         self.tuning = LaterTuning()
-        self.timer = self.copies = None
+        self.timer = timing.CudaTimer() if self.cuda else timing.ProcessTimer()
+        self.copies = timing.Copies(self.timer)
         self.programs = 0
 
     def inputs(self, case, turn: int = 0):
@@ -163,18 +170,15 @@ class Lane:
         torch, tensors = self.torch, self.inputs(case)
         row = {"name": case.name, "size": case.size, "dtype": case.dtype, "family": case.family}
         incoming = [torch.randn_like(r) for r in timing.as_tuple(case.fn(*tensors))] if case.trains else None
-        flat = lambda found: (
-            [t for part in found for t in timing.as_tuple(part)] if case.trains else timing.as_tuple(found)
-        )  # noqa: E731
+        flat = flat_gradients if case.trains else timing.as_tuple
         wide = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors]
         want = flat(self.call(case, case.fn, wide, incoming and [t.double() for t in incoming])())
-        row["bytes"] = sum(
-            t.numel() * t.element_size()
-            for t in (*tensors, *(t for t in flat(self.call(case, case.fn, tensors, incoming)())))
-        )
+        eager = flat(self.call(case, case.fn, tensors, incoming)())
+        row["bytes"] = sum(t.numel() * t.element_size() for t in (*tensors, *eager))
+        del eager
         functions, errors = {}, {}
         self.tuning.taken()
-        for name in IMPLEMENTATIONS:
+        for name in (*self.options.peers.split(","), "mlirfuse"):
             try:
                 functions[name] = self.implementation(name, case)
                 start = time.perf_counter()
@@ -198,9 +202,6 @@ class Lane:
     def measure(self, made: dict, calls: int) -> dict:
         """The row of a compiled case with the times of all its implementations, in turns."""
         case, row = made["case"], made["row"]
-        if self.timer is None:
-            self.timer = timing.CudaTimer() if self.cuda else timing.ProcessTimer()
-            self.copies = timing.Copies(self.timer)
         for tuner, launchers in made["tuned"]:
             tuner.launchers = launchers
         made["tuned"] = []
@@ -253,7 +254,7 @@ def lane(options, todo, results, lock, ready, begin) -> None:
                     worker.torch.cuda.empty_cache()
     finally:
         try:
-            ready.wait(max(1.0, begin + options.compile_limit + 20 - time.time()))
+            ready.wait(max(1.0, begin + options.compile_limit + PATIENCE - time.time()))
         except Exception:
             print("# some processes still compile while others measure", flush=True)
     worker.tuning.compiling = False
@@ -280,11 +281,14 @@ def measure_all(worker, mine, options, results, begin) -> None:
 
 
 def units(cases) -> list[list[int]]:
-    """The numbers of cases that a process takes at once: a family is measured in one."""
-    found = collections.defaultdict(list)
+    """The numbers of cases that a process takes at once, one or a family: the first size of each kind, the second …,
+    and families between them."""
+    found, sizes = collections.defaultdict(list), collections.Counter()
     for k, case in enumerate(cases):
-        found[("family", case.family) if case.family is not None else k].append(k)
-    return list(found.values())
+        size = 0.5 + case.family / 10 if case.family is not None else sizes[case.name]
+        sizes[case.name] += 1
+        found[size, case.name if case.family is None else ""].append(k)
+    return [found[key] for key in sorted(found, key=lambda key: key[0])]
 
 
 def run(options, cases) -> dict[int, dict]:
@@ -304,13 +308,15 @@ def run(options, cases) -> dict[int, dict]:
     for process in processes:
         process.start()
     rows, left, first = {}, lanes, None
-    while left and time.time() - begin < options.time_limit + 60:
+    while left and time.time() - begin < options.time_limit + PATIENCE:
         try:
             k, row = results.get(timeout=5)
         except queue.Empty:
             if not any(process.is_alive() for process in processes):
                 break
             continue
+        except KeyboardInterrupt:
+            break
         if k is None:
             left -= 1
             continue
@@ -341,7 +347,8 @@ def line_of(row) -> str:
     if "failed" in row:
         return f"{text}  FAILED {row['failed']}"
     for name in IMPLEMENTATIONS:
-        text += f" {row[name]:9.4f}" if name in row else f"  failed ({row.get(f'{name}_failed', '')[:70]})"
+        failed = f"  failed ({row[f'{name}_failed'][:70]})" if f"{name}_failed" in row else " " * 9 + "-"
+        text += f" {row[name]:9.4f}" if name in row else failed
     text += f" copy {row['copy']:8.4f}"
     if "ratio" in row:
         text += f"  {row['ratio']:5.2f}"

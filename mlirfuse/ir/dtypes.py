@@ -99,8 +99,9 @@ FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
 NARROW = (f8e4m3fn, f8e5m2)  # supported by nvFuser definitions only: see the pass fusion-narrow-floats
 
-# For float8: bits of the mantissa, bias of the exponent, the largest number, the bits of a NaN.
-NARROW_FORMATS = {f8e4m3fn: (3, 7, 448.0, 0x7F), f8e5m2: (2, 15, 57344.0, 0x7E)}
+# For float8: bits of the mantissa, bias of the exponent, the largest number, the bits of a NaN as torch and
+# hardware write it.
+NARROW_FORMATS = {f8e4m3fn: (3, 7, 448.0, 0x7F), f8e5m2: (2, 15, 57344.0, 0x7F)}
 
 BY_NAME = {t.name: t for t in ALL + NARROW}
 BY_MLIR = {t.mlir: t for t in ALL + NARROW}

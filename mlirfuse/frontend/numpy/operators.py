@@ -13,6 +13,7 @@ from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_errors import is_refused, is_true, python_value
+from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt, integer_of
@@ -22,42 +23,8 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
-_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
-    "add": (np.add, operator.add),
-    "sub": (np.subtract, operator.sub),
-    "mul": (np.multiply, operator.mul),
-    "truediv": (np.true_divide, operator.truediv),
-    "floordiv": (np.floor_divide, operator.floordiv),
-    "mod": (np.remainder, operator.mod),
-    "pow": (np.power, operator.pow),
-    "and": (np.bitwise_and, operator.and_),
-    "or": (np.bitwise_or, operator.or_),
-    "xor": (np.bitwise_xor, operator.xor),
-    "lshift": (np.left_shift, operator.lshift),
-    "rshift": (np.right_shift, operator.rshift),
-    "matmul": (np.matmul, operator.matmul),
-}
-
-
-_COMPARE_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
-    "eq": (np.equal, operator.eq),
-    "ne": (np.not_equal, operator.ne),
-    "lt": (np.less, operator.lt),
-    "le": (np.less_equal, operator.le),
-    "gt": (np.greater, operator.gt),
-    "ge": (np.greater_equal, operator.ge),
-}
-
-
-_UNARY_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
-    "neg": (np.negative, operator.neg),
-    "pos": (np.positive, operator.pos),
-    "abs": (np.absolute, operator.abs),
-    "invert": (np.invert, operator.invert),
-}
-
-
-_OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OPERATORS) for u, f in group.values()}
+_UNARY = (*UNARY.values(), (np.absolute, operator.abs))
+_OPERATOR_UFUNCS = {f: u for u, f in (*BINARY.values(), *COMPARE.values(), *_UNARY)}
 
 
 def scalar_operator(function, *inputs):
@@ -175,38 +142,22 @@ def _unary_method(ufunc, function):
     return method
 
 
-for _name, (_u, _f) in _OPERATORS.items():
-    setattr(TracedArray, f"__{_name}__", _binary_method(_u, _f, False))
-    setattr(TracedArray, f"__r{_name}__", _binary_method(_u, _f, True))
-    setattr(TracedArray, f"__i{_name}__", _in_place_method(_u, _f))
-
-
-for _name, (_u, _f) in _COMPARE_OPERATORS.items():
-    setattr(TracedArray, f"__{_name}__", _comparison_method(_u, _f))
-
-
-for _name, (_u, _f) in _UNARY_OPERATORS.items():
-    setattr(TracedArray, f"__{_name}__", _unary_method(_u, _f))
-
-
-TracedArray.__divmod__ = lambda self, other: (self // other, self % other)
-
-
-TracedArray.__rdivmod__ = lambda self, other: (other // self, other % self)
-
-
-TracedArray.__contains__ = lambda self, item: (self == item).any()
-
-
-for _compare in (
-    "__eq__",
-    "__ne__",
-    "__lt__",
-    "__le__",
-    "__gt__",
-    "__ge__",
-):  # keeps __hash__ where the class defines it
-    setattr(TracedScalar, _compare, getattr(TracedArray, _compare))
+_METHODS: dict[str, Callable] = {
+    "__divmod__": lambda self, other: (self // other, self % other),
+    "__rdivmod__": lambda self, other: (other // self, other % self),
+    "__contains__": lambda self, item: (self == item).any(),
+}
+for _u, _f in BINARY.values():
+    _METHODS[f"__{name_of(_f)}__"] = _binary_method(_u, _f, False)
+    _METHODS[f"__r{name_of(_f)}__"] = _binary_method(_u, _f, True)
+    _METHODS[f"__i{name_of(_f)}__"] = _in_place_method(_u, _f)
+for _u, _f in _UNARY:
+    _METHODS[f"__{name_of(_f)}__"] = _unary_method(_u, _f)
+for _u, _f in COMPARE.values():
+    _METHODS[f"__{name_of(_f)}__"] = _comparison_method(_u, _f)
+    setattr(TracedScalar, f"__{name_of(_f)}__", _METHODS[f"__{name_of(_f)}__"])  # which has a __hash__ of its own
+for _name, _method in _METHODS.items():
+    setattr(TracedArray, _name, _method)
 TracedScalar.__bool__ = is_true  # type: ignore[assignment,method-assign]
 
 
@@ -231,15 +182,15 @@ def _sym_method(function, on_sizes, reflected):
     return method
 
 
-for _name, _function, _on_sizes in (
-    ("add", operator.add, lambda a, b: a + b),
-    ("sub", operator.sub, lambda a, b: a - b),
-    ("mul", operator.mul, sz.mul),
-    ("floordiv", operator.floordiv, sz.floordiv),
-    ("mod", operator.mod, sz.mod),
+for _f, _on_sizes in (
+    (operator.add, operator.add),
+    (operator.sub, operator.sub),
+    (operator.mul, sz.mul),
+    (operator.floordiv, sz.floordiv),
+    (operator.mod, sz.mod),
 ):
-    setattr(SymInt, f"__{_name}__", _sym_method(_function, _on_sizes, False))
-    setattr(SymInt, f"__r{_name}__", _sym_method(_function, _on_sizes, True))
+    setattr(SymInt, f"__{name_of(_f)}__", _sym_method(_f, _on_sizes, False))
+    setattr(SymInt, f"__r{name_of(_f)}__", _sym_method(_f, _on_sizes, True))
 
 
 def _sym_power(self, other, modulo=None):
@@ -248,16 +199,13 @@ def _sym_power(self, other, modulo=None):
     return _sym_arith(operator.pow, self, other)
 
 
-SymInt.__pow__ = _sym_power
-SymInt.__rpow__ = lambda self, other: _sym_arith(operator.pow, other, self)
-SymInt.__truediv__ = lambda self, other: _sym_arith(operator.truediv, self, other)
+def _sym_operator(function, reflected: bool):
+    """An operator whose result is no size."""
+    return lambda self, other: _sym_arith(function, *((other, self) if reflected else (self, other)))
 
 
-SymInt.__rtruediv__ = lambda self, other: _sym_arith(operator.truediv, other, self)
-
-
-for _compare in ("lshift", "rshift", "and", "or", "xor"):
-    if not hasattr(SymInt, f"__{_compare}__"):
-        _f = _OPERATORS[_compare][1]
-        setattr(SymInt, f"__{_compare}__", lambda self, other, f=_f: _sym_arith(f, self, other))
-        setattr(SymInt, f"__r{_compare}__", lambda self, other, f=_f: _sym_arith(f, other, self))
+for _f in (operator.truediv, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor):
+    setattr(SymInt, f"__{name_of(_f)}__", _sym_operator(_f, False))
+    setattr(SymInt, f"__r{name_of(_f)}__", _sym_operator(_f, True))
+setattr(SymInt, "__pow__", _sym_power)  # noqa: B010
+setattr(SymInt, "__rpow__", _sym_operator(operator.pow, True))  # noqa: B010

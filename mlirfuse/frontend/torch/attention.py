@@ -28,7 +28,7 @@ from mlirfuse.frontend.torch.attention_calls import argument, example
 from mlirfuse.frontend.torch.index_cases import Unknown
 from mlirfuse.frontend.torch.index_expressions import Expressions, MutatedTensor
 from mlirfuse.frontend.torch.mask_patterns import MaskPattern, pattern_of
-from mlirfuse.frontend.torch.nodes import explain
+from mlirfuse.frontend.torch.nodes import explain, modes
 from mlirfuse.frontend.torch.torch_private import unset_fake_temporarily
 
 _LARGEST = 1 << 26  # elements of a mask that is evaluated at compile time
@@ -45,8 +45,10 @@ def simplify_masks(module: GraphModule) -> None:
 class _MaskRewriter:
     """A graph, and the known patterns of its masks."""
 
-    def __init__(self, module: GraphModule, expressions: Expressions):
+    def __init__(self, module: GraphModule, expressions: Expressions, transformed: bool = False):
+        """``transformed``: the graph is called under a transform of torch.func, which these kernels do not take."""
         self.module, self.expressions = module, expressions
+        self.transformed = {node for node, (_, depth) in modes(module.graph).items() if depth or transformed}
         self.patterns: dict[Any, MaskPattern | None] = {}
         self.blocks: dict[Node, list[Node]] = {}
         self.without: set[Node] = set()  # masks that some attention no longer reads
@@ -57,7 +59,7 @@ class _MaskRewriter:
             if node.target is torch.nn.functional.scaled_dot_product_attention and node.op == "call_function":
                 changed |= self.attention(node)
             elif (called := self.expressions.called(node)) is not None:
-                _MaskRewriter(called.module, called).run()
+                _MaskRewriter(called.module, called, node in self.transformed).run()
         if changed:
             for mask in self.without:
                 _erase(self.module, mask)
@@ -107,6 +109,9 @@ class _MaskRewriter:
         elif pattern.is_causal:
             _set(node, None, True)
             explain(node, "the mask is causal: is_causal")
+        elif node in self.transformed:
+            explain(node, f"the mask stays a tensor: {pattern}; a transform of torch.func computes attention")
+            return False
         elif pattern.is_lower_right and attention_calls.takes_windows(node):
             attention_calls.windowed(self.module, node, pattern)
         elif (refused := attention_calls.refusal(node, mask, pattern)) is None:

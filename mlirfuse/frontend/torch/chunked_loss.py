@@ -118,6 +118,11 @@ def _rows_of(logits: torch.Tensor, target: torch.Tensor, transforms: str) -> tor
     return torch.stack([torch.logsumexp(y, 1), picked, y.sum(1)])
 
 
+def _normalizers(lse: torch.Tensor) -> torch.Tensor:
+    """What a softmax subtracts from each row, by its logsumexp: NaN where that is infinite, from inf - inf."""
+    return lse * torch.where(lse.isinf(), torch.nan, 1.0)
+
+
 def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, factors: torch.Tensor, transforms: str
                  ) -> torch.Tensor:  # fmt: skip
     """The gradient of logits; ``factors``: the gradients of :func:`_rows_of`'s results, 3 × rows."""
@@ -222,7 +227,10 @@ class _Sums:
         """The three gradients in their tensors' dtypes; an empty tensor where not needed."""
         none = self.like[0].new_empty(0)
         given = zip((self.x, self.weight, self.bias), self.like)
-        return [none.clone() if g is None or t is None else g.to(t.dtype) for g, t in given]
+        found = [none.clone() if g is None or t is None else g.to(t.dtype) for g, t in given]
+        if self.weight is not None and not self.like[1].is_contiguous():
+            found[1] = found[1].t().contiguous().t()  # as :func:`_fakes`
+        return found
 
 
 def _product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, adds: bool) -> None:
@@ -242,8 +250,13 @@ def _product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, adds: bool) ->
 
 
 def _fakes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needs: list[bool]) -> list[torch.Tensor]:
-    given = zip((x, weight, bias), needs)
-    return [x.new_empty(0) if t is None or not need else t.new_empty(t.shape) for t, need in given]
+    """Gradients with the strides of eager's: a weight's is row-major where the weight is, else column-major."""
+    found = [
+        x.new_empty(0) if t is None or not need else t.new_empty(t.shape) for t, need in zip((x, weight, bias), needs)
+    ]
+    if needs[1] and not weight.is_contiguous():
+        found[1] = weight.new_empty(weight.t().shape).t()
+    return found
 
 
 # ---- the ops
@@ -272,6 +285,7 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
             if any(needs):
                 stored.append(logits)
             del logits
+        rows.values[0] = _normalizers(rows.values[0])
         stored.reverse()
         for a, b in blocks if any(needs) else []:
             d = _fused(_gradient_of, stored.pop(), words_of - a, rows.values[0], each, transforms)
@@ -408,6 +422,7 @@ def linear_kl(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
         old, new = (found[1] - lses[1]).exp(), (block[1] - lses[1]).exp()
         found[2] = torch.where(old > 0, old * found[2], 0) + torch.where(new > 0, new * block[2], 0)
         found[:2] = lses
+    found[:2] = _normalizers(found[:2])
     return [found[2] - found[1] + found[0], found[:2].clone()]
 
 

@@ -80,8 +80,8 @@ def _why_not(node: Node, sides: tuple[losses.Chain, losses.Chain], option: str) 
                     return f"the full logits are stored: {who}; otherwise the loss would run in blocks of words"
         if reason := losses.unfit(side.linear, side.overwritten(node)):
             return reason
-    if not sides[0].in_one_grad_mode():
-        return "the full logits are stored: some of what reads them runs in another grad mode"
+    if reason := sides[0].refused_by_modes():
+        return reason
     if option == "always":
         return None
     try:

@@ -17,9 +17,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlirfuse.frontend.torch import chunked_loss, layouts, purity
-from mlirfuse.frontend.torch.nodes import explain
+from mlirfuse.frontend.torch.nodes import explain, modes
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint
-from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions, set_grad_enabled
+from mlirfuse.frontend.torch.torch_private import is_traceable_wrapper_subclass, nn_functions
 
 LEAST_SAVED = 256 << 20  # bytes; below, "auto" stores the full logits
 
@@ -177,8 +177,8 @@ class Chain:
             return "the full logits are stored: they are read before there are labels"
         if reason := unfit(self.linear, self.overwritten()):
             return reason
-        if not self.in_one_grad_mode():
-            return "the full logits are stored: some of what reads them runs in another grad mode"
+        if reason := self.refused_by_modes():
+            return reason
         if option == "always":
             return None
         try:
@@ -210,16 +210,14 @@ class Chain:
                 return named(node)
         return None
 
-    def in_one_grad_mode(self) -> bool:
-        """Whether the linear layer and all that reads the logits run with gradients, or all without."""
-        nodes = {self.linear, self.loss, *self.between, *self.logits.users}
-        enabled, modes = torch.is_grad_enabled(), set()
-        for node in self.loss.graph.nodes:
-            if node.target is set_grad_enabled:
-                enabled = node.args[0]
-            elif node in nodes:
-                modes.add(enabled)
-        return len(modes) == 1
+    def refused_by_modes(self) -> str | None:
+        """Why chunks cannot compute the logits by the modes in which the linear layer and all that reads them run."""
+        nodes, found = {self.linear, self.loss, *self.between, *self.logits.users}, modes(self.loss.graph)
+        if any(depth for _, depth in map(found.__getitem__, nodes)):
+            return "the full logits are stored: a transform of torch.func reads them"
+        if len({found[node] for node in nodes}) > 1:
+            return "the full logits are stored: some of what reads them runs in another grad mode"
+        return None
 
     def _saved(self) -> int:
         """The bytes that chunks save: logits and their gradient, less what the plan takes."""
@@ -371,8 +369,14 @@ def _selected(call: Callable[..., Node], method: Callable[..., Node], chain: Cha
     """The labels' logits or log-probabilities."""
     found = call(operator.getitem, (rows, 1))
     if chain.normalized is not None:
-        found = call(operator.sub, (found, call(operator.getitem, (rows, 0))))
+        found = call(operator.sub, (found, _normalizers(call, method, rows)))
     return method("view_as", (found, chain.target))
+
+
+def _normalizers(call: Callable[..., Node], method: Callable[..., Node], rows: Node) -> Node:
+    """What log_softmax subtracts from each row: the logsumexp, or NaN where that is infinite."""
+    logsumexp = call(operator.getitem, (rows, 0))
+    return call(operator.mul, (logsumexp, call(torch.where, (method("isinf", (logsumexp,)), math.nan, 1.0))))
 
 
 def linear_operands(linear: Node) -> tuple[Any, Any, Any]:
@@ -402,8 +406,8 @@ def _of_rows(call: Callable[..., Node], method: Callable[..., Node], chain: Chai
     words = value_of(chain.linear).shape[-1]
     if isinstance(words, torch.SymInt):
         words = call(operator.getitem, (method("size", (chain.linear.args[1],)), 0))
-    logsumexp, picked, total = (call(operator.getitem, (rows, k)) for k in range(3))
-    row = call(operator.sub, (logsumexp, call(operator.mul, (picked, 1 - smoothing))))
+    picked, total = (call(operator.getitem, (rows, k)) for k in (1, 2))
+    row = call(operator.sub, (_normalizers(call, method, rows), call(operator.mul, (picked, 1 - smoothing))))
     if smoothing:
         row = call(operator.sub, (row, call(operator.mul, (total, call(operator.truediv, (smoothing, words))))))
     row = call(torch.where, (valid, row, 0.0))

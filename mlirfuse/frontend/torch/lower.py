@@ -21,7 +21,16 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, cpu_matmul, inductor_calls, input_mutations, layouts, refusals, sizes
+from mlirfuse.frontend.torch import (
+    collectives,
+    cpu_matmul,
+    cudnn_attention,
+    inductor_calls,
+    input_mutations,
+    layouts,
+    refusals,
+    sizes,
+)
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
 from mlirfuse.frontend.torch.matmul_epilogues import FUSES
@@ -390,7 +399,8 @@ class _Lowering:
         if (template := self.templates.of(node)) is not None:
             function = serializer.function(*template, {}, True)
         else:
-            called = self.in_place.get(node) or cpu_matmul.faster(node) or target
+            instead = self.in_place.get(node) or cpu_matmul.faster(node) or cudnn_attention.with_own_plans(node)
+            called = instead or target
             function = serializer.function(called, node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(serializer.sizes), "effects": _has_effects(node)}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils import flop_counter
 
@@ -82,7 +83,8 @@ _library.impl("mask_blocks", _mask_blocks, "CompositeImplicitAutograd")
 def _dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Sequence[torch.Tensor],
            scale: float) -> torch.Tensor:  # fmt: skip
     gqa = query.shape[1] != key.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask[0], scale=scale, enable_gqa=gqa)
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # cuDNN's backward: see cudnn_attention.py
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask[0], scale=scale, enable_gqa=gqa)
 
 
 def _forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Sequence[torch.Tensor],

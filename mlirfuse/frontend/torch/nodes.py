@@ -1,4 +1,4 @@
-"""Insertion of calls into AOTAutograd's graphs, with their fake results."""
+"""Nodes of FX graphs: calls inserted into AOTAutograd's with their fake results, notes, and the modes they run in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirfuse.frontend.torch.torch_private import DisableAutocast, detect_fake_mode, pytree
+from mlirfuse.frontend.torch.torch_private import DisableAutocast, detect_fake_mode, pytree, set_grad_enabled
 
 WHY = "mlirfuse_why"  # key in ``meta["custom"]``, which AOTAutograd preserves: the reason for a call, for ``explain``
 
@@ -32,3 +32,16 @@ def computed(node: Node) -> Any:
     assert mode is not None
     with mode, torch.no_grad(), DisableAutocast():
         return node.target(*args, **kwargs)
+
+
+def modes(graph: Graph) -> dict[Node, tuple[bool, int]]:
+    """For each node of Dynamo's graph whether autograd records it, and how many of torch.func's transforms (vmap, grad,
+    jvp) it runs under."""
+    enabled, depth, found = torch.is_grad_enabled(), 0, {}
+    for node in graph.nodes:
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if node.target is set_grad_enabled:
+            enabled = node.args[0]
+        depth += name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+        found[node] = enabled, depth
+    return found

@@ -389,6 +389,6 @@ for _dtype in dt.NARROW_FORMATS:
         takes=FLOAT,
         result="to",
         attrs={"to": dt.u8},
-        ref=lambda x, to, t=_dtype: _cast_ref(x, t).view(np.uint8),
+        ref=lambda x, to, t=_dtype: _cast_ref(x, t).view(np.uint8) | np.where(np.isnan(x), np.uint8(0x7F), np.uint8(0)),
         cost=12,
     )

@@ -24,12 +24,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WIDEST_VECTOR = 8  # elements
 
@@ -37,7 +38,7 @@ WIDEST_VECTOR = 8  # elements
 class Params(NamedTuple):
     """``reading``: the loop along which values in shared memory are contiguous; ``read_lanes``: vector width along it;
     ``in_shared``: those values, by index among the inputs and then the ops' results; ``along_reading``: consecutive
-    blocks are along the reading loop; ``threads`` per block; ``writing``: the loop along which values from shared
+    blocks are along the reading loop; ``tx`` threads per block; ``writing``: the loop along which values from shared
     memory are stored, the innermost unless that is the reading one; ``along_both``: results are written along both
     loops, those that are not contiguous along the writing one as soon as they are computed."""
 
@@ -47,7 +48,7 @@ class Params(NamedTuple):
     read_lanes: int
     in_shared: tuple[int, ...]
     along_reading: bool
-    threads: int
+    tx: int
     writing: int = -1
     along_both: bool = False
 
@@ -57,7 +58,7 @@ class _Kernel:
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         self.analysis, self.p = analysis, p
-        self.body = body = GpuBody(name, analysis, slots, p.access, p.threads)
+        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx)
         self.e, self.k = e, k = body.e, body.k
         loops = analysis.loops(analysis.kept)
         self.writing, self.reading = loops[p.writing], loops[p.reading]
@@ -108,7 +109,7 @@ class _Kernel:
 
     def lines(self, line: Val, lanes: int) -> Iterator[Val]:
         """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
-        step = self.p.threads // (self.p.tile // lanes)
+        step = self.p.tx // (self.p.tile // lanes)
         return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
     def address(self, value: Value, index: Val) -> str:
@@ -158,12 +159,10 @@ class Transpose(GpuScheduler[Params]):
         alone = analysis.elementwise
         return alone and bool(analysis.once(_unmapped_inputs))
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
-        return _candidates(analysis, env, alignments, properties)
+        return _candidates(analysis, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
@@ -183,10 +182,8 @@ class Transpose(GpuScheduler[Params]):
                 out[at] = (p.access.lanes if value in late else p.read_lanes) * analysis.stored(value).bytes
         return out
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        found = list(self.candidates(analysis, env, alignments, properties))
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        found = list(self.candidates(analysis, call))
         require(
             bool(found),
             "transpose: for these sizes no input is contiguous along another loop, or extents are too short",
@@ -203,39 +200,37 @@ class Transpose(GpuScheduler[Params]):
             p.in_shared == wanted.in_shared,
             f"in_shared = {list(p.in_shared)}: must be {list(wanted.in_shared)}",
         )
-        require(power_of_two(p.tile) and power_of_two(p.threads), "tile, threads: must be powers of two")
-        require(32 <= p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: must be from 32 to {LARGEST_BLOCK}")
+        require(power_of_two(p.tile) and power_of_two(p.tx), "tile, tx: must be powers of two")
+        require(32 <= p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: must be from 32 to {LARGEST_BLOCK}")
         for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
             require(
                 power_of_two(lanes) and lanes <= p.tile,
                 f"{name} = {lanes}: must be a power of two up to tile = {p.tile}",
             )
             vectors = p.tile // lanes
-            fits = vectors <= p.threads and p.threads // vectors <= p.tile
-            require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
+            fits = vectors <= p.tx and p.tx // vectors <= p.tile
+            require(fits, f"{name} = {lanes}: {p.tx} threads do not divide {p.tile} rows of {vectors} vectors")
         along_writing = max(c.access.lanes for c in found)
         require(
             not p.along_both or p.access.lanes <= along_writing,
             f"lanes = {p.access.lanes}: at most {along_writing} for these sizes and alignments",
         )
         require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: at most {most} for these sizes and alignments")
-        self.check_access(analysis, p, True, env, alignments, properties)
+        self.check_access(analysis, p, True, call)
 
 
-def _candidates(
-    analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-) -> Iterator[Params]:
+def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
     inputs = analysis.once(_unmapped_inputs)
     if not inputs:
         return
-    extents, rows, results = analysis.once(_numbers)(env)
+    extents, rows, results = analysis.once(_numbers)(call.sizes)
     if loops := _along_both(analysis, extents, rows, results):
-        found = _candidates_along_both(analysis, loops, extents, env, alignments, properties)
+        found = _candidates_along_both(analysis, loops, extents, call)
         if (first_found := next(found, None)) is not None:
             yield first_found
             yield from found
             return
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
@@ -243,12 +238,12 @@ def _candidates(
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
         tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        room = min(heuristics.shared, properties.shared_per_block // 2)
+        room = min(heuristics.shared, call.properties.shared_per_block // 2)
         positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = _lanes(read, extent, alignments)
+        lanes = _lanes(read, extent, call.alignments)
         tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        layouts = _layouts(tile, tiles, widest, properties)
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+        layouts = _layouts(tile, tiles, widest, call.properties)
+        access = access_of(analysis, True, call, hint_of(analysis, call))
         along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
         for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
             most = size * size // threads  # lanes, so that each thread has a vector of the tile
@@ -299,28 +294,23 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
 
 
 def _candidates_along_both(
-    analysis: Analysis,
-    both: _AlongBoth,
-    extents: tuple[int, ...],
-    env: Sizes,
-    alignments: Alignments,
-    properties: DeviceProperties,
+    analysis: Analysis, both: _AlongBoth, extents: tuple[int, ...], call: SizedCall
 ) -> Iterator[Params]:
     """Parameters for outputs along two loops; none where one of them is short."""
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     height, width = extents[both.reading], extents[both.writing]
-    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, properties.shared_per_block // 2))
+    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, call.properties.shared_per_block // 2))
     if not tile or min(height, width) <= heuristics.least_extent or height * width < heuristics.least_elements:
         return
     nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
     positions = tuple([nodes.index(v) for v, _ in both.late])
-    access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    read_lanes = min(_lanes([*both.given, *both.early], height, alignments), WIDEST_VECTOR)
-    write_lanes = min(_lanes(both.late, width, alignments), WIDEST_VECTOR)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    read_lanes = min(_lanes([*both.given, *both.early], height, call.alignments), WIDEST_VECTOR)
+    write_lanes = min(_lanes(both.late, width, call.alignments), WIDEST_VECTOR)
     tiles = -(-height // tile) * -(-width // tile) * (math.prod(extents) // (height * width))
     blocks_along_reading = height <= heuristics.along_reading * width
     writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
-    layouts = _layouts(tile, tiles, widest, properties)
+    layouts = _layouts(tile, tiles, widest, call.properties)
     for (size, threads), first in itertools.product(layouts, (blocks_along_reading, not blocks_along_reading)):
         most = size * size // threads
         along_reading, along_writing = min(read_lanes, most), min(write_lanes, most)

@@ -1745,3 +1745,21 @@ def test_diagonals_of_matrices_of_any_shape(shape):
     with warnings.catch_warnings(action="error"):  # no fallback
         found = mlirfuse.jit(f)(ours, 4)
     assert found == f(wanted, 4) and np.array_equal(ours, wanted)
+
+
+def test_arguments_by_position_are_the_functions_own():
+    def typed(x, n):
+        s = np.zeros((3, 3), np.float32)
+        for _ in range(n):
+            s += np.identity(3, np.float32)
+            total = np.sum(x, 0, np.float32)
+        return s, total
+
+    check(typed, np.arange(6.0).reshape(2, 3), 2, native=False)
+
+    def of_a_vector(x, n):
+        for _ in range(n):
+            y = np.diagonal(x)
+        return y
+
+    check(of_a_vector, np.arange(3.0), 2, native=False)  # an error: no diagonal

@@ -1,5 +1,7 @@
 """Float8 in torch's graphs: casts as eager's to the bit, scales, copies and products, torchao's recipes."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -228,3 +230,40 @@ def test_inference_quantized_by_torchao(config):
     with torch.no_grad():
         expected, found = model(x), compiled(model)(x)
     assert (found - expected).abs().max() <= 2**-7 * expected.abs().max()
+
+
+# ---- casts of numbers that are not too large
+
+
+def limits(dtype):
+    return torch.finfo(dtype).min, torch.finfo(dtype).max
+
+
+CLAMPED = {
+    "clamp": lambda x, to: x.float().clamp(*limits(to)).to(to),
+    "of a scaled number": lambda x, to: (x.float() * 3).clamp(*limits(to)).to(to),
+    "two": lambda x, to: x.clamp(max=limits(to)[1]).clamp(min=limits(to)[0]).to(to),
+    "less": lambda x, to: x.clamp(-1, 1).to(to),
+}
+NOT_CLAMPED = {
+    "below alone": lambda x, to: x.clamp(max=limits(to)[1]).to(to),
+    "more": lambda x, to: x.float().clamp(*(1.5 * n for n in limits(to))).to(to),
+    "and added to": lambda x, to: (x.float().clamp(*limits(to)) + 4096).to(to),
+    "by values": lambda x, to: x.clamp(-x.abs().amax(), x.abs().amax()).to(to),
+}
+
+
+@pytest.mark.parametrize("to", [E4M3, E5M2])
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fn", [*CLAMPED.values(), *NOT_CLAMPED.values()], ids=[*CLAMPED, *NOT_CLAMPED])
+def test_casts_of_clamped_numbers(monkeypatch, fn, source, to):
+    """Without the ops for what is too large where nothing is, and with them elsewhere, for releases of torch in which
+    such a number becomes NaN or an infinity."""
+    monkeypatch.setattr(rules, "_saturates", lambda dtype, device: False)
+    x = edges(source)[:4096]
+    told = str(mlirfuse.torch.explain(lambda x: fn(x, to), x))
+    assert bool(re.search(r"\b(gt|ge)\b", told)) == (fn in NOT_CLAMPED.values())
+    if fn in CLAMPED.values():
+        found, expected, numbers = compiled(lambda x: fn(x, to))(x), fn(x, to), ~x.isnan()
+        assert torch.equal(bits(found)[numbers], bits(expected)[numbers])
+        assert found.float()[~numbers].isnan().all()

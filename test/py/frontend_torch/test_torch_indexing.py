@@ -102,6 +102,18 @@ def test_scattered_values_of_each_row(dim, graphs):
     assert graphs["inference"] == []
 
 
+@pytest.mark.parametrize("rows", [3, 4, 7])
+@pytest.mark.parametrize("columns", [5, 21])
+def test_rows_share_the_indices_of_a_gather(rows, columns):
+    """Four at a time, the last ones again where fewer are left; a result that overwrites the argument, too."""
+    x = torch.arange(2.0 * rows * 17).reshape(2, rows, 17)
+    at = lambda: torch.arange(columns) * 5 // 2 % 17  # noqa: E731
+    for fn in (lambda x: x[..., at()] * 2, lambda x: x.mul_(x[..., at()[torch.arange(17) % columns]])):
+        given, wanted = x.clone(), x.clone()
+        assert torch.equal(torch.compile(fn, backend="mlirfuse", dynamic=False)(given), fn(wanted))
+        assert torch.equal(given, wanted)
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_parts_are_gathered_and_their_gradients_added(dim, graphs):
     """Indices for some of the other dimensions' elements, several of them equal."""

@@ -163,8 +163,41 @@ def test_autocast_decides_the_type(as_on_a_gpu):
     given = operands()
     found = torch.compile(fn, backend="mlirfuse", options={"fallback": False})(*given, RIGHT)
     assert found.dtype is torch.bfloat16
-    wanted, _ = exact(*(x.bfloat16() for x in given), padded(*indices(*given[:2]), RIGHT))
+    wanted, gradients = exact(*(x.bfloat16() for x in given), padded(*indices(*given[:2]), RIGHT))
     torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=1e-2)
+    for got, want, x in zip(torch.autograd.grad(found, given, torch.ones_like(found)), gradients, given):
+        assert got.dtype is x.dtype
+        assert (got - want).norm() <= 2**-6 * want.norm()
+
+
+TRANSFORMS = {
+    "vmap": lambda f, q, k, v, kept: torch.vmap(f, (0, 0, 0, None))(
+        *(torch.stack([x, 2 * x]) for x in (q, k, v)), kept
+    ),
+    "grad": lambda f, q, k, v, kept: torch.func.grad(lambda q: f(q, k, v, kept).square().sum())(q),
+    "vjp": lambda f, q, k, v, kept: torch.func.vjp(lambda q, k: f(q, k, v, kept), q, k)[1](torch.ones_like(q)),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+@pytest.mark.parametrize("window", [None, 30])
+def test_transforms_of_functions_keep_the_mask(as_on_a_gpu, monkeypatch, transform, window):
+    """The kernels that take the mask's blocks, or a window, have no batching rules; others do as before."""
+    monkeypatch.setattr(attention_calls, "takes_windows", lambda node: window is not None)
+
+    def attends(q, k, v, kept):
+        b, i, j = (torch.arange(n) for n in (q.shape[0], q.shape[2], k.shape[2]))
+        i, j = i[:, None], j[None]
+        mask = (j <= i) & (j > i - window) if window else padded(b[:, None, None, None], i, j, kept)
+        return attend(q, k, v, mask)
+
+    given = [x.detach() for x in (*operands(), RIGHT)]
+    fn = lambda *args: transform(attends, *args)  # noqa: E731
+    explained = str(mlirfuse.torch.explain(fn, *given))
+    assert "a transform of torch.func computes attention" in explained
+    assert "mlirfuse.masked_attention" not in explained
+    found = torch.compile(fn, backend="mlirfuse", options={"fallback": False})(*given)
+    torch.testing.assert_close(found, fn(*given), rtol=1e-5, atol=1e-5)
 
 
 def test_checkpoints_and_more_than_one_attention(as_on_a_gpu):

@@ -20,6 +20,7 @@ from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 WINDOWS = {
     "overlapping": dict(kernel_size=3, stride=2, padding=1),
@@ -254,7 +255,7 @@ def kernels_on_gpu(monkeypatch, f, x):
         block.returns = [v.op.operands[0] if v.op is not None and v.op.name == "call" else v for v in block.returns]
         block.ops = [op for op in block.ops if op.name != "call"]
         program = Program(pipelines.lower_to_segments(graph, target.properties), target, {})
-        params = tuple(SCHEDULERS.choose(step.analysis, {}, {}, target.properties) for step in program.steps)
+        params = tuple(SCHEDULERS.choose(step.analysis, SizedCall({}, {}, target.properties)) for step in program.steps)
         programs[which] = program, params
         return lower(module, which, *given)
 

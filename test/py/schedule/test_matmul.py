@@ -20,6 +20,7 @@ from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.scheduler import SizedCall
 
 HOPPER = "cuda:sm_90"
 DTYPES = {dt.bf16: ml_dtypes.bfloat16, dt.f16: np.float16}
@@ -53,7 +54,7 @@ def computed(graph: Graph, inputs, only=lambda params: True, alignments=()) -> l
     given = {program.graph.args[k]: n for k, n in dict(alignments).items()}
     chosen = []
     for step in program.steps:
-        found = target.schedulers.candidates(step.analysis, {}, given, target.properties)
+        found = target.schedulers.candidates(step.analysis, SizedCall({}, given, target.properties))
         chosen.append(next(filter(only, found)))
     few = [p._replace(blocks=2) if hasattr(p, "blocks") else p for p in chosen]  # several tiles a block
     return run(program, {}, tuple(few), inputs)
@@ -202,7 +203,7 @@ def test_machine_code_has_no_spills_and_asynchronous_products():
     shapes = (1024, 512), (1024, 512), (1024,)
     target = targets.of(HOPPER)
     program = Program(segmented(graph_of(linear, *shapes)), target, {})
-    for p in target.schedulers.candidates(program.steps[0].analysis, {}, {}, target.properties):
+    for p in target.schedulers.candidates(program.steps[0].analysis, SizedCall({}, {}, target.properties)):
         text = ptx.to_ptx(target.write(program, (p,), program.slots()).tiled(), "sm_90")
         assert text.count(f"wgmma.mma_async.sync.aligned.m64n{p.n}k16.f32.bf16.bf16") == 8
         command = [tool, "-arch=sm_90a", "-v", "-", "-o", "/dev/null"]

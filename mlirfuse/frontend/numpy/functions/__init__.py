@@ -4,51 +4,10 @@
 numbers and arrays from outside the trace, and return traced arrays. Names are NumPy's own, so ``sum``, ``max``, ``min``
 and ``round`` shadow Python's in some of these files.
 
-Importing this package registers all of them, and gives traced arrays their operators and methods.
+Importing this package registers all of them (files that are not named here are imported by those that are), and gives
+traced arrays their operators and methods.
 """
 
+# ruff: noqa: F401
 from mlirfuse.frontend.numpy import complex_rules, operators, protocols, torch_functions, ufunc_rules
-from mlirfuse.frontend.numpy.functions import (
-    comparing,
-    creation,
-    diagonals,
-    differences,
-    elementwise,
-    indexing,
-    joining,
-    methods,
-    nan_reductions,
-    norms,
-    padding,
-    products,
-    rearranging,
-    reductions,
-    scans,
-    shaping,
-    types_of,
-)
-
-__all__ = [
-    "comparing",
-    "complex_rules",
-    "creation",
-    "diagonals",
-    "differences",
-    "elementwise",
-    "indexing",
-    "joining",
-    "methods",
-    "nan_reductions",
-    "norms",
-    "operators",
-    "padding",
-    "products",
-    "protocols",
-    "rearranging",
-    "reductions",
-    "scans",
-    "shaping",
-    "torch_functions",
-    "types_of",
-    "ufunc_rules",
-]
+from mlirfuse.frontend.numpy.functions import comparing, differences, methods, nan_reductions, norms, padding, types_of

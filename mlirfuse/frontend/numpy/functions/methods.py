@@ -6,7 +6,6 @@ import operator
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.functions.diagonals import diagonal, trace
 from mlirfuse.frontend.numpy.functions.elementwise import clip, copy, imag, real, round
 from mlirfuse.frontend.numpy.functions.indexing import take
@@ -20,52 +19,10 @@ from mlirfuse.frontend.numpy.indexing import getitem, setitem
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
-
-
-def _method(name):
-    def mark(function):
-        setattr(TracedArray, name, function)
-        return function
-
-    return mark
-
-
-for _name, _f in {
-    "sum": sum,
-    "prod": prod,
-    "max": max,
-    "min": min,
-    "any": any_,
-    "all": all_,
-    "mean": mean,
-    "var": var,
-    "std": std,
-    "argmax": argmax,
-    "argmin": argmin,
-    "clip": clip,
-    "round": round,
-    "ravel": ravel,
-    "squeeze": squeeze,
-    "swapaxes": swapaxes,
-    "dot": dot,
-    "repeat": repeat,
-    "diagonal": diagonal,
-    "trace": trace,
-    "cumsum": cumsum,
-    "cumprod": cumprod,
-    "argsort": argsort,
-}.items():
-    setattr(TracedArray, _name, _f)
-
-
-TracedArray.T = property(lambda self: transpose(self))
-
-
-TracedArray.mT = property(lambda self: matrix_transpose(self))
 
 
 def _set_part(name: str):
@@ -77,43 +34,23 @@ def _set_part(name: str):
     return write
 
 
-TracedArray.real = property(real, _set_part("real"))
-
-
-TracedArray.imag = property(imag, _set_part("imag"))
-
-
-@_method("conjugate")
 def _conjugate(self):
     if isinstance(self, TracedScalar) and self._weak is complex:
-        return TracedScalar(
-            self._trace, self._trace.emit("conj", self.value), complex, lambda: self.concrete().conjugate()
-        )
+        t = self._trace
+        return TracedScalar(t, t.emit("conj", self.value), complex, lambda: self.concrete().conjugate())
     return call_ufunc(np.conjugate, (self,)) if self._value.dtype.kind == "c" else self
 
 
-TracedArray.conj = _conjugate
-
-
-TracedArray.__copy__ = lambda self: self if self._scalar else copy(self)
-
-
-TracedArray.__deepcopy__ = lambda self, memo: self.__copy__()
-
-
-@_method("reshape")
-def _reshape_method(self, *shape, order="C", copy=None):
+def _reshape(self, *shape, order="C", copy=None):
     return reshape(self, shape[0] if len(shape) == 1 else shape, order, copy=copy)
 
 
-@_method("transpose")
-def _transpose_method(self, *axes):
+def _transpose(self, *axes):
     if len(axes) == 1 and not isinstance(axes[0], (int, np.integer)):
         return transpose(self, axes[0])
     return transpose(self, axes or None)
 
 
-@_method("astype")
 def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
     to, t = dtype_of(dtype), self._trace
     if not np.can_cast(self.dtype, to.numpy, casting):
@@ -124,32 +61,32 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
     return TracedArray(t, forced(t, created, checked_order(order), strides_of_array(t, self)), scalar=self._scalar)
 
 
-@_method("copy")
-def _copy_method(self, order="C"):
+def _copy(self, order="C"):
     return copy(self, order)
 
 
-@_method("flatten")
 def _flatten(self, order="C"):
     x = ravel(self, order)
-    t = x._trace
-    return TracedArray(t, fresh(t, x.value))
+    return TracedArray(x._trace, fresh(x._trace, x.value))
 
 
-@_method("sort")
-def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
+def _sort(self, axis=-1, kind=None, order=None, *, stable=None):
     self.assign(sort(self, axis, kind, order, stable=stable).value)
 
 
-@_method("view")
-def _view_method(self, dtype=None, type=None):
+def _view(self, dtype=None, type=None):
     if dtype is None:
         return self.alias()
-    fail(
-        UnsupportedError,
-        "x.view(dtype), which reinterprets an array's bits, is not supported in a compiled "
-        "function: use x.astype(dtype)",
-    )
+    unsupported("x.view(dtype), which reinterprets bits,", "use x.astype(dtype)")
+
+
+def _or_called(name: str, ours):
+    """The method; with graph breaks NumPy's handles what it does not support."""
+
+    def method(self, *args, **kwargs):
+        return or_called(ours, of_arrays(name), (self, *args), kwargs)
+
+    return method
 
 
 def _getitem(self, key):
@@ -160,26 +97,24 @@ def _setitem(self, key, value):
     or_called(setitem, operator.setitem, (self, key, value), {})
 
 
-TracedArray.__getitem__ = _getitem
-
-
-TracedArray.__setitem__ = _setitem
-
-
-TracedArray.take = take
-
-
-TracedArray.fill = lambda self, value: setitem(self, Ellipsis, value)
-
-
-def _or_called(name: str, ours):
-    def method(self, *args, **kwargs):
-        return or_called(ours, of_arrays(name), (self, *args), kwargs)
-
-    return method
-
-
-_METHODS = """sum prod max min any all mean var std argmax argmin clip round ravel squeeze swapaxes dot repeat diagonal
-trace cumsum cumprod argsort reshape transpose astype copy flatten sort view take"""
-for _name in _METHODS.split():
-    setattr(TracedArray, _name, _or_called(_name, getattr(TracedArray, _name)))
+_METHODS = (
+    sum, prod, max, min, any_, all_, mean, var, std, argmax, argmin, clip, round, ravel, squeeze, swapaxes, dot, repeat,
+    diagonal, trace, cumsum, cumprod, argsort, take, _reshape, _transpose, _astype, _copy, _flatten, _sort, _view,
+)  # fmt: skip
+for _function in _METHODS:
+    _name = _function.__name__.strip("_")
+    setattr(TracedArray, _name, _or_called(_name, _function))
+for _name, _attribute in {
+    "T": property(lambda self: transpose(self)),
+    "mT": property(lambda self: matrix_transpose(self)),
+    "real": property(real, _set_part("real")),
+    "imag": property(imag, _set_part("imag")),
+    "conj": _conjugate,
+    "conjugate": _conjugate,
+    "fill": lambda self, value: setitem(self, Ellipsis, value),
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "__copy__": lambda self: self if self._scalar else copy(self),
+    "__deepcopy__": lambda self, memo: self.__copy__(),
+}.items():
+    setattr(TracedArray, _name, _attribute)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Number, NumberType, joined
+from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Number, NumberType, joined, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -25,8 +25,7 @@ def merged(e: Code, condition: Val, a: Number, b: Number) -> Number:
     val = e.select(condition, e.cast(a.val, kind.dtype), e.cast(b.val, kind.dtype))
     flags = [flag_of(e, v, kind) for v in (a, b)]
     weak = {other for other, _ in flags if other is not None}
-    if len(weak) > 1:
-        raise NotOutlinable("a number of three possible types")
+    require(len(weak) <= 1, "a number of three possible types")
     other = (weak.pop(), e.select(condition, flags[0][1], flags[1][1])) if weak else None
     return Number(val, kind, max(a.bits, b.bits), other=other)
 
@@ -35,8 +34,7 @@ def flag_of(e: Code, found: Number, kind: NumberType) -> tuple[NumberType | None
     """The alternative type of a number, other than ``kind``, and the condition under which it has it."""
     if found.type == kind:
         return found.other or (None, e.const(False, dt.bool_))
-    if found.other is not None:
-        raise NotOutlinable("a number of three possible types")
+    require(found.other is None, "a number of three possible types")
     return found.type, e.const(True, dt.bool_)
 
 
@@ -45,8 +43,7 @@ def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
     mixed = [k for k, v in enumerate(operands) if isinstance(v, Number) and v.other is not None]
     if not mixed:
         return compute(*operands)
-    if len(mixed) > 2:
-        raise NotOutlinable("too many numbers whose types are only known at run time")
+    require(len(mixed) <= 2, "too many numbers whose types are only known at run time")
     before, errors = len(e.lines), len(e.errors)
     try:
         return _same_errors(e, compute, operands, mixed)
@@ -62,14 +59,13 @@ class _OtherErrors(NotOutlinable):
 def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) -> Number:
     """``compute(*operands)`` by a branch on the type of the operand ``at``."""
     operand, kept, slots = operands[at], list[Number](), list[str]()
-    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.type.dtype.bits - 2)
+    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.dtype.bits - 2)
 
     def run(given: Number) -> Callable[[], None]:
         def keep() -> None:
             found = computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])
-            if not isinstance(found, Number) or found.other is not None:
-                raise NotOutlinable("a result whose type is only known at run time")
-            slots.append(e.slot(found.type.dtype.signless))
+            require(isinstance(found, Number) and found.other is None, "a result whose type is only known at run time")
+            slots.append(e.slot(found.dtype.signless))
             e.store(found.val, slots[-1])
             kept.append(found)
 
@@ -77,7 +73,7 @@ def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) 
 
     other = Number(e.cast(operand.val, kind.dtype), kind, bits)
     e.branch(condition, run(other), run(Number(operand.val, operand.type, operand.bits)))
-    a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+    a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
     return merged(e, condition, a, b)
 
 
@@ -92,8 +88,8 @@ def _same_errors(e: Code, compute: Callable[..., Any], operands: list, mixed: li
         kind = _type_with(e, compute, operands, dict(zip(mixed, combination)), errors)
         if kind == _type(result):
             continue
-        if weak not in (None, kind) or not isinstance(kind, NumberType) or not isinstance(result, Number):
-            raise NotOutlinable("a result whose type is only known at run time")
+        number = isinstance(kind, NumberType) and isinstance(result, Number)
+        require(number and weak in (None, kind), "a result whose type is only known at run time")
         weak, here = kind, e.const(True, dt.bool_)
         for k, is_other in zip(mixed, combination):
             condition = operands[k].other[1]
@@ -101,8 +97,7 @@ def _same_errors(e: Code, compute: Callable[..., Any], operands: list, mixed: li
         flag = here if flag is None else e.or_(flag, here)
     if weak is None or flag is None:
         return result
-    if joined(weak, result.type) != result.type:
-        raise NotOutlinable("a result whose type is only known at run time")
+    require(joined(weak, result.type) == result.type, "a result whose type is only known at run time")
     return Number(result.val, result.type, result.bits, other=(weak, flag))
 
 
@@ -115,7 +110,7 @@ def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dic
             given.append(v)
         elif others[k]:
             kind = v.other[0]
-            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.type.dtype.bits - 2)))
+            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.dtype.bits - 2)))
         else:
             given.append(Number(v.val, v.type, v.bits))
     kind = _type(compute(*given))

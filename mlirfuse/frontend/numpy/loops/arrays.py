@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site
+from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
@@ -103,10 +105,7 @@ def element(e: Code, array: Array, indices: list[Val]) -> Val:
 def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
     """A new C-contiguous array."""
     strides = dense_strides(e, dtype, shape)
-    count = e.const(1, dt.i64)
-    for extent in shape:
-        count = e.count("muli", count, extent)
-    base, pointer = e.allocate(site, count, dtype)
+    base, pointer = e.allocate(site, e.product(shape), dtype)
     return Array(dtype, pointer, list(shape), strides, bool(shape), frozenset([Site(site)]), base)
 
 
@@ -118,6 +117,23 @@ def dense_strides(e: Code, dtype: DType, shape: list[Val]) -> list[Val]:
     return strides[: len(shape)]
 
 
+def filled(e: Code, site: int, dtype: DType, shape: list[Val], val: Val) -> Array:
+    """A new C-contiguous array of one value."""
+    created = dense(e, site, dtype, shape)
+    fill(e, created, val)
+    return created
+
+
+def expanded(e: Code, array: Array, axes: Iterable[int]) -> Array:
+    """The view with new axes, of extent 1, at these indices of the result."""
+    shape, strides, new = list(array.shape), list(array.strides), list(axes)
+    for axis in new:
+        shape.insert(axis, e.const(1, dt.i64))
+        strides.insert(axis, e.const(0, dt.i64))
+    inner = array.inner and len(shape) - 1 not in new
+    return dataclasses.replace(array, shape=shape, strides=strides, inner=inner, serialized="")
+
+
 # ---- expressions over elements
 
 
@@ -126,9 +142,8 @@ def lazy(e: Code, value) -> Lazy:
     if isinstance(value, Lazy):
         return value
     if isinstance(value, Number):
-        return Lazy(value.type.dtype, [], lambda indices, uniform: value.val, [])
-    if not isinstance(value, Array):
-        raise NotOutlinable("an operand that is neither an array nor a number")
+        return Lazy(value.dtype, [], lambda indices, uniform: value.val, [])
+    require(isinstance(value, Array), "an operand that is neither an array nor a number")
     return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])
 
 
@@ -181,8 +196,7 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
 
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
     """``value`` broadcast to ``shape``, which has at least as many axes."""
-    if len(value.shape) > len(shape):
-        raise NotOutlinable("more axes than the target has")
+    require(len(value.shape) <= len(shape), "more axes than the target has")
     pairs = []
     for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
         if have.name != want.name and e.known(have) != 1:
@@ -244,10 +258,15 @@ def conflicts(target: Array, value: Lazy) -> bool:
     return any(target.roots & read.roots and not same_view(target, read) for read in value.reads)
 
 
+def apart(e: Code, value: Lazy, target: Array, site) -> Lazy:
+    """``value``, evaluated now where it reads memory that ``target`` may share, for writes at other indices."""
+    shared = any(read.roots & target.roots for read in value.reads)
+    return lazy(e, materialized(e, value, site())) if shared else value
+
+
 def keeps(value: Lazy, target: Array) -> None:
     """Raises NotOutlinable where complex values are written into an array of real ones."""
-    if value.dtype.kind == "c" != target.dtype.kind:
-        raise NotOutlinable("complex numbers as real ones")
+    require(not value.dtype.kind == "c" != target.dtype.kind, "complex numbers as real ones")
 
 
 def write(e: Code, target: Array, value: Lazy, site) -> None:
@@ -286,8 +305,8 @@ def materialized(e: Code, value, site: int) -> Array:
 
 def writable(target: Array) -> None:
     """Raises NotOutlinable for memory that is read-only, or may be a copy where NumPy has a view."""
-    if any(isinstance(root, Copied) for root in target.roots):
-        raise NotOutlinable("writing into a read-only array, or a reshaped one that may be a copy")
+    known = not any(isinstance(root, Copied) for root in target.roots)
+    require(known, "writing into a read-only array, or a reshaped one that may be a copy")
 
 
 def fill(e: Code, target: Array, val: Val) -> None:

@@ -8,7 +8,7 @@ registers. It returns 0, or the number of an error.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -232,6 +232,12 @@ class Code(ComplexEmitter):
         self.entry.append(f"  {name} = llvm.alloca {one} x {type_} : (i64) -> !llvm.ptr")
         return name
 
+    def slot_with(self, val: Val) -> str:
+        """A slot that holds a value."""
+        slot = self.slot(val.dtype.signless)
+        self.store(val, slot)
+        return slot
+
     def offset(self, pointer: str, by: int | Val) -> str:
         """``pointer`` plus a number of bytes."""
         name = self.fresh()
@@ -412,7 +418,13 @@ class Code(ComplexEmitter):
             return a
         if (op == "addi" and x == 0) or (op == "muli" and x == 1):
             return b
+        if op == "muli" and 0 in (x, y):
+            return self.const(0, dt.i64)
         return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
+
+    def product(self, counts: Iterable[Val]) -> Val:
+        """The product of counts."""
+        return functools.reduce(functools.partial(self.count, "muli"), counts, self.const(1, dt.i64))
 
     def smaller(self, a: Val, b: Val) -> Val:
         if self.not_above(a, b) or self.not_above(b, a):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.frontend.numpy.loops.values import require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
@@ -59,8 +59,7 @@ class ComplexEmitter(Emitter):
         if not isinstance(a, ComplexParts):
             return super().cmp(predicate, a, b)
         b = b if isinstance(b, ComplexParts) else self.const(b, a.dtype)
-        if predicate not in ("eq", "ne"):
-            raise NotOutlinable("an order of complex numbers")
+        require(predicate in ("eq", "ne"), "an order of complex numbers")
         re, im = super().cmp(predicate, a.re, b.re), super().cmp(predicate, a.im, b.im)
         return self.and_(re, im) if predicate == "eq" else self.or_(re, im)
 

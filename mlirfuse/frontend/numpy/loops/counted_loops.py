@@ -8,7 +8,15 @@ from typing import Any
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.inlining import Inlining
-from mlirfuse.frontend.numpy.loops.values import PY_INT, ArrayType, NotOutlinable, Number, Static, UnsupportedInt
+from mlirfuse.frontend.numpy.loops.values import (
+    PY_INT,
+    ArrayType,
+    NotOutlinable,
+    Number,
+    Static,
+    UnsupportedInt,
+    require,
+)
 from mlirfuse.frontend.numpy.syntax import assigned_names
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
@@ -17,13 +25,9 @@ from mlirfuse.lowering.emitter import Val
 class CountedLoops(Inlining):
     """Compiles loops over ranges."""
 
-    def trip(self, statements: list[ast.stmt], again: str, after: str) -> None:
-        raise NotImplementedError
-
     def _For(self, node: ast.For) -> None:
         e = self.code
-        if node.orelse or not isinstance(node.target, ast.Name):
-            raise NotOutlinable(f"line {node.lineno}: an unsupported loop")
+        require(not node.orelse and isinstance(node.target, ast.Name), f"line {node.lineno}: an unsupported loop")
         call = node.iter
         if not isinstance(call, ast.Call) or self._called(call.func) is not range or call.keywords:
             raise NotOutlinable(f"line {node.lineno}: a loop over something other than a range")
@@ -38,8 +42,7 @@ class CountedLoops(Inlining):
                 )
         start, stop, step = _range_of(e, counts)
         known = e.known(step)
-        if known == 0:
-            raise NotOutlinable("a range with step 0")
+        require(known != 0, "a range with step 0")
         if known is None:
             e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("range() arg 3 must not be zero"))
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
@@ -138,8 +141,8 @@ class CountedLoops(Inlining):
                 continue
             seen.add(serialized)
             array = self.value(found.value)
-            if axis >= len(array.shape) or len(self._items(found)) > len(array.shape):
-                raise NotOutlinable("more subscripts than axes")
+            rank = len(array.shape)
+            require(axis < rank and len(self._items(found)) <= rank, "more subscripts than axes")
             ends = (first, last) if any(isinstance(n, ast.Name) and n.id == node.target.id for n in ast.walk(item)) \
                 else (first,)  # fmt: skip
             for end in ends:
@@ -164,8 +167,7 @@ def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
         return zero, counts[0], one
     if len(counts) == 2:
         return counts[0], counts[1], one
-    if len(counts) != 3:
-        raise NotOutlinable("a range of something other than numbers")
+    require(len(counts) == 3, "a range of something other than numbers")
     return counts[0], counts[1], counts[2]
 
 

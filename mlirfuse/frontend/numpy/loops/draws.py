@@ -75,10 +75,10 @@ def _found(function: Any) -> Draw | None:
 
 def supported(function: Any, args: list, keywords: dict) -> bool:
     """Whether a call draws one number in a way that is compiled."""
-    if not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in (*args, *keywords.values())):
+    if not all(isinstance(v, Number) and v.dtype.kind != "c" for v in (*args, *keywords.values())):
         return False
     if _is_integers(function):
-        return 1 <= len(args) <= 2 and not keywords and all(v.type.dtype.is_integer for v in args)
+        return 1 <= len(args) <= 2 and not keywords and all(v.dtype.is_integer for v in args)
     draw = _found(function)
     given = set(draw.names[: len(args)]) | set(keywords) if draw else set()
     return draw is not None and len(args) <= len(draw.names) and set(keywords) <= set(draw.names) and all(

@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.code import Code
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE, applied
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -30,37 +30,18 @@ from mlirfuse.frontend.numpy.loops.values import (
     Static,
     Tuple,
     TupleType,
+    require,
     words_of,
 )
+from mlirfuse.frontend.numpy.promotion import loop_types
+from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
-_UFUNC_OF = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.remainder,
-    ast.Pow: np.power,
-    ast.BitAnd: np.bitwise_and,
-    ast.BitOr: np.bitwise_or,
-    ast.BitXor: np.bitwise_xor,
-    ast.LShift: np.left_shift,
-    ast.RShift: np.right_shift,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.USub: np.negative,
-    ast.Invert: np.invert,
-}
-_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+_UFUNC_OF = {node: ufunc for node, (ufunc, _) in (BINARY | COMPARE | UNARY).items()}
 _MOST_SQUARED = 100  # from here on NumPy takes a complex power by logarithms
 _OP_OF = {
     getattr(np, serialized): row.name
@@ -74,32 +55,6 @@ _OP_OF = {
 class Expressions(PythonNumbers):
     """Compiles expressions. ``outside`` gives the value of a name that is not a variable; ``read`` that of a variable
     (:mod:`mlirfuse.frontend.numpy.loops.statements`)."""
-
-    code: Code
-    functions: dict[Any, Callable]
-    of_any_type: frozenset  # functions that accept numbers of alternative types
-    methods: dict[str, Callable]
-    names: dict[str, Any]
-    calls: dict[tuple, Any]
-    externs: list[externs.Extern]
-    extern_sites: set[int]
-    prefix: str
-    variables: dict[str, Any]
-    inline: list[types.FunctionType]
-
-    def read(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def write_back(self, view: Array, found: Any) -> None:
-        raise NotImplementedError
-
-    def assign(self, name: str, found: Any) -> None:
-        raise NotImplementedError
-
-    def inlined(
-        self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
-    ) -> Any:
-        raise NotImplementedError
 
     # ---- evaluation
 
@@ -120,21 +75,18 @@ class Expressions(PythonNumbers):
         found = self.value(node) if isinstance(node, ast.expr) else node
         if isinstance(found, Lazy):
             found = arrays.materialized(self.code, found, self.fresh_site())
-        if not isinstance(found, Array):
-            raise NotOutlinable("not an array")
+        require(isinstance(found, Array), "not an array")
         return found
 
     def fresh_site(self) -> int:
         """A new allocation site."""
-        self.code_sites += 1
-        return self.code_sites - 1
-
-    code_sites = 0
+        self.sites += 1
+        return self.sites - 1
 
     def integer(self, found: Any) -> Val:
         """A number as a 64-bit integer. Raises NotOutlinable for non-integers."""
-        if not isinstance(found, Number) or not found.type.dtype.is_integer or found.type.dtype is dt.u64:
-            raise NotOutlinable("not an integer where one is needed")
+        integer = isinstance(found, Number) and found.dtype.is_integer and found.dtype is not dt.u64
+        require(integer, "not an integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
     def constant(self, value: int | float | bool | complex) -> Number:
@@ -142,8 +94,7 @@ class Expressions(PythonNumbers):
         if isinstance(value, complex):
             return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
         kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
-        if kind is PY_INT and not -(2**62) < value < 2**62:
-            raise NotOutlinable("an integer of more than 62 bits")
+        require(kind is not PY_INT or -(2**62) < value < 2**62, "an integer of more than 62 bits")
         bits = int(value).bit_length() if kind is PY_INT else 64
         return Number(self.code.const(value, kind.dtype), kind, bits, value)
 
@@ -187,9 +138,9 @@ class Expressions(PythonNumbers):
                 if name and isinstance(found, (Array, Lazy)):
                     self.assign(name, found)
                     return
-                if not isinstance(found, Number) or found.other is not None:
-                    raise NotOutlinable("a conditional expression other than of numbers of one type")
-                slots.append(e.slot(found.type.dtype.signless))
+                one_type = isinstance(found, Number) and found.other is None
+                require(one_type, "a conditional expression other than of numbers of one type")
+                slots.append(e.slot(found.dtype.signless))
                 e.store(found.val, slots[-1])
                 kept.append(found)
 
@@ -198,9 +149,8 @@ class Expressions(PythonNumbers):
         e.branch(condition, keep(then), keep(otherwise))
         if not kept:
             return self.read(name)
-        if len(kept) == 1:
-            raise NotOutlinable("a conditional expression of a number and an array")
-        a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+        require(len(kept) != 1, "a conditional expression of a number and an array")
+        a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
         return alternatives.merged(e, condition, a, b)
 
     # ---- truth
@@ -228,17 +178,15 @@ class Expressions(PythonNumbers):
             return self.code.const(bool(found.items), dt.bool_)
         if isinstance(found, Static) and found.value is None:
             return self.code.const(False, dt.bool_)
-        if not isinstance(found, Number):
-            raise NotOutlinable("the truth of an array")
+        require(isinstance(found, Number), "the truth of an array")
         return self.code.cast(found.val, dt.bool_)
 
     def _BoolOp(self, node: ast.BoolOp) -> Number:
         # `a or b` returns one of its operands; where both are bools that is the logical or.
         for operand in node.values:
-            if not isinstance(operand, (ast.Compare, ast.BoolOp)) and not (
-                isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
-            ):
-                raise NotOutlinable("'and' and 'or' other than of conditions")
+            negated = isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.Not)
+            condition = negated or isinstance(operand, (ast.Compare, ast.BoolOp))
+            require(condition, "'and' and 'or' other than of conditions")
         return Number(self.truth(node), PY_BOOL)
 
     # ---- operators
@@ -249,7 +197,7 @@ class Expressions(PythonNumbers):
         return alternatives.computed(self.code, lambda v: self._signed(node, v), [self.value(node.operand)])
 
     def _signed(self, node: ast.UnaryOp, found: Any) -> Any:
-        if isinstance(node.op, ast.UAdd) and not (isinstance(found, Number) and found.type.dtype is dt.bool_):
+        if isinstance(node.op, ast.UAdd) and not (isinstance(found, Number) and found.dtype is dt.bool_):
             return found
         if isinstance(found, Number) and found.type.python:
             if found.known is not None and isinstance(node.op, ast.USub):
@@ -273,25 +221,22 @@ class Expressions(PythonNumbers):
 
     def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         if isinstance(op, ast.MatMult):
-            return self.functions[np.matmul](self, [left, right], {})
+            return FUNCTIONS[np.matmul](self, left, right)
         if isinstance(left, Tuple) or isinstance(right, Tuple):
             if isinstance(op, ast.Add) and isinstance(left, Tuple) and isinstance(right, Tuple):
                 return Tuple(left.items + right.items, left.is_list)
             raise NotOutlinable("arithmetic of tuples and lists")
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             return self.of_python(op, left, right)
-        ufunc = _UFUNC_OF.get(type(op))
-        if ufunc is None:
-            raise NotOutlinable("this operator")
-        return self.ufunc(ufunc, [left, right])
+        return self.ufunc(_UFUNC_OF[type(op)], [left, right])
 
     def _Compare(self, node: ast.Compare) -> Any:
         values = [node.left, *node.comparators]
         if len(node.ops) == 1:
             return self._compared(node.ops[0], self.value(values[0]), self.value(values[1]))
         pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(values, node.ops, values[1:])]
-        if any(not isinstance(middle, (ast.Name, ast.Constant)) for middle in values[1:-1]):
-            raise NotOutlinable("a chain of comparisons")
+        plain = all(isinstance(middle, (ast.Name, ast.Constant)) for middle in values[1:-1])
+        require(plain, "a chain of comparisons")
         return Number(self.truth(ast.BoolOp(ast.And(), list(pairs))), PY_BOOL)
 
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
@@ -300,13 +245,12 @@ class Expressions(PythonNumbers):
     def _compared_in(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.Is, ast.IsNot)):
             none = [isinstance(v, Static) and v.value is None for v in (left, right)]
-            if not any(none):
-                raise NotOutlinable("'is'")
+            require(any(none), "'is'")
             return self.constant(all(none) == isinstance(op, ast.Is))
-        if type(op) not in _COMPARE:
-            raise NotOutlinable("this comparison")
+        require(type(op) in COMPARE, "this comparison")
+        ufunc, function = COMPARE[type(op)]
         if isinstance(left, Static) and isinstance(right, Static) and type(left.value) is type(right.value) is str:
-            return self.constant(getattr(left.value, f"__{_COMPARE[type(op)]}__")(right.value))
+            return self.constant(function(left.value, right.value))
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
             a, b = left.val, right.val
             if a.dtype is not b.dtype:
@@ -314,8 +258,8 @@ class Expressions(PythonNumbers):
             if a.dtype is not b.dtype:
                 wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
                 a, b = self.code.cast(a, wide), self.code.cast(b, wide)
-            return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
-        return self.ufunc(_UFUNC_OF[type(op)], [left, right])
+            return Number(self.code.cmp(name_of(function), a, b), PY_BOOL)
+        return self.ufunc(ufunc, [left, right])
 
     # ---- ufuncs
 
@@ -333,27 +277,22 @@ class Expressions(PythonNumbers):
         if function is np.square:
             return self.ufunc(np.multiply, [operands[0], operands[0]])
         if function is np.positive:
+            require(operands[0].dtype is not dt.bool_, "np.positive of booleans")
             return operands[0]
         if function is np.conjugate:
             return self.part(operands[0], "conjugate")
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
             raise NotOutlinable(f"np.{function.__name__}")
-        given = [v.type.operand if isinstance(v, Number) else v.dtype.numpy for v in operands]
-        if all(isinstance(kind, type) for kind in given):
-            given = [v.type.dtype.numpy for v in operands]
         try:
-            *ins, out = map(dt.of, function.resolve_dtypes((*given, None)))
+            *ins, out = loop_types(function, tuple([v.operand for v in operands]))
         except TypeError:
             raise NotOutlinable(f"np.{function.__name__} of these types") from None
-        if any(kind.bits == 16 and kind.is_float for kind in (*ins, out)):
-            raise NotOutlinable("float16")
-        if ins[0].kind == "c" and name not in complex_numbers.OPS:
-            raise NotOutlinable(f"np.{function.__name__} of complex numbers")
+        require(not any(kind.bits == 16 and kind.is_float for kind in (*ins, out)), "float16")
+        require(ins[0].kind != "c" or name in complex_numbers.OPS, f"np.{function.__name__} of complex numbers")
         if function is np.power and ins[0].is_integer and ins[1].is_signed:
             exponent = operands[1]
-            if not isinstance(exponent, Number):
-                raise NotOutlinable("powers of integers by an array")
+            require(isinstance(exponent, Number), "powers of integers by an array")
             e.fail_if(
                 e.cmp("lt", exponent.val, 0),
                 lambda *_: ValueError("Integers to negative integer powers are not allowed."),
@@ -376,12 +315,11 @@ class Expressions(PythonNumbers):
 
     def _known_power(self, base: Any, exponent: Any) -> Any:
         known = exponent.known if isinstance(exponent, Number) else None
-        dtype = base.type.dtype if isinstance(base, Number) else base.dtype
-        if dtype.kind == "c" and isinstance(exponent, Number) and exponent.type == PY_INT:
-            return self._complex_power(base, exponent, dtype)
+        if base.dtype.kind == "c" and isinstance(exponent, Number) and exponent.type == PY_INT:
+            return self._complex_power(base, exponent, base.dtype)
         if known is None:
             return None
-        is_float = dtype.is_float
+        is_float = base.dtype.is_float
         if known == 2 and (is_float or isinstance(known, int)):
             return self.ufunc(np.multiply, [base, base])
         if is_float and known == 3:
@@ -449,15 +387,14 @@ class Expressions(PythonNumbers):
                 return self.view(array, array.shape[::-1], array.strides[::-1], array.inner and len(array.shape) < 2)
         if isinstance(found, (Array, Lazy, Number)) and name in ("real", "imag"):
             return self.part(found, name)
-        if name in self.methods and isinstance(found, (Array, Lazy, Number)):
+        if name in METHODS and isinstance(found, (Array, Lazy, Number)):
             return Method(found, name)
         raise NotOutlinable(f"the attribute {name}")
 
     def part(self, found: Any, name: str) -> Any:
         """The "real" or "imag" part of a number, or of an array as a view; or its "conjugate"."""
-        dtype = found.type.dtype if isinstance(found, Number) else found.dtype
-        if name == "imag" and dtype.kind != "c":
-            raise NotOutlinable("the imaginary part of real numbers")
+        dtype = found.dtype
+        require(name != "imag" or dtype.kind == "c", "the imaginary part of real numbers")
         if dtype.kind != "c":
             return found
         e, kind = self.code, dtype if name == "conjugate" else dtype.real
@@ -484,28 +421,28 @@ class Expressions(PythonNumbers):
     def call(self, node: ast.Call, returns: bool = True) -> Any:
         """The value of a call; None where its result is unused (``returns`` is False)."""
         function = self.value(node.func)
-        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
-            raise NotOutlinable("a call with * or **")
+        starred = any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords)
+        require(not starred, "a call with * or **")
         args = [self.value(arg) for arg in node.args]
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         if isinstance(function, Method):
-            if isinstance(function.receiver, Static):
-                return self._ufunc_method(function, args, keywords)
-            return self.methods[function.name](self, [function.receiver, *args], keywords)
-        if not isinstance(function, Static):
-            raise NotOutlinable("a call of a value")
+            if not isinstance(function.receiver, Static):
+                return applied(METHODS[function.name], self, [function.receiver, *args], keywords)
+            require(function.name == "outer", f"the method {function.name} of a ufunc")
+            return applied(Expressions.outer, self, [function.receiver.value, *args], keywords)
+        require(isinstance(function, Static), "a call of a value")
         called = function.value
         if isinstance(called, _native.Function):  # another jitted function
             called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
         try:
-            rule = self.functions.get(called)
+            rule = FUNCTIONS.get(called)
         except TypeError:
             rule = None
         if rule is not None:
             values = [*args, *keywords.values()]
-            if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
-                raise NotOutlinable("a function of a number whose type is only known at run time")
-            return self._or_extern(called, lambda: rule(self, args, dict(keywords)), args, keywords)
+            one_type = not any(isinstance(v, Number) and v.other is not None for v in values)
+            require(one_type or called in OF_ANY_TYPE, "a function of a number whose type is only known at run time")
+            return self._or_extern(called, lambda: applied(rule, self, args, keywords), args, keywords)
         if isinstance(called, np.ufunc):
             return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
         if draws.supported(called, args, keywords):
@@ -567,32 +504,24 @@ class Expressions(PythonNumbers):
             return Tuple([self._operand(item) for item in found.items], found.is_list)
         return self.array(found) if isinstance(found, Lazy) else found
 
-    def note(self, found: Any, place: str, at: int) -> int:
-        raise NotImplementedError
-
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""
         into = keywords.pop("out", None) if len(args) <= function.nin else args[function.nin]
-        if keywords or len(args) > function.nin + 1:
-            raise NotOutlinable(f"the arguments of np.{function.__name__}")
+        require(not keywords and len(args) <= function.nin + 1, f"the arguments of np.{function.__name__}")
         found = self.ufunc(function, args[: function.nin])
         if into is None or (isinstance(into, Static) and into.value is None):
             return found
         if isinstance(into, Tuple) and len(into.items) == 1:
             into = into.items[0]
-        if not isinstance(into, Array):
-            raise NotOutlinable("out= of something other than an array")
+        require(isinstance(into, Array), "out= of something other than an array")
         self.write_back(into, found)
         return into
 
-    def _ufunc_method(self, method: Method, args: list, keywords: dict) -> Any:
-        if method.name != "outer" or keywords or len(args) != 2:
-            raise NotOutlinable(f"the method {method.name} of a ufunc")
-        first, second = map(self.array, args)
-        one, zero = self.code.const(1, dt.i64), self.code.const(0, dt.i64)
-        shape = first.shape + [one] * len(second.shape)
-        column = self.view(first, shape, first.strides + [zero] * len(second.shape), False)
-        return self.ufunc(method.receiver.value, [column, second])
+    def outer(self, function: np.ufunc, a: Any, b: Any) -> Any:
+        """A ufunc of all pairs of elements of two arrays."""
+        first, second = self.array(a), self.array(b)
+        rank = len(first.shape)
+        return self.ufunc(function, [arrays.expanded(self.code, first, range(rank, rank + len(second.shape))), second])
 
 
 def _tree(kind: Any, leaves: Iterator) -> Any:

@@ -28,6 +28,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Static,
     Tuple,
     TupleType,
+    require,
     type_of,
     words_of,
 )
@@ -84,9 +85,7 @@ class Extern:
         self.leaves = list(_leaves(self.results))
         arrays = [*(k for k in self._kinds), *self.leaves]
         if not any(isinstance(kind, ArrayType) for kind in arrays):
-            raise NotOutlinable(
-                f"the function {_name(function)} of numbers, which as a step takes longer than in Python"
-            )
+            raise NotOutlinable(f"the function {_name(function)} of numbers, which as a step is slower than in Python")
         self._operands_at, self._at = _places(self._kinds, 0)
         self._results_at, self.words = _places(self.leaves, self._at)
         self.variables = 0  # number of the loop's variables that are arrays
@@ -100,13 +99,13 @@ class Extern:
         if isinstance(found, Static):
             return lambda given: found.value
         if isinstance(found, Number) and found.known is not None:
-            value = found.known if found.type.python else found.type.dtype.numpy.type(found.known)
+            value = found.known if found.type.python else found.dtype.numpy.type(found.known)
             return lambda given: value
         if isinstance(found, Tuple):
             items, kind = [self._structure(item) for item in found.items], list if found.is_list else tuple
             return lambda given: kind([item(given) for item in items])
-        if not isinstance(found, (Array, Number)) or getattr(found, "other", None) is not None:
-            raise NotOutlinable("an argument that is neither an array nor a number")
+        one_type = isinstance(found, (Array, Number)) and getattr(found, "other", None) is None
+        require(one_type, "an argument that is neither an array nor a number")
         self.operands.append(found)
         k = len(self.operands) - 1
         return lambda given: given[k]
@@ -233,8 +232,7 @@ def _of_sample(found: Any) -> Any:
     """The type of a result."""
     if isinstance(found, tuple):
         return TupleType(tuple(map(_of_sample, found)))
-    if not isinstance(found, _OPERANDS):
-        raise NotOutlinable(f"a function that gives a {type(found).__name__}")
+    require(isinstance(found, _OPERANDS), f"a function that gives a {type(found).__name__}")
     kind = type_of(found)
     return ArrayType(kind.dtype, kind.rank, kind.rank > 0) if isinstance(kind, ArrayType) else kind
 

@@ -1,12 +1,13 @@
-"""The functions and methods, other than ufuncs, that compiled loops support: rules ``rule(c, args, keywords)`` over the
-values of :mod:`mlirfuse.frontend.numpy.loops.values`."""
+"""The functions and methods, other than ufuncs, that compiled loops support: rules ``rule(c, *args, **keywords)`` over
+the values of :mod:`mlirfuse.frontend.numpy.loops.values`, whose parameters are the supported ones of the function."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from mlirfuse.frontend.numpy.loops.values import (
     UnsupportedInt,
     element_dtype,
     joined,
+    require,
 )
+from mlirfuse.frontend.numpy.promotion import result_type_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
@@ -41,8 +44,7 @@ def rule(*functions: Any, method: str | None = None):
     """Registers a rule for functions, and for a method's name."""
 
     def register(created: Callable) -> Callable:
-        for function in functions:
-            FUNCTIONS[function] = created
+        FUNCTIONS.update(dict.fromkeys(functions, created))
         if method:
             METHODS[method] = created
         return created
@@ -50,12 +52,13 @@ def rule(*functions: Any, method: str | None = None):
     return register
 
 
-def take(args: list, keywords: dict, *names: str) -> list:
-    """The arguments for these parameter names; None for those not given. Raises NotOutlinable for others."""
-    unknown = set(keywords) - set(names)
-    if unknown or len(args) > len(names):
-        raise NotOutlinable(f"the argument {', '.join(unknown) or len(args)} of a function")
-    return [args[k] if k < len(args) else keywords.get(name) for k, name in enumerate(names)]
+def applied(found: Callable, c, args: Sequence, keywords: dict[str, Any]) -> Any:
+    """The value of a call by a rule. Raises NotOutlinable for arguments that the rule does not take."""
+    try:
+        inspect.signature(found).bind(c, *args, **keywords)
+    except TypeError as error:
+        raise NotOutlinable(f"the arguments of a function: {error}") from None
+    return found(c, *args, **keywords)
 
 
 def known(found: Any, otherwise: Any = None) -> Any:
@@ -66,9 +69,22 @@ def known(found: Any, otherwise: Any = None) -> Any:
         return found.value
     if isinstance(found, Number) and found.known is not None:
         return found.known
-    if isinstance(found, Tuple):
-        return tuple(known(item) for item in found.items)
-    raise NotOutlinable("an argument that must be a constant")
+    require(isinstance(found, Tuple), "an argument that must be a constant")
+    return tuple(known(item) for item in found.items)
+
+
+def axis_of(found: Any, rank: int, otherwise: int | None = None) -> int:
+    """A constant axis, not negative; ``otherwise`` where it is not given."""
+    given = known(found, otherwise)
+    require(isinstance(given, int) and -rank <= given < rank, "an axis that is no constant in range")
+    return given % rank
+
+
+def axes_of(found: Any, rank: int) -> list[int]:
+    """Constant axes, sorted; all where none is given."""
+    given = known(found)
+    axes = range(rank) if given is None else [given] if isinstance(given, int) else given
+    return sorted({axis_of(Static(axis), rank) for axis in axes})
 
 
 def cast(e, found: Any, kind: DType) -> Any:
@@ -82,20 +98,18 @@ def cast(e, found: Any, kind: DType) -> Any:
 
 
 @rule(len)
-def _len(c, args, keywords):
-    (found,) = args
+def _len(c, found):
     if isinstance(found, Tuple):
         return c.constant(len(found.items))
-    if not isinstance(found, (Array, Lazy)) or not found.shape:
-        raise NotOutlinable("len")
+    require(isinstance(found, (Array, Lazy)) and found.shape, "len")
     return c.size(found.shape[0])
 
 
 def _extreme(predicate: str):
-    def pick(c, args, keywords):
+    def pick(c, *args):
         items = args[0].items if len(args) == 1 and isinstance(args[0], Tuple) else args
-        if keywords or len(items) < 2 or not all(isinstance(v, Number) for v in items):
-            raise NotOutlinable("min and max other than of several numbers")
+        several = len(items) > 1 and all(isinstance(v, Number) for v in items)
+        require(several, "min and max other than of several numbers")
         best = items[0]
         for other in items[1:]:
             kind = joined(best.type, other.type)
@@ -110,11 +124,9 @@ FUNCTIONS[min], FUNCTIONS[max] = _extreme("lt"), _extreme("gt")
 
 
 @rule(abs)
-def _abs(c, args, keywords):
-    (found,) = args
-    if isinstance(found, Number) and found.type == PY_COMPLEX:
-        raise NotOutlinable("abs of Python complex numbers")
-    if isinstance(found, Number) and found.type.python and found.type.dtype is not dt.bool_:
+def _abs(c, found):
+    require(not (isinstance(found, Number) and found.type == PY_COMPLEX), "abs of Python complex numbers")
+    if isinstance(found, Number) and found.type.python and found.dtype is not dt.bool_:
         return Number(c.code.abs(found.val), found.type, found.bits)
     return c.ufunc(np.absolute, [found])
 
@@ -129,13 +141,11 @@ def _no_int(bits: int, _: int) -> Exception:
 
 
 @rule(int)
-def _int(c, args, keywords):
-    (found,) = args
-    if not isinstance(found, Number) or found.type.dtype.kind == "c":
-        raise NotOutlinable("int of something other than a real number")
-    if not found.type.dtype.is_float:
-        return Number(c.integer(found) if found.type.dtype is not dt.bool_ else c.code.cast(found.val, dt.i64), PY_INT,
-                      found.bits)  # fmt: skip
+def _int(c, found):
+    require(isinstance(found, Number) and found.dtype.kind != "c", "int of something other than a real number")
+    if not found.dtype.is_float:
+        val = c.code.cast(found.val, dt.i64) if found.dtype is dt.bool_ else c.integer(found)
+        return Number(val, PY_INT, found.bits)
     e, val = c.code, c.code.cast(found.val, dt.f64)
     bits = e.op(f"arith.bitcast {val} : f64 to i64", dt.i64)
     e.fail_if(e.not_(e.cmp("lt", e.abs(val), 2.0**62)), _no_int, bits)
@@ -143,24 +153,30 @@ def _int(c, args, keywords):
 
 
 @rule(float)
-def _float(c, args, keywords):
-    (found,) = args
-    if not isinstance(found, Number) or found.type.dtype is dt.u64 or found.type.dtype.kind == "c":
-        raise NotOutlinable("float of something other than a real number")
+def _float(c, found):
+    real = isinstance(found, Number) and found.dtype is not dt.u64 and found.dtype.kind != "c"
+    require(real, "float of something other than a real number")
     return Number(c.code.cast(found.val, dt.f64), PY_FLOAT, known=None)
 
 
 @rule(bool)
-def _bool(c, args, keywords):
-    return Number(c.truth_of(args[0]), c.constant(True).type)
+def _bool(c, found):
+    return Number(c.truth_of(found), c.constant(True).type)
+
+
+@rule(complex)
+def _complex(c, *parts):
+    numbers = all(isinstance(v, Number) and v.dtype is not dt.u64 for v in parts)
+    require(numbers and 1 <= len(parts) <= 2, "complex of something other than numbers")
+    e, (real, *imag) = c.code, [c.code.cast(v.val, dt.c128) for v in parts]
+    return Number(e.add(real, e.mul(e.const(1j, dt.c128), imag[0])) if imag else real, PY_COMPLEX)
 
 
 @rule(sum)
-def _sum_of(c, args, keywords):
-    if len(args) != 1 or not isinstance(args[0], Tuple):
-        raise NotOutlinable("Python's sum of an array")
+def _sum_of(c, found):
+    require(isinstance(found, Tuple), "Python's sum of an array")
     total = c.constant(0)
-    for item in args[0].items:
+    for item in found.items:
         total = c.binary(ast.Add(), total, item)
     return total
 
@@ -169,15 +185,12 @@ _MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
          "tanh": "tanh", "sinh": "sinh", "cosh": "cosh", "asin": "asin", "acos": "acos", "log2": "log2",
          "log10": "log10", "fabs": "abs", "expm1": "expm1", "log1p": "log1p", "erf": "erf", "atan2": "atan2",
          "hypot": "hypot", "copysign": "copysign"}  # fmt: skip
-
-
 _OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # an infinite result of finite arguments is an error
 
 
 def _of_math(name: str, op: str):
-    def compute(c, args, keywords):
-        if keywords or not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in args):
-            raise NotOutlinable(f"math.{name}")
+    def compute(c, *args):
+        require(all(isinstance(v, Number) and v.dtype.kind != "c" for v in args), f"math.{name}")
         e = c.code
         vals = [e.cast(v.val, dt.f64) for v in args]
         result = EMIT[op](e, *vals)
@@ -188,55 +201,33 @@ def _of_math(name: str, op: str):
         undefined = e.and_(known, e.not_(e.cmp("eq", result, result)))
         e.fail_if(undefined, lambda *_: ValueError("math domain error"))
         infinite = e.and_(finite, e.cmp("eq", e.abs(result), math.inf))
-        if name in _OVERFLOWS:
-            e.fail_if(infinite, lambda *_: OverflowError("math range error"))
-        else:
-            e.fail_if(infinite, lambda *_: ValueError("math domain error"))
+        kind, why = (OverflowError, "range") if name in _OVERFLOWS else (ValueError, "domain")
+        e.fail_if(infinite, lambda *_: kind(f"math {why} error"))
         return Number(result, PY_FLOAT)
 
     return compute
 
 
-for _name, _op in _MATH.items():
-    FUNCTIONS[getattr(math, _name)] = _of_math(_name, _op)
+FUNCTIONS |= {getattr(math, name): _of_math(name, op) for name, op in _MATH.items()}
 
 
-@rule(math.floor)
-def _floor(c, args, keywords):
-    return _int(c, [number(c.code.floor(c.code.cast(args[0].val, dt.f64)))], {})
+def _whole(op: str):
+    return lambda c, found: _int(c, number(getattr(c.code, op)(c.code.cast(found.val, dt.f64))))
 
 
-@rule(math.ceil)
-def _ceil(c, args, keywords):
-    return _int(c, [number(c.code.ceil(c.code.cast(args[0].val, dt.f64)))], {})
-
+FUNCTIONS |= {math.floor: _whole("floor"), math.ceil: _whole("ceil")}
 
 # ---- NumPy's scalar types
 
 
 def _scalar_type(kind: DType):
-    def convert(c, args, keywords):
-        (found,) = args
-        if not isinstance(found, Number) or (found.type.dtype.is_inexact and not kind.is_inexact):
-            raise NotOutlinable("a conversion")
+    def convert(c, found):
+        real = isinstance(found, Number) and (kind.is_inexact or not found.dtype.is_inexact)
+        require(real, "a conversion")
         range_checks.fits(c.code, found, kind)
         return number(c.code.cast(found.val, kind))
 
     return convert
-
-
-@rule(complex)
-def _complex(c, args, keywords):
-    if (
-        keywords
-        or not 1 <= len(args) <= 2
-        or not all(isinstance(v, Number) and v.type.dtype is not dt.u64 for v in args)
-    ):
-        raise NotOutlinable("complex of something other than numbers")
-    e, one = c.code, c.code.cast(args[0].val, dt.c128)
-    if len(args) == 2:
-        one = e.add(one, e.mul(e.const(1j, dt.c128), e.cast(args[1].val, dt.c128)))
-    return Number(one, PY_COMPLEX)
 
 
 for _kind in (dt.f32, dt.f64, dt.i8, dt.i16, dt.i32, dt.i64, dt.bool_, dt.c64, dt.c128):
@@ -254,36 +245,29 @@ def element_type(found: Any, otherwise: DType) -> DType:
 
 def extents(c, found: Any) -> list[Val]:
     """A shape: a number or a tuple of numbers, checked not to be negative."""
-    items = found.items if isinstance(found, Tuple) else [found]
     out = []
-    for item in items:
+    for item in found.items if isinstance(found, Tuple) else [found]:
         count = c.integer(item)
         if c.code.known(count) is None:
             c.code.fail_if(c.code.cmp("lt", count, 0), lambda *_: ValueError("negative dimensions are not allowed"))
-        elif c.code.known(count) < 0:
-            raise NotOutlinable("a negative extent")
+        else:
+            require(c.code.known(count) >= 0, "a negative extent")
         out.append(count)
     return out
 
 
-def _filled(value: int | None):
-    def make(c, args, keywords):
-        shape, dtype = take(args, keywords, "shape", "dtype")
+def _filled(value: int):
+    def make(c, shape, dtype=None):
         kind = element_type(dtype, dt.f64)
-        created = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
-        arrays.fill(c.code, created, c.code.const(value, kind))
-        return created
+        return arrays.filled(c.code, c.fresh_site(), kind, extents(c, shape), c.code.const(value, kind))
 
     return make
 
 
-def _filled_like(value: int | None):
-    def make(c, args, keywords):
-        like, dtype = take(args, keywords, "a", "dtype")
-        kind = element_type(dtype, like.dtype)
-        created = arrays.dense(c.code, c.fresh_site(), kind, list(like.shape))
-        arrays.fill(c.code, created, c.code.const(value, kind))
-        return created
+def _filled_like(value: int):
+    def make(c, a, dtype=None):
+        kind = element_type(dtype, a.dtype)
+        return arrays.filled(c.code, c.fresh_site(), kind, a.shape, c.code.const(value, kind))
 
     return make
 
@@ -294,95 +278,73 @@ FUNCTIONS |= {np.zeros_like: _filled_like(0), np.empty_like: _filled_like(0), np
 
 
 @rule(np.full)
-def _full(c, args, keywords):
-    shape, value, dtype = take(args, keywords, "shape", "fill_value", "dtype")
-    if not isinstance(value, Number):
-        raise NotOutlinable("np.full with an array")
-    kind = element_type(dtype, value.type.dtype)
-    created = arrays.dense(c.code, c.fresh_site(), kind, extents(c, shape))
-    arrays.fill(c.code, created, c.code.cast(value.val, kind))
-    return created
+def _full(c, shape, fill_value, dtype=None):
+    require(isinstance(fill_value, Number), "np.full with an array")
+    kind = element_type(dtype, fill_value.dtype)
+    return arrays.filled(c.code, c.fresh_site(), kind, extents(c, shape), c.code.cast(fill_value.val, kind))
 
 
 @rule(np.copy, method="copy")
-def _copy(c, args, keywords):
-    (found,) = take(args, keywords, "a")
-    if isinstance(found, Number):
-        return found
-    return arrays.materialized(c.code, found, c.fresh_site())
+def _copy(c, a):
+    return a if isinstance(a, Number) else arrays.materialized(c.code, a, c.fresh_site())
 
 
 @rule(np.array, np.asarray)
-def _array(c, args, keywords):
-    found, dtype = take(args, keywords, "object", "dtype")
-    if isinstance(found, (Array, Lazy)) and dtype is None:
-        return _copy(c, [found], {})
-    if not isinstance(found, Tuple) or not found.items:
-        raise NotOutlinable("np.array")
+def array(c, object, dtype=None):  # NumPy's name
+    """An array of nested tuples of numbers and arrays, or a copy of an array."""
+    if isinstance(object, (Array, Lazy)) and dtype is None:
+        return _copy(c, object)
+    require(isinstance(object, Tuple) and object.items, "np.array")
     e = c.code
-    if all(isinstance(item, Number) for item in found.items):
-        kind = element_type(dtype, dt.of(_common(found.items)))
-        created = arrays.dense(e, c.fresh_site(), kind, [e.const(len(found.items), dt.i64)])
-        for k, item in enumerate(found.items):
+    if all(isinstance(item, Number) for item in object.items):
+        kind = element_type(dtype, dt.of(_common(object.items)))
+        created = arrays.dense(e, c.fresh_site(), kind, [e.const(len(object.items), dt.i64)])
+        for k, item in enumerate(object.items):
             place = arrays.element_pointer(e, created, [e.const(k, dt.i64)])
             e.store(e.cast(item.val, kind), place, memory=True)
         return created
-    items = [_array(c, [item], {}) if isinstance(item, Tuple) else item for item in found.items]
-    if any(isinstance(item, Number) for item in items):
-        raise NotOutlinable("np.array of arrays and numbers")
-    joined_up = FUNCTIONS[np.stack](c, [Tuple(items)], {})
-    return joined_up if dtype is None else _astype(c, [joined_up, dtype], {})
+    items = [array(c, item) if isinstance(item, Tuple) else item for item in object.items]
+    require(not any(isinstance(item, Number) for item in items), "np.array of arrays and numbers")
+    joined_up = FUNCTIONS[np.stack](c, Tuple(items))
+    return joined_up if dtype is None else _astype(c, joined_up, dtype)
 
 
 def _common(items: list[Number]) -> np.dtype:
     try:
-        return np.result_type(*(item.type.dtype.numpy for item in items))
+        return np.result_type(*(item.dtype.numpy for item in items))
     except TypeError:
         raise NotOutlinable("types without a common type") from None
 
 
-def _astype(c, args, keywords):
-    found, dtype = take(args, keywords, "a", "dtype")
+@rule(method="astype")
+def _astype(c, a, dtype):
     kind = element_type(dtype, dt.f64)
-    e = c.code
-    if (found.type.dtype if isinstance(found, Number) else found.dtype).kind == "c" and kind.kind not in "cb":
-        raise NotOutlinable("complex numbers as real ones")
-    if isinstance(found, Number):
-        return number(e.cast(found.val, kind))
-    return arrays.materialized(e, arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found]), c.fresh_site())
-
-
-METHODS["astype"] = _astype
+    require(a.dtype.kind != "c" or kind.kind in "cb", "complex numbers as real ones")
+    if isinstance(a, Number):
+        return number(c.code.cast(a.val, kind))
+    return arrays.materialized(c.code, cast(c.code, a, kind), c.fresh_site())
 
 
 def _part(name: str):
-    def take_part(c, args, keywords):
-        (found,) = take(args, keywords, "val")
-        return c.part(found, name)
-
-    return take_part
+    return lambda c, val: c.part(val, name)
 
 
 FUNCTIONS |= {np.real: _part("real"), np.imag: _part("imag")}
 METHODS |= {"conj": _part("conjugate"), "conjugate": _part("conjugate")}
 
-
 # ---- views
 
 
 @rule(np.flip)
-def _flip(c, args, keywords):
-    found, axis = take(args, keywords, "m", "axis")
-    array = c.array(found)
-    given = known(axis)
-    rank = len(array.shape)
-    axes = range(rank) if given is None else [given % rank]
+def _flip(c, m, axis=None):
+    array = c.array(m)
+    axes = axes_of(axis, len(array.shape))
     e, offset, strides = c.code, c.code.const(0, dt.i64), list(array.strides)
     for k in axes:
         offset = e.count("addi", offset, e.count("muli", e.count("subi", array.shape[k], 1), strides[k]))
         strides[k] = e.count("subi", 0, strides[k])
     # for an empty array the offset is out of bounds, but nothing is read
-    inner = array.inner and rank - 1 not in axes
+    inner = array.inner and len(array.shape) - 1 not in axes
     return c.view(array, array.shape, strides, inner, e.offset(array.pointer, offset))
 
 
@@ -390,42 +352,22 @@ def _flip(c, args, keywords):
 
 
 @rule(np.where)
-def _where(c, args, keywords):
-    condition, a, b = take(args, keywords, "condition", "x", "y")
-    if a is None or b is None:
-        raise NotOutlinable("np.where with one argument")
-    e = c.code
-    kinds = [v.type.operand if isinstance(v, Number) else v.dtype.numpy for v in (a, b)]
-    samples = [kind(0) if isinstance(kind, type) else kind for kind in kinds]
-    out = dt.of(np.result_type(*samples))
-    for v in (a, b):
-        range_checks.fits(c.code, v, out)
-
-    def compute(x, y, z):
-        return e.select(e.cast(x, dt.bool_), e.cast(y, out), e.cast(z, out))
-
-    if all(isinstance(v, Number) for v in (condition, a, b)):
-        raise NotOutlinable("np.where of numbers, which gives an array")
-    return arrays.elementwise(e, out, compute, [condition, a, b])
+def _where(c, condition, x, y):
+    operands = [c.as_operand(v) for v in (condition, x, y)]
+    require(not all(isinstance(v, Number) for v in operands), "np.where of numbers, which gives an array")
+    e, out = c.code, result_type_of((x.operand, y.operand))
+    for v in (x, y):
+        range_checks.fits(e, v, out)
+    compute = lambda chosen, a, b: e.select(e.cast(chosen, dt.bool_), e.cast(a, out), e.cast(b, out))  # noqa: E731
+    return arrays.elementwise(e, out, compute, operands)
 
 
 @rule(np.clip, method="clip")
-def _clip(c, args, keywords):
-    found, low, high = take(args, keywords, "a", "a_min", "a_max")
-    if low is None or high is None or isinstance(low, Static) or isinstance(high, Static):
-        raise NotOutlinable("np.clip with one bound")
-    return c.ufunc(np.minimum, [c.ufunc(np.maximum, [found, low]), high])
+def _clip(c, a, a_min, a_max):
+    require(not isinstance(a_min, Static) and not isinstance(a_max, Static), "np.clip with one bound")
+    return c.ufunc(np.minimum, [c.ufunc(np.maximum, [a, a_min]), a_max])
 
 
 # Functions whose results do not depend on the types of numbers, or that handle alternative types.
 OF_ANY_TYPE = frozenset([min, max, float, bool, *(getattr(math, name) for name in _MATH)])
-
-FUNCTIONS[np.outer] = lambda c, args, keywords: c._ufunc_method(
-    _method(np.multiply), take(args, keywords, "a", "b"), {}
-)
-
-
-def _method(ufunc):
-    from mlirfuse.frontend.numpy.loops.values import Method
-
-    return Method(Static(ufunc), "outer")
+FUNCTIONS[np.outer] = lambda c, a, b: c.outer(np.multiply, a, b)

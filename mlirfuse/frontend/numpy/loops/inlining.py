@@ -7,8 +7,8 @@ import types
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.live_ranges import split_body
-from mlirfuse.frontend.numpy.loops.values import NotOutlinable, Static
-from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Variables
+from mlirfuse.frontend.numpy.loops.values import Static, require
+from mlirfuse.frontend.numpy.loops.variables import Names, Variables
 from mlirfuse.frontend.numpy.syntax import assigned_names
 
 _DEEPEST = 16  # calls in calls
@@ -16,46 +16,32 @@ _DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of suppo
 
 
 class Inlining(Variables):
-    """Inlines functions. ``loop``: the whole statement; ``depends``: the globals of inlined functions that the code
-    holds for; ``result``: of the inlined function, its variable ("": none) and its end block; ``jumps``: targets of
-    break and continue."""
-
-    loop: list[ast.stmt]
-    depends: dict[tuple, Dependency]
-    result: tuple[str, str] | None
-    jumps: list[tuple[str, str]]
-    scopes: list[dict[str, Any]]
-
-    def body(self, statements: list[ast.stmt]) -> None:
-        raise NotImplementedError
+    """Inlines functions."""
 
     def _of_closure(self, names: Names, name: str) -> Any:
         """A closure variable of an inlined function, with its value at the loop's start."""
-        if name in assigned_names(self.loop):
-            raise NotOutlinable(f"the variable {name} of a called function, which the loop changes")
+        changed = name in assigned_names(self.loop)
+        require(not changed, f"the variable {name} of a called function, which the loop changes")
         full = next((f"{f}.{name}" for f, value in self.names.items() if value is names.function), "")
         if full in self.variables:
             return self.get(full, self.variables[full])
-        if full not in self.names:
-            raise NotOutlinable(f"the variable {name} has no known type yet")
+        require(full in self.names, f"the variable {name} has no known type yet")
         return self.outside(self.names[full])
 
     def inlined(
         self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
     ) -> Any:
         """Inlines a call; its value, or None where the result is unused (``returns`` is False)."""
-        if function in self.inline or len(self.inline) > _DEEPEST:
-            raise NotOutlinable("a function that calls itself")
+        require(function not in self.inline and len(self.inline) <= _DEEPEST, "a function that calls itself")
         definition = split_body(function)
         spec = definition.args
-        if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
-            raise NotOutlinable(f"the function {function.__name__}, which has unsupported kinds of parameters")
+        usual = not (spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs)
+        require(usual, f"the function {function.__name__}, which has unsupported kinds of parameters")
         names = [arg.arg for arg in spec.args]
         defaults = function.__defaults__ or ()
         known = {n: d for n, d in zip(names[len(names) - len(defaults) :], defaults) if type(d) in _DEFAULTS}
         given = {n: self.outside(d) for n, d in known.items()} | dict(zip(names, args)) | keywords
-        if set(given) != set(names) or len(args) > len(names):
-            raise NotOutlinable(f"the arguments of {function.__name__}")
+        require(set(given) == set(names) and len(args) <= len(names), f"the arguments of {function.__name__}")
         e = self.code
         saved = self.prefix, self.result, self.jumps, self.unchecked, self.nesting
         self.prefix = f"{self.prefix}{function.__name__}@{node.lineno}.{node.col_offset}."
@@ -73,8 +59,7 @@ class Inlining(Variables):
         self.scopes.append(Names(function, self.depends))
         where = e.where
         self.body(definition.body)
-        if self.definite is not None and returns:
-            raise NotOutlinable(f"{function.__name__} may return nothing")
+        require(self.definite is None or not returns, f"{function.__name__} may return nothing")
         if self.definite is not None:
             e.go(end)
         e.place(end)

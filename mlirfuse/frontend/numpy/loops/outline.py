@@ -30,7 +30,7 @@ from mlirfuse.frontend.numpy.loops import live_ranges
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.values import UnsupportedInt
+from mlirfuse.frontend.numpy.loops.values import UnsupportedInt, require
 from mlirfuse.frontend.numpy.syntax import (
     NoSource,
     NotOutlinable,
@@ -65,10 +65,8 @@ class Outlined:
 
     def __init__(self, fn: types.FunctionType, helpers: Helpers | None = None):
         definition = parsed(fn)
-        if looks_at_variables(definition):
-            raise NotOutlinable("a function that reads locals() or its frame")
-        if _watches_errors(definition):
-            raise NotOutlinable("a function that enables NumPy's floating-point warnings or errors")
+        require(not looks_at_variables(definition), "a function that reads locals() or its frame")
+        require(not _watches_errors(definition), "a function that enables NumPy's floating-point warnings or errors")
         self.loops: list[Loop] = []
         scope = Scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
@@ -78,8 +76,7 @@ class Outlined:
         self._helpers = helpers or Helpers(Outlined)
         calls = Calls(_HELPERS, self._helpers, locals_, scope)
         body = calls.of(body)
-        if not self.loops and not calls.found:
-            raise NotOutlinable("no loops")
+        require(self.loops or calls.found, "no loops")
         added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers, _UNSUPPORTED: UnsupportedInt}
         self.function = remade(fn, definition.name, definition.args, body, added)
         self.longer: bool = unrolls(definition, False) or any(found.longer for found in calls.found)

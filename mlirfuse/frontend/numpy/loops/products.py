@@ -5,30 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule, take
-from mlirfuse.frontend.numpy.loops.values import (
-    Array,
-    NotOutlinable,
-    Number,
-)
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule
+from mlirfuse.frontend.numpy.loops.values import Array, Number, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
 
 
 @rule(np.dot, np.matmul, method="dot")
-def _matmul(c, args, keywords):
-    left, right = take(args, keywords, "a", "b")
-    if isinstance(left, Number) or isinstance(right, Number):
-        raise NotOutlinable("a product with a number")
-    left, right = c.array(left), c.array(right)
+def matmul(c, a, b):
+    """The product of two arrays of one or two axes."""
+    require(not isinstance(a, Number) and not isinstance(b, Number), "a product with a number")
+    left, right = c.array(a), c.array(b)
     ranks = len(left.shape), len(right.shape)
-    if ranks not in ((1, 1), (2, 1), (1, 2), (2, 2)):
-        raise NotOutlinable("a product of arrays of more than two axes")
+    require(set(ranks) <= {1, 2}, "a product of arrays of more than two axes")
     e = c.code
     kind = dt.of(np.result_type(left.dtype.numpy, right.dtype.numpy))
-    if kind is dt.bool_:
-        raise NotOutlinable("a product of bools")
+    require(kind is not dt.bool_, "a product of bools")
     e.fail_if(
         e.cmp("ne", left.shape[-1], right.shape[0]),
         lambda a, b: ValueError(
@@ -39,15 +32,15 @@ def _matmul(c, args, keywords):
         right.shape[0],
     )
     if ranks == (1, 1):
-        return FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [left, right])], {}) if kind.bits >= 32 else _narrow()
+        require(kind.bits >= 32, "a product of narrow integers")
+        return FUNCTIONS[np.sum](c, c.ufunc(np.multiply, [left, right]))
     if ranks == (2, 2):
         return _of_matrices(c, left, right, kind)
     if ranks == (2, 1):
         if e.known(left.strides[0]) != left.dtype.bytes:
             return _by_rows(c, left, right, kind)
         left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns are contiguous
-    created = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
-    arrays.fill(e, created, e.const(0, kind))
+    created = arrays.filled(e, c.fresh_site(), kind, [right.shape[1]], e.const(0, kind))
     with e.each(right.shape[0]) as row:
         factor = e.cast(arrays.element(e, left, [row]), kind)
         with e.each(right.shape[1]) as column:
@@ -55,10 +48,6 @@ def _matmul(c, args, keywords):
             term = e.mul(factor, e.cast(arrays.element(e, right, [row, column]), kind))
             e.store(e.add(e.load(place, kind), term), place)
     return created
-
-
-def _narrow():
-    raise NotOutlinable("a product of narrow integers")
 
 
 _SMALL = 4096  # multiplications up to which an inline product beats the call of BLAS
@@ -70,8 +59,9 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     if not left.dtype is right.dtype is kind:
         left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
     if e.known(right.shape[1]) == 1 and e.known(left.strides[1]) == kind.bytes:
-        column = c.view(right, right.shape[:1], right.strides[:1], False)
-        return _beside(c, _by_rows(c, left, column, kind), 1)
+        found = _by_rows(c, left, c.view(right, right.shape[:1], right.strides[:1], False), kind)
+        one, stride = e.const(1, dt.i64), e.const(kind.bytes, dt.i64)
+        return c.view(found, [*found.shape, one], [*found.strides, stride], False)
     created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
 
     def here() -> None:
@@ -89,14 +79,6 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])
     e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, created), here)
     return created
-
-
-def _beside(c, vector: Array, axis: int) -> Array:
-    """A vector as a matrix with one row or column."""
-    shape, strides = list(vector.shape), list(vector.strides)
-    shape.insert(axis, c.code.const(1, dt.i64))
-    strides.insert(axis, c.code.const(vector.dtype.bytes, dt.i64))
-    return c.view(vector, shape, strides, False)
 
 
 _ROWS = 4  # rows multiplied together, so that they share reads of the vector

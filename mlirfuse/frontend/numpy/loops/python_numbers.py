@@ -17,7 +17,9 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     UnsupportedInt,
+    require,
 )
+from mlirfuse.frontend.numpy.python_operators import BINARY
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -27,9 +29,6 @@ _BITWISE: dict[type, str] = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "
 
 class PythonNumbers(Subscripts):
     """Compiles operators on Python's numbers."""
-
-    def constant(self, value: int | float | bool | complex) -> Number:
-        raise NotImplementedError
 
     def of_python(self, op: ast.operator, left: Number, right: Number) -> Number:
         """Python's arithmetic on Python numbers."""
@@ -161,8 +160,7 @@ class PythonNumbers(Subscripts):
         """A power of Python ints by squaring. A negative exponent, whose result is a float, is an error."""
         e = self.code
         if right.known is not None:
-            if right.known < 0:
-                raise NotOutlinable("a negative power of Python ints")
+            require(right.known >= 0, "a negative power of Python ints")
             found, square, rest = self.constant(1), left, right.known
             while rest:
                 found = self._of_ints(ast.Mult(), found, square) if rest & 1 else found
@@ -196,12 +194,5 @@ def _raised(function: Callable, *args: Any) -> Exception:
     raise AssertionError
 
 
-_FOLD: dict[type, Callable] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(b) < 64 else a ** float(b),
-}
+_FOLD = {node: function for node, (_, function) in BINARY.items()}
+_FOLD[ast.Pow] = lambda a, b: a**b if abs(b) < 64 else a ** float(b)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.values import PY_INT, NotOutlinable, Number
+from mlirfuse.frontend.numpy.loops.values import PY_INT, Number, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -17,8 +17,8 @@ from mlirfuse.lowering.emitter import Val
 def fits(e: Code, found: Any, kind: dt.DType) -> None:
     """Raises OverflowError where ``found`` is a Python int outside the range of ``kind``. Raises NotOutlinable for a
     complex number as a real one."""
-    if isinstance(found, Number) and found.type.dtype.kind == "c" and kind.kind not in "cb":
-        raise NotOutlinable("a complex number as a real one")
+    real = kind.kind not in "cb"
+    require(not (real and isinstance(found, Number) and found.dtype.kind == "c"), "a complex number as a real one")
     if not isinstance(found, Number) or found.type != PY_INT or not kind.is_integer or kind is dt.i64:
         return
     if kind.is_signed and found.bits <= kind.bits - 2:
@@ -31,7 +31,7 @@ def fits(e: Code, found: Any, kind: dt.DType) -> None:
 def stored(e: Code, found: Number, kind: dt.DType) -> None:
     """:func:`fits` for assignments to elements: NumPy integers must fit too, if ``kind`` is signed, and floats
     truncated to integers. NumPy's wrap around in an unsigned ``kind``."""
-    own = found.type.dtype
+    own = found.dtype
     if found.type.python or not (own.is_integer and kind.is_integer and kind.is_signed):
         cut_fits(e, found, kind, kind.is_signed)
     elif own.bits > kind.bits or (own.bits == kind.bits and not own.is_signed):
@@ -42,7 +42,7 @@ def cut_fits(e: Code, found: Number, kind: dt.DType, scalars: bool = False) -> N
     """:func:`fits` for assignments through a mask or an index array: Python floats truncated to integers must fit too.
     ``scalars``: NumPy's floats, too."""
     fits(e, found, kind)
-    if found.type.dtype.is_float and kind.is_integer and (found.type.python or scalars):
+    if found.dtype.is_float and kind.is_integer and (found.type.python or scalars):
         _cut_within(e, found, kind)
 
 

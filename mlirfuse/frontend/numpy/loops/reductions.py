@@ -3,64 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, cast, known, rule, take
-from mlirfuse.frontend.numpy.loops.values import (
-    PY_INT,
-    NotOutlinable,
-    Number,
-    Tuple,
-)
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, cast, known, rule
+from mlirfuse.frontend.numpy.loops.values import PY_INT, Number, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
 
-def _reduction(c, args, keywords, start, combine, out_of, finish=None):
-    """A reduction over all axes or one. ``out_of`` maps the operand's dtype to the result's, ``start(dtype)`` gives the
-    initial value."""
-    found, axis, keepdims = take(args, keywords, "a", "axis", "keepdims")
-    if isinstance(found, Tuple):
-        found = c.array_of(found)
-    if isinstance(found, Number) and found.other is None:
-        return number(c.code.cast(found.val, out_of(found.type.dtype)))
-    e, value = c.code, arrays.lazy(c.code, found)
-    given = known(axis)
-    rank = len(value.shape)
-    axes = list(range(rank)) if given is None else [given] if isinstance(given, int) else list(given)
-    if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
-        raise NotOutlinable("an axis out of range")
-    axes = sorted({a % rank for a in axes})
-    kind = out_of(value.dtype)
-    wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # see fast_add
-    count = e.const(1, dt.i64)
-    for a in axes:
-        count = e.count("muli", count, value.shape[a])
-    begin = start(e, wide, count)
-    result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, wide)), c.fresh_site)
-    if finish is not None:
-        result = finish(e, result, count)
-    if wide is not kind:
-        result = cast(e, result, kind)
-    if isinstance(result, Val) and known(keepdims, False):
-        created = arrays.dense(e, c.fresh_site(), result.dtype, [e.const(1, dt.i64)] * rank)
-        arrays.fill(e, created, result)
-        return created
-    if isinstance(result, Val):
+def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, finish: Callable | None = None):
+    """Registers a reduction over all axes or some. ``out_of`` maps the operand's dtype to the result's,
+    ``start(e, dtype, count)`` gives the initial value, ``finish`` the result of ``count`` combined elements."""
+
+    def reduction(c, a, axis=None, *, keepdims=None):
+        if isinstance(a, Tuple):
+            a = c.array_of(a)
+        if isinstance(a, Number) and a.other is None:
+            return number(c.code.cast(a.val, out_of(a.dtype)))
+        e, value = c.code, arrays.lazy(c.code, a)
+        rank, axes, kept = len(value.shape), axes_of(axis, len(value.shape)), known(keepdims, False)
+        kind = out_of(value.dtype)
+        wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind
+        count = e.product(value.shape[axis] for axis in axes)
+        begin = start(e, wide, count)
+        result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, wide)), c.fresh_site)
+        if finish is not None:
+            result = finish(e, result, count)
+        if wide is not kind:
+            result = cast(e, result, kind)
+        if not isinstance(result, Val):
+            return arrays.expanded(e, c.array(result), axes) if kept else result
+        if kept:
+            return arrays.filled(e, c.fresh_site(), result.dtype, [e.const(1, dt.i64)] * rank, result)
         return number(result)
-    if known(keepdims, False):
-        result = c.array(result)
-        shape, strides = list(result.shape), list(result.strides)
-        for a in axes:
-            shape.insert(a, e.const(1, dt.i64))
-            strides.insert(a, e.const(0, dt.i64))
-        return c.view(result, shape, strides, result.inner and rank - 1 not in axes)
-    return result
+
+    METHODS[name] = FUNCTIONS[getattr(np, name)] = reduction
 
 
 def _sum_type(kind: DType) -> DType:
@@ -70,19 +53,14 @@ def _sum_type(kind: DType) -> DType:
 
 
 def _divided(e, result, count):
-    dtype = result.dtype
-    by = e.cast(count, dtype)
+    by = e.cast(count, result.dtype)
     if isinstance(result, Val):
         return e.div(result, by)
-    return arrays.elementwise(e, dtype, lambda x: e.div(x, by), [result])
+    return arrays.elementwise(e, result.dtype, lambda x: e.div(x, by), [result])
 
 
-def _mean_type(kind: DType) -> DType:
-    return kind if kind.is_inexact else dt.f64
-
-
-def _zero(e, kind, count):
-    return e.const(0, kind)
+def _constant(value: int):
+    return lambda e, kind, count: e.const(value, kind)
 
 
 def _worst(which: str):
@@ -91,8 +69,7 @@ def _worst(which: str):
             e.cmp("eq", count, 0),
             lambda *_: ValueError(f"zero-size array to reduction operation {which} which has no identity"),
         )
-        if kind.kind == "c":
-            raise NotOutlinable(f"the {which} of complex numbers")
+        require(kind.kind != "c", f"the {which} of complex numbers")
         if kind.is_float:
             return e.const(-math.inf if which == "maximum" else math.inf, kind)
         if kind is dt.bool_:
@@ -103,34 +80,24 @@ def _worst(which: str):
     return start
 
 
-def _named(name: str, functions: tuple, start, combine, out_of, finish=None) -> None:
-    def reduction(c, args, keywords):
-        return _reduction(c, args, keywords, start, combine, out_of, finish)
-
-    METHODS[name] = reduction
-    for function in functions:
-        FUNCTIONS[function] = reduction
-
-
 _same = lambda kind: kind  # noqa: E731
-_named("sum", (np.sum,), _zero, arrays.fast_add, _sum_type)
-_named("mean", (np.mean,), _zero, arrays.fast_add, _mean_type, _divided)
-_named("prod", (np.prod,), lambda e, kind, count: e.const(1, kind), lambda e, a, b: e.mul(a, b), _sum_type)
-_named("max", (np.max, np.amax), _worst("maximum"), lambda e, a, b: EMIT["maximum"](e, a, b), _same)
-_named("min", (np.min, np.amin), _worst("minimum"), lambda e, a, b: EMIT["minimum"](e, a, b), _same)
-_named("any", (np.any,), _zero, lambda e, a, b: e.or_(a, b), lambda kind: dt.bool_)
-_named("all", (np.all,), lambda e, k, n: e.const(True, dt.bool_), lambda e, a, b: e.and_(a, b), lambda k: dt.bool_)
+_bool = lambda kind: dt.bool_  # noqa: E731
+_reduction("sum", _constant(0), arrays.fast_add, _sum_type)
+_reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, _divided)
+_reduction("prod", _constant(1), lambda e, a, b: e.mul(a, b), _sum_type)
+_reduction("max", _worst("maximum"), EMIT["maximum"], _same)
+_reduction("min", _worst("minimum"), EMIT["minimum"], _same)
+_reduction("any", _constant(0), lambda e, a, b: e.or_(a, b), _bool)
+_reduction("all", _constant(1), lambda e, a, b: e.and_(a, b), _bool)
+FUNCTIONS |= {np.amax: FUNCTIONS[np.max], np.amin: FUNCTIONS[np.min]}
 
 
 def _position_of(predicate: str, name: str):
-    def find(c, args, keywords):
+    def find(c, a, axis=None):
         """Searches along an axis, or the flattened array."""
-        found, axis = take(args, keywords, "a", "axis")
-        e, array = c.code, c.array(found)
-        rank, given = len(array.shape), known(axis)
-        if given is not None and (not isinstance(given, int) or not -rank <= given < rank):
-            raise NotOutlinable("an axis out of range")
-        axes = list(range(rank)) if given is None else [given % rank]
+        e, array = c.code, c.array(a)
+        rank = len(array.shape)
+        axes = list(range(rank)) if known(axis) is None else [axis_of(axis, rank)]
         rest = [k for k in range(rank) if k not in axes]
         for k in axes:
             empty = e.cmp("eq", array.shape[k], 0)
@@ -170,39 +137,30 @@ for _name, _predicate in (("argmin", "lt"), ("argmax", "gt")):
     FUNCTIONS[getattr(np, _name)] = METHODS[_name] = _position_of(_predicate, _name)
 
 
-def _variance(root: bool):
-    def compute(c, args, keywords):
-        found, axis, ddof, keepdims = take(args, keywords, "a", "axis", "ddof", "keepdims")
-        if known(ddof, 0) != 0:
-            raise NotOutlinable("a variance with ddof")
-        if isinstance(found, (Number, Tuple)):
-            raise NotOutlinable("the variance of a number")
-        value = c.array(found)
-        if value.dtype.kind == "c":
-            raise NotOutlinable("the variance of complex numbers")
-        apart = {"keepdims": c.constant(True)} if axis is not None else {}
-        away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
-        away = c.array(away)
-        kept = {} if keepdims is None else {"keepdims": keepdims}
-        result = FUNCTIONS[np.mean](c, [c.ufunc(np.multiply, [away, away])] + ([] if axis is None else [axis]), kept)
-        return c.ufunc(np.sqrt, [result]) if root else result
-
-    return compute
+@rule(np.var, method="var")
+def _variance(c, a, axis=None, *, ddof=None, keepdims=None):
+    require(known(ddof, 0) == 0, "a variance with ddof")
+    require(not isinstance(a, (Number, Tuple)), "the variance of a number")
+    value, mean = c.array(a), FUNCTIONS[np.mean]
+    require(value.dtype.kind != "c", "the variance of complex numbers")
+    middle = mean(c, value, axis, keepdims=None if axis is None else c.constant(True))
+    away = c.array(c.ufunc(np.subtract, [value, middle]))
+    return mean(c, c.ufunc(np.multiply, [away, away]), axis, keepdims=keepdims)
 
 
-FUNCTIONS |= {np.var: _variance(False), np.std: _variance(True)}
-METHODS |= {"var": _variance(False), "std": _variance(True)}
+@rule(np.std, method="std")
+def _deviation(c, a, axis=None, *, ddof=None, keepdims=None):
+    return c.ufunc(np.sqrt, [_variance(c, a, axis, ddof=ddof, keepdims=keepdims)])
 
 
 @rule(np.arange)
-def _arange(c, args, keywords):
+def _arange(c, *bounds):
     """np.arange of ints with a constant step."""
-    if keywords or not 1 <= len(args) <= 3 or not all(isinstance(v, Number) and v.type == PY_INT for v in args):
-        raise NotOutlinable("np.arange other than of ints")
+    ints = 1 <= len(bounds) <= 3 and all(isinstance(v, Number) and v.type == PY_INT for v in bounds)
+    require(ints, "np.arange other than of ints")
     e, one = c.code, c.constant(1)
-    start, stop, step = (c.constant(0), args[0], one) if len(args) == 1 else (*args, one)[:3]
-    if not step.known:
-        raise NotOutlinable("np.arange with a step that is not constant")
+    start, stop, step = (c.constant(0), bounds[0], one) if len(bounds) == 1 else (*bounds, one)[:3]
+    require(step.known, "np.arange with a step that is not constant")
     size, by = abs(step.known), e.const(step.known, dt.i64)
     far, near = (stop, start) if step.known > 0 else (start, stop)
     count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
@@ -215,22 +173,19 @@ def _arange(c, args, keywords):
 
 
 @rule(np.cumsum, method="cumsum")
-def _cumsum(c, args, keywords):
-    found, axis = take(args, keywords, "a", "axis")
-    e, value = c.code, arrays.lazy(c.code, found)
+def _cumsum(c, a, axis=None):
+    e, value = c.code, arrays.lazy(c.code, a)
     rank = len(value.shape)
-    given = known(axis, 0 if rank == 1 else None)
-    if not isinstance(given, int) or not -rank <= given < rank:
-        raise NotOutlinable("np.cumsum of a flattened array")
+    at = axis_of(axis, rank, 0 if rank == 1 else None)
     kind = _sum_type(value.dtype)
     created = arrays.dense(e, c.fresh_site(), kind, value.shape)
-    total, rest = e.slot(kind.signless), [k for k in range(rank) if k != given % rank]
+    total = e.slot(kind.signless)
 
     def nest(uniform: bool) -> None:
-        with e.each_of([value.shape[k] for k in rest]) as outer:
+        with e.each_of([*value.shape[:at], *value.shape[at + 1 :]]) as outer:
             e.store(e.const(0, kind), total)
-            with e.each(value.shape[given % rank]) as index:
-                indices = [*outer[: given % rank], index, *outer[given % rank :]]
+            with e.each(value.shape[at]) as index:
+                indices = [*outer[:at], index, *outer[at:]]
                 e.store(e.add(e.load(total, kind), e.cast(value.at(indices, uniform), kind)), total)
                 e.store(e.load(total, kind), arrays.element_pointer(e, created, indices), memory=True)
 
@@ -239,25 +194,18 @@ def _cumsum(c, args, keywords):
 
 
 @rule(np.linalg.norm)
-def _norm(c, args, keywords):
-    found, order, axis, keepdims = take(args, keywords, "x", "ord", "axis", "keepdims")
-    array, along = c.array(found), {} if axis is None else {"axis": axis}
-    if keepdims is not None:
-        along["keepdims"] = keepdims
+def _norm(c, x, ord=None, axis=None, keepdims=None):
+    array, way = c.array(x), known(ord)
     vector = len(array.shape) == 1 or isinstance(known(axis), int)
-    way = known(order)
-    if way not in (None, 1, 2, math.inf, -math.inf) or (way is not None and not vector):
-        raise NotOutlinable("a norm of this order")
-    if array.dtype.kind == "b":
-        raise NotOutlinable("the norm of bools")
+    require(way is None or (way in (1, 2, math.inf, -math.inf) and vector), "a norm of this order")
+    require(array.dtype.kind != "b", "the norm of bools")
     if way in (1, math.inf, -math.inf):
-        size = c.ufunc(np.absolute, [array])
-        return FUNCTIONS[{1: np.sum, math.inf: np.max}.get(way, np.min)](c, [size], along)
+        reduce = FUNCTIONS[{1: np.sum, math.inf: np.max}.get(way, np.min)]
+        return reduce(c, c.ufunc(np.absolute, [array]), axis, keepdims=keepdims)
     if array.dtype.kind == "c":
         parts = [c.part(array, name) for name in ("real", "imag")]
         squares = c.ufunc(np.add, [c.ufunc(np.multiply, [v, v]) for v in parts])
     else:
-        kind = array.dtype if array.dtype.is_float else dt.f64
-        real = array if kind is array.dtype else cast(c.code, array, kind)
+        real = array if array.dtype.is_float else cast(c.code, array, dt.f64)
         squares = c.ufunc(np.multiply, [real, real])
-    return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, [squares], along)])
+    return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, squares, axis, keepdims=keepdims)])

@@ -3,90 +3,38 @@
 from __future__ import annotations
 
 import ast
-import types
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rules of FUNCTIONS
     arrays,
-    indices,
+    functions,
     products,  # noqa: F401
     range_checks,
     rearranging,  # noqa: F401
     reductions,  # noqa: F401
 )
-from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
-from mlirfuse.frontend.numpy.loops.externs import Extern
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
+from mlirfuse.frontend.numpy.loops.indices import Masked, Selection
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
     Lazy,
     NotOutlinable,
     Number,
-    NumberType,
     Site,
-    Static,
     Tuple,
     kind_of,
+    require,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.variables import Dependency, Names, Slots
+from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
 from mlirfuse.ir import dtypes as dt
 
 
 class Statements(CountedLoops):
-    """Emits the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
-    variables may lie in; ``extents``: their known extents; all grow from one pass to the next. ``loop``: the whole
-    statement; ``leaves``: statements that leave the function; ``lists``: names of lists that it appends to; ``file``:
-    the source file; ``caught``: an error leaves the variables' values, too."""
-
-    functions = FUNCTIONS
-    methods = METHODS
-    of_any_type = OF_ANY_TYPE
-
-    def __init__(
-        self,
-        names: dict[str, Any],
-        kinds: dict[str, Any],
-        others: dict[str, NumberType],
-        roots: dict[str, frozenset],
-        extents: dict[str, tuple],
-        small: set[str],
-        loop: ast.stmt,
-        leaves: list[ast.stmt],
-        lists: Collection[str],
-        file: str,
-        caught: bool = False,
-    ):
-        self.code = Code()
-        self.loop, self.leaves, self.lists = [loop], leaves, lists
-        self.left = (self.code.slot("i64"), self.code.block())  # the leaving statement's number, the exit block
-        self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
-        if caught:
-            self.code.error_exit = self.left[1]
-        self.appends: list[tuple[str, Any]] = []  # for each append its list, and the value's type
-        self.names = names  # objects that the loop refers to and does not assign
-        self.types, self.roots, self.extents, self.small = kinds, roots, extents, small
-        self.others = others
-        self.variables: dict[str, Slots] = {}
-        self.definite: set[str] | None = set()  # variables assigned on all paths; None: unreachable
-        self.jumps: list[tuple[str, str]] = []
-        self.bounded: dict[str, int] = {}
-        self.unchecked: frozenset = frozenset()
-        self.prefix, self.file = "", file
-        self.inline: list[types.FunctionType] = []
-        self.result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
-        self.scopes: list[dict[str, Any]] = []
-        self.depends: dict[tuple, Dependency] = {}  # the globals of inlined functions that the code holds for
-        self.statics: dict[str, Static] = {}  # parameters of inlined functions that are objects, by full names
-        self.externs: list[Extern] = []
-        self.extern_sites: set[int] = set()  # of arrays that extern ops allocate
-        self.calls: dict[tuple, Any] = {}  # the values of the statement's calls, which must run once
-        self.nesting = 0  # branches and loops of the function around the statement
+    """Emits the code of one loop."""
 
     def read(self, name: str) -> Any:
         full = self.prefix + name
@@ -109,8 +57,7 @@ class Statements(CountedLoops):
         names = self.scopes[-1] if self.scopes else self.names
         if isinstance(names, Names) and name in names.free:
             return self._of_closure(names, name)
-        if name not in names:
-            raise NotOutlinable(f"the variable {name} has no known type yet")
+        require(name in names, f"the variable {name} has no known type yet")
         return self.outside(names[name])
 
     # ---- statements
@@ -147,10 +94,9 @@ class Statements(CountedLoops):
         """``np.errstate`` that ignores, which compiled code does anyway."""
         for item in node.items:
             call = item.context_expr
-            if not isinstance(call, ast.Call) or item.optional_vars is not None or not ignores(call):
+            known = isinstance(call, ast.Call) and ignores(call) and self._called(call.func) is np.errstate
+            if not known or item.optional_vars is not None:
                 raise NotOutlinable(f"line {node.lineno}: a context manager other than np.errstate with 'ignore'")
-            if self._called(call.func) is not np.errstate:
-                raise NotOutlinable(f"line {node.lineno}: a context manager other than np.errstate")
         calls = self.calls
         self.body(node.body)
         self.calls = calls
@@ -162,8 +108,8 @@ class Statements(CountedLoops):
         if isinstance(found, Tuple):
             found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
         found = self.array(found) if isinstance(found, Lazy) else found
-        if isinstance(found, Number) and found.other is not None:
-            raise NotOutlinable("a number whose type is only known at run time is appended")
+        one_type = not isinstance(found, Number) or found.other is None
+        require(one_type, "a number whose type is only known at run time is appended")
         if isinstance(found, Array) and any(Site(site) in found.roots for site in self.extern_sites):
             found = arrays.materialized(e, found, self.fresh_site())
         kind = kind_of(found)
@@ -177,7 +123,7 @@ class Statements(CountedLoops):
         """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
         e = self.code
         if isinstance(found, Number):
-            e.store(e.cast(found.val, dt.i64) if found.type.dtype is dt.bool_ else found.val, e.offset(place, at))
+            e.store(e.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val, e.offset(place, at))
             return at + 8 * words_of(found.type)
         if isinstance(found, Tuple):
             for item in found.items:
@@ -214,10 +160,7 @@ class Statements(CountedLoops):
         elif isinstance(target, (ast.Tuple, ast.List)):
             self._unpack(target, value)
         elif isinstance(target, ast.Subscript):
-            array = self.value(target.value)
-            if not isinstance(array, Array):
-                raise NotOutlinable(f"line {target.lineno}: writing into something other than an array")
-            self.write(array, target, value)
+            self.write(self._written(target), target, value)
         else:
             raise NotOutlinable(f"line {target.lineno}: an unsupported assignment")
 
@@ -232,12 +175,11 @@ class Statements(CountedLoops):
             value = Tuple([arrays.number(v) for v in at])
         if isinstance(value, (Array, Lazy)) and len(value.shape) > 1 and len(target.elts) <= 8:
             value = self._rows(self.array(value), len(target.elts))
-        if not isinstance(value, Tuple) or len(value.items) != len(target.elts):
-            raise NotOutlinable(f"line {target.lineno}: unpacking of something other than a tuple of that length")
+        fits = isinstance(value, Tuple) and len(value.items) == len(target.elts)
+        require(fits, f"line {target.lineno}: unpacking of something other than a tuple of that length")
         items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
         for part, item in zip(target.elts, items):
-            if isinstance(part, ast.Starred):
-                raise NotOutlinable("unpacking with *")
+            require(not isinstance(part, ast.Starred), "unpacking with *")
             self.store(part, item)
 
     def _rows(self, array: Array, count: int) -> Tuple:
@@ -250,121 +192,72 @@ class Statements(CountedLoops):
         return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
 
     def array_of(self, found: Tuple) -> Array:
-        return self.functions[np.array](self, [found], {})
+        return functions.array(self, found)
 
     def write(self, array: Array, target: ast.Subscript, value: Any) -> None:
         """``array[…] = value``."""
         e = self.code
         if isinstance(value, Tuple):
             value = self.array_of(value)
-        arrays.writable(array)
-        place = self.element_of(array, target)
-        if place is not None:
-            if not isinstance(value, Number):
-                raise NotOutlinable(f"line {target.lineno}: an array is written into an element")
-            range_checks.stored(e, value, array.dtype)
-            e.store(e.cast(value.val, array.dtype), place, memory=True)
-            return
-        if not isinstance(target.slice, (ast.Tuple, ast.Slice, ast.Constant)):
-            chosen = self.value(target.slice)
-            if isinstance(chosen, (Array, Lazy)):
-                if isinstance(value, Number) and chosen.dtype is dt.bool_ and len(chosen.shape) == len(array.shape):
-                    self._masked(array, chosen, value)
-                    return
-                if isinstance(value, Number):
-                    range_checks.cut_fits(e, value, array.dtype)
-                indices.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
-                return
-        selection = self.selected(array, target)
-        if selection is not None:
+        place = self.place(array, target)
+        if isinstance(place, str):
+            self._store_element(place, array.dtype, value)
+        elif not isinstance(place, Array):
             if isinstance(value, Number):
                 range_checks.cut_fits(e, value, array.dtype)
-            selection.write(arrays.lazy(e, value), self.fresh_site)
-            return
-        view = self.viewed(array, target)
-        if isinstance(value, Number):
-            self.store_all(view, value)
-            return
-        arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
+            place.write(arrays.lazy(e, value), self.fresh_site)
+        elif isinstance(value, Number):
+            self.store_all(place, value)
+        else:
+            arrays.write(e, place, arrays.lazy(e, value), self.fresh_site)
+
+    def _store_element(self, place: str, kind: dt.DType, value: Any) -> None:
+        require(isinstance(value, Number), "an array is written into an element")
+        range_checks.stored(self.code, value, kind)
+        self.code.store(self.code.cast(value.val, kind), place, memory=True)
+
+    def _written(self, target: ast.Subscript) -> Array:
+        """The array that an assignment to a subscript writes into."""
+        array = self.value(target.value)
+        require(isinstance(array, Array), f"line {target.lineno}: writing into something other than an array")
+        arrays.writable(array)
+        return array
 
     def store_all(self, view: Array, value: Number) -> None:
         """Writes a number into all elements."""
         range_checks.stored(self.code, value, view.dtype)
         arrays.fill(self.code, view, self.code.cast(value.val, view.dtype))
 
-    def _masked(self, array: Array, mask: Any, value: Number) -> None:
-        """Writes a number where a mask over all axes is true."""
-        e = self.code
-        mask = arrays.lazy(e, mask)
-        range_checks.cut_fits(e, value, array.dtype)
-        if arrays.conflicts(array, mask):
-            mask = arrays.lazy(e, self.array(mask))
-        for have, want in zip(mask.shape, array.shape):
-            e.fail_if(e.cmp("ne", have, want), lambda a, b: IndexError(
-                f"boolean index did not match indexed array: size {b} but size of corresponding boolean axis is {a}"
-            ), have, want)  # fmt: skip
-        val = e.cast(value.val, array.dtype)
-
-        def nest(uniform: bool) -> None:
-            with e.each_of(array.shape) as indices:
-                place = arrays.element_pointer(e, array, indices)
-                old = e.load(place, array.dtype, memory=True)
-                e.store(e.select(mask.at(indices, uniform), val, old), place, memory=True)
-
-        arrays.run(e, mask.pairs, nest)
-
     def _AugAssign(self, node: ast.AugAssign) -> None:
-        e, target = self.code, node.target
+        target = node.target
         if isinstance(target, ast.Name):
             before = self.value(target)
+            new = self.binary(node.op, before, self.value(node.value))
             if isinstance(before, Array):
-                self._in_place(before, node.op, self.value(node.value))
-                return
-            self.assign(target.id, self.binary(node.op, before, self.value(node.value)))
+                self.write_back(before, new)
+            else:
+                self.assign(target.id, new)
             return
         if not isinstance(target, ast.Subscript):
             raise NotOutlinable(f"line {node.lineno}: an unsupported assignment")
-        array = self.value(target.value)
-        if not isinstance(array, Array):
-            raise NotOutlinable(f"line {node.lineno}: writing into something other than an array")
-        arrays.writable(array)
-        place = self.element_of(array, target)
-        if place is not None:
-            old = arrays.number(e.load(place, array.dtype, memory=True))
-            new = self.binary(node.op, old, self.value(node.value))
-            if not isinstance(new, Number):
-                raise NotOutlinable(f"line {node.lineno}: an array is written into an element")
-            range_checks.stored(e, new, array.dtype)
-            e.store(e.cast(new.val, array.dtype), place, memory=True)
-            return
-        chosen = self.chosen(target)
-        selection = self.selected(array, target) if chosen is None else None
-        if chosen is None and selection is None:
-            self._in_place(self.viewed(array, target), node.op, self.value(node.value))
-            return
-        if selection is not None:
-            taken: Array | Lazy = selection.read()
+        array = self._written(target)
+        place = self.place(array, target)
+        if isinstance(place, str):
+            old = arrays.number(self.code.load(place, array.dtype, memory=True))
+            self._store_element(place, array.dtype, self.binary(node.op, old, self.value(node.value)))
         else:
-            assert chosen is not None
-            taken = indices.read(e, array, chosen, self.fresh_site)
-        result = self.binary(node.op, taken, self.value(node.value))
-        if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
-            raise NotOutlinable("an in-place update with another kind of numbers")
-        if selection is not None:
-            selection.write(arrays.lazy(e, result), self.fresh_site)
-        elif chosen is not None:
-            indices.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
+            read = place if isinstance(place, Array) else place.read()
+            self.write_back(place, self.binary(node.op, read, self.value(node.value)))
 
-    def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
-        self.write_back(view, self.binary(op, view, value))
-
-    def write_back(self, view: Array, new: Any) -> None:
-        """Writes a ufunc's result into an array."""
-        if isinstance(new, Number):
-            new = arrays.lazy(self.code, new)
-        if not isinstance(new, (Array, Lazy)) or not _same_kind(new.dtype, view.dtype):
-            raise NotOutlinable("an in-place update with another kind of numbers")
-        arrays.write(self.code, view, arrays.lazy(self.code, new), self.fresh_site)
+    def write_back(self, place: Array | Masked | Selection, found: Any) -> None:
+        """Writes a ufunc's result into an array, or into elements of one."""
+        new = arrays.lazy(self.code, found)
+        same_kind = np.can_cast(new.dtype.numpy, place.dtype.numpy, "same_kind")
+        require(same_kind, "an in-place update with another kind of numbers")
+        if isinstance(place, Array):
+            arrays.write(self.code, place, new, self.fresh_site)
+        else:
+            place.write(new, self.fresh_site)
 
     def _If(self, node: ast.If) -> None:
         e = self.code
@@ -401,8 +294,7 @@ class Statements(CountedLoops):
         self.definite = None
 
     def _Raise(self, node: ast.Raise | ast.Return) -> None:
-        if self.inline:
-            raise NotOutlinable(f"line {node.lineno}: a raise in a called function")
+        require(not self.inline, f"line {node.lineno}: a raise in a called function")
         slot, end = self.left
         self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
         self.code.go(end)
@@ -413,8 +305,7 @@ class Statements(CountedLoops):
             self._Raise(node)
             return
         name, end = self.result or ("", "")
-        if self.result is None or (name and node.value is None):
-            raise NotOutlinable(f"line {node.lineno}: a return")
+        require(self.result is not None and (not name or node.value is not None), f"line {node.lineno}: a return")
         found = None if node.value is None else self.value(node.value)
         if name:
             self.assign(name, found)
@@ -423,8 +314,7 @@ class Statements(CountedLoops):
 
     def _While(self, node: ast.While) -> None:
         e = self.code
-        if node.orelse:
-            raise NotOutlinable("a loop with else")
+        require(not node.orelse, "a loop with else")
         head, inside, after = e.block(), e.block(), e.block()
         for name in assigned_names(node.body):
             self.bounded.pop(self.prefix + name, None)
@@ -445,7 +335,3 @@ class Statements(CountedLoops):
         self.jumps.pop()
         if self.definite is not None:
             self.code.go(again)
-
-
-def _same_kind(source: dt.DType, target: dt.DType) -> bool:
-    return np.can_cast(source.numpy, target.numpy, "same_kind")

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays, indices
+from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.mixed_indices import Advanced, Basic, Selection, true_at
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple
+from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
+from mlirfuse.frontend.numpy.loops.state import State
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
 
-class Subscripts:
-    """Compiles subscripts. ``unchecked``: those (nodes and axes) that are known to be in range."""
-
-    code: Code
-    unchecked: frozenset
-
-    def value(self, node: ast.expr) -> Any:
-        raise NotImplementedError
-
-    def array(self, node: ast.expr | Any) -> Array:
-        raise NotImplementedError
-
-    def integer(self, found: Any) -> Val:
-        raise NotImplementedError
-
-    def fresh_site(self) -> int:
-        raise NotImplementedError
+class Subscripts(State):
+    """Compiles subscripts."""
 
     def view(
         self, array: Array, shape: list, strides: list, inner: bool, pointer: str = "", serialized: str = ""
@@ -47,20 +31,11 @@ class Subscripts:
             return self._of_tuple(found, node)
         if isinstance(found, Static) and (found.value is np.mgrid or found.value is np.ogrid):
             return self._grid(node, found.value is np.mgrid)
-        if isinstance(found, Lazy):
-            found = self.array(found)
-        if not isinstance(found, Array):
-            raise NotOutlinable("a subscript of something other than an array")
-        chosen = self.chosen(node)
-        if chosen is not None:
-            return indices.read(self.code, found, chosen, self.fresh_site)
-        selection = self.selected(found, node)
-        if selection is not None:
-            return selection.read()
-        element = self.element_of(found, node)
-        if element is not None:
-            return number(self.code.load(element, found.dtype, memory=True))
-        return self.viewed(found, node)
+        array = self.array(found)
+        place = self.place(array, node)
+        if isinstance(place, str):
+            return number(self.code.load(place, array.dtype, memory=True))
+        return place if isinstance(place, Array) else place.read()
 
     def _of_tuple(self, found: Tuple, node: ast.Subscript) -> Any:
         index = self.value(node.slice) if not isinstance(node.slice, ast.Slice) else None
@@ -74,83 +49,61 @@ class Subscripts:
     def _items(self, node: ast.Subscript) -> list[ast.expr]:
         return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
-    def element_of(self, array: Array, node: ast.Subscript) -> str | None:
-        """A pointer to the element that a subscript selects; None where it selects no single element."""
-        items = self._items(node)
-        if len(items) != len(array.shape) or any(isinstance(item, ast.Slice) for item in items):
-            return None
-        found = [self.value(item) for item in items]
-        if len(found) == 1 and isinstance(found[0], Tuple) and not found[0].is_list:
-            found = found[0].items
-            items = [node] * len(found)
-        if len(found) != len(array.shape) or not all(isinstance(v, Number) for v in found):
-            return None
-        indices = []
-        for axis, (index, extent) in enumerate(zip(found, array.shape)):
-            checked = (id(node), axis) not in self.unchecked
-            indices.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
-        return arrays.element_pointer(self.code, array, indices)
+    def place(self, array: Array, node: ast.Subscript) -> str | Array | Masked | Selection:
+        """What a subscript selects: a pointer to an element, a view, or elements by masks and index arrays."""
+        items = [item if isinstance(item, ast.Slice) else self._item(item) for item in self._items(node)]
+        if len(items) == 1 and isinstance(items[0], Tuple):
+            items = items[0].items
+        advanced = [item for item in items if isinstance(item, (Array, Lazy))]
+        if len(items) == len(advanced) == 1 and advanced[0].dtype is dt.bool_:
+            return Masked(self.code, array, advanced[0], self.fresh_site)
+        if len(items) == len(array.shape) and all(isinstance(item, Number) for item in items):
+            at = [self._index(node, item, axis, extent) for axis, (item, extent) in enumerate(zip(items, array.shape))]
+            return arrays.element_pointer(self.code, array, at)
+        items = _completed(items, len(array.shape))
+        return self._selected(array, items) if advanced else self._viewed(array, node, items)
 
-    def chosen(self, node: ast.Subscript) -> Array | None:
-        """The index array or mask that is the only item of a subscript; None for other subscripts."""
-        if isinstance(node.slice, (ast.Tuple, ast.Slice, ast.Constant)):
-            return None
-        found = self.value(node.slice)
-        return self.array(found) if isinstance(found, (Array, Lazy)) else None
+    def _item(self, item: ast.expr) -> Any:
+        found = self.value(item)
+        return self.array_of(found) if isinstance(found, Tuple) and found.is_list else found
 
-    def selected(self, array: Array, node: ast.Subscript) -> Selection | None:
-        """The elements that a subscript with index arrays, lists or masks among its items selects; None where it has
-        none."""
-        e, items = self.code, _filled(self._items(node), array, self._mask_axes)
-        if items is None:
-            return None
+    def _index(self, node: ast.Subscript, item: Any, axis: int, extent: Val) -> Val:
+        """A number among the items, as an index that is not negative."""
+        checked = (id(node), axis) not in self.unchecked
+        return arrays.position(self.code, self.integer(item), extent, axis, checked)
+
+    def _selected(self, array: Array, items: list) -> Selection:
+        """The elements that items with index arrays or masks among them select."""
+        e = self.code
+        zero, one = e.const(0, dt.i64), e.const(1, dt.i64)
         found: list[Basic | Advanced] = []
         axis = 0
         for item in items:
-            if _is_none(item):
-                one, zero = e.const(1, dt.i64), e.const(0, dt.i64)
+            if isinstance(item, Static):
                 found.append(Basic(one, zero, zero))
                 continue
             extent, stride = array.shape[axis], array.strides[axis]
             if isinstance(item, ast.Slice):
                 begin, count, step = self.slice_of(extent, item)
                 found.append(Basic(count, e.count("muli", stride, step), e.count("muli", begin, stride)))
-                axis += 1
-                continue
-            value = self._index_of(item)
-            if isinstance(value, Number):
-                at = arrays.position(e, self.integer(value), extent, axis, True)
+            elif isinstance(item, Number):
+                at = arrays.position(e, self.integer(item), extent, axis, True)
                 found.append(Advanced(number(at), axis, extent, stride))
-                axis += 1
-                continue
-            if value.dtype is not dt.bool_:
-                found.append(Advanced(value, axis, extent, stride))
-                axis += 1
-                continue
-            indices.check_mask(e, array.shape[axis:], value, axis)
-            for index in true_at(e, value, self.fresh_site):
-                found.append(Advanced(index, axis, array.shape[axis], array.strides[axis]))
-                axis += 1
+            elif item.dtype is dt.bool_:
+                mask = self.array(item)
+                check_mask(e, array.shape[axis:], mask.shape, axis)
+                for k, index in enumerate(true_at(e, mask, self.fresh_site), axis):
+                    found.append(Advanced(index, k, array.shape[k], array.strides[k]))
+            else:
+                found.append(Advanced(self.array(item), axis, extent, stride))
+            axis += _axes(item)
         return Selection(e, array, found)
-
-    def _index_of(self, item: ast.expr) -> Any:
-        found = self.value(item)
-        if isinstance(found, Tuple) and found.is_list:
-            found = self.array_of(found)
-        return self.array(found) if isinstance(found, (Array, Lazy)) else found
-
-    def _mask_axes(self, item: ast.expr) -> int:
-        """The number of axes that an index array or mask covers; 0 for another item."""
-        if isinstance(item, (ast.Slice, ast.Constant)):
-            return 0
-        found = self.value(item)
-        if isinstance(found, (Array, Lazy)):
-            return len(found.shape) if found.dtype is dt.bool_ else 1
-        return int(isinstance(found, Tuple) and found.is_list)
 
     def slice_of(self, extent: Val, item: ast.Slice) -> tuple[Val, Val, Val]:
         """Start, count and step of a slice; its start is in the array even if it is empty."""
         e = self.code
+        if item.lower is item.upper is item.step is None:
+            return e.const(0, dt.i64), extent, e.const(1, dt.i64)
         bounds = [None if b is None else self.integer(self.value(b)) for b in (item.lower, item.upper, item.step)]
         begin, count, step = arrays.sliced(e, extent, *bounds)
         if bounds[2] is not None and e.least(count) <= 0:
@@ -169,14 +122,12 @@ class Subscripts:
                 for b, otherwise in ((item.lower, zero), (item.upper, zero), (item.step, e.const(1, dt.i64)))
             )
             by = e.known(step)
-            if not by or by < 0:
-                raise NotOutlinable("a grid whose step is not a positive constant")
+            require(by and by > 0, "a grid whose step is not a positive constant")
             span = e.count("addi", e.count("subi", high, low), by - 1)
             starts.append(low)
             counts.append(e.larger(e.div(span, step) if by > 1 else span, zero))
             steps.append(step)
-        if len(counts) < 2:
-            raise NotOutlinable("a grid of one axis")
+        require(len(counts) >= 2, "a grid of one axis")
 
         def along(k: int) -> Lazy:
             at = lambda indices, uniform: e.count("addi", starts[k], e.count("muli", indices[k], steps[k]))  # noqa: E731
@@ -185,70 +136,45 @@ class Subscripts:
 
         return Tuple([along(k) for k in range(len(counts))])
 
-    def array_of(self, found: Tuple) -> Array:
-        raise NotImplementedError
-
-    def viewed(self, array: Array, node: ast.Subscript) -> Array:
-        """The view that a subscript of numbers, slices, None and Ellipsis selects."""
-        e, items = self.code, self._items(node)
-        taken = sum(not _is_none(i) and not _is_dots(i) for i in items)
-        items = _completed(items, len(array.shape) - taken)
+    def _viewed(self, array: Array, node: ast.Subscript, items: list) -> Array:
+        """The view that numbers, slices and None select."""
+        e = self.code
         shape: list[Val] = []
         strides: list[Val] = []
         offset = e.const(0, dt.i64)
         axis, inner = 0, False
         for item in items:
-            if _is_none(item):
+            if isinstance(item, Static):
                 shape.append(e.const(1, dt.i64))
                 strides.append(e.const(0, dt.i64))
                 inner = False
                 continue
             extent, stride = array.shape[axis], array.strides[axis]
-            last = axis == len(array.shape) - 1
             if isinstance(item, ast.Slice):
-                if item.lower is item.upper is item.step is None:
-                    shape.append(extent)
-                    strides.append(stride)
-                    inner = array.inner and last
-                else:
-                    begin, count, step = self.slice_of(extent, item)
-                    offset = e.count("addi", offset, e.count("muli", begin, stride))
-                    shape.append(count)
-                    strides.append(e.count("muli", stride, step))
-                    inner = array.inner and last and e.known(step) == 1
+                begin, count, step = self.slice_of(extent, item)
+                shape.append(count)
+                strides.append(e.count("muli", stride, step))
+                inner = array.inner and axis == len(array.shape) - 1 and e.known(step) == 1
             else:
-                found = self.value(item)
-                if not isinstance(found, Number):
-                    raise NotOutlinable("a subscript by an array")
-                checked = (id(node), axis) not in self.unchecked
-                at = arrays.position(e, self.integer(found), extent, axis, checked)
-                offset = e.count("addi", offset, e.count("muli", at, stride))
-                inner = False
+                begin, inner = self._index(node, item, axis, extent), False
+            offset = e.count("addi", offset, e.count("muli", begin, stride))
             axis += 1
         return self.view(array, shape, strides, inner, e.offset(array.pointer, offset), ast.unparse(node))
 
 
-def _is_none(item: ast.expr) -> bool:
-    return (isinstance(item, ast.Constant) and item.value is None) or ast.unparse(item) == "np.newaxis"
+def _axes(item: Any) -> int:
+    """The number of axes that an item of a subscript covers."""
+    if isinstance(item, Static):  # None or Ellipsis
+        require(item.value is None or item.value is Ellipsis, "a subscript by an object")
+        return 0
+    return len(item.shape) if isinstance(item, (Array, Lazy)) and item.dtype is dt.bool_ else 1
 
 
-def _is_dots(item: ast.expr) -> bool:
-    return isinstance(item, ast.Constant) and item.value is Ellipsis
-
-
-def _completed(items: list[ast.expr], missing: int) -> list[ast.expr]:
+def _completed(items: list, rank: int) -> list:
     """The items of a subscript with full slices for its ``...`` and for the axes behind it."""
-    if missing < 0:
-        raise NotOutlinable("more subscripts than axes")
-    full: list[ast.expr] = [ast.Slice()] * missing
-    dots = next((k for k, item in enumerate(items) if _is_dots(item)), None)
-    return items + full if dots is None else [*items[:dots], *full, *items[dots + 1 :]]
-
-
-def _filled(items: list[ast.expr], array: Array, covers: Callable[[ast.expr], int]) -> list[ast.expr] | None:
-    """The items of a subscript with index arrays among them, completed; None where there are none."""
-    axes = [covers(item) for item in items]
-    if not any(axes):
-        return None
-    taken = sum(n or int(not _is_none(i) and not _is_dots(i)) for n, i in zip(axes, items))
-    return _completed(items, len(array.shape) - taken)
+    missing = rank - sum(map(_axes, items))
+    require(missing >= 0, "more subscripts than axes")
+    full = [ast.Slice()] * missing
+    dots = [k for k, item in enumerate(items) if isinstance(item, Static) and item.value is Ellipsis]
+    require(len(dots) < 2, "more than one ellipsis")
+    return [*items[: dots[0]], *full, *items[dots[0] + 1 :]] if dots else items + full

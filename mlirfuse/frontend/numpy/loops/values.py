@@ -14,6 +14,12 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
 
 
+def require(condition: object, why: str) -> None:
+    """Raises NotOutlinable, for this reason, unless the condition holds."""
+    if not condition:
+        raise NotOutlinable(why)
+
+
 class UnsupportedInt(OverflowError):
     """An int that compiled loops do not support, and Python does: the function's own handlers must not catch it."""
 
@@ -24,13 +30,6 @@ class NumberType:
 
     dtype: DType
     python: bool
-
-    @property
-    def operand(self) -> Any:
-        """Its operand in NumPy's type promotion."""
-        if self.python and self.dtype is not dt.bool_:
-            return {"f": float, "c": complex}.get(self.dtype.kind, int)
-        return self.dtype.numpy
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,31 @@ class Number:
     known: Any = None  # the value of a constant
     other: tuple[NumberType, Val] | None = None
 
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def operand(self) -> Any:
+        """Its operand in NumPy's type promotion: a dtype, or Python's type."""
+        if self.type.python and self.dtype is not dt.bool_:
+            return {"f": float, "c": complex}.get(self.dtype.kind, int)
+        return self.dtype.numpy
+
+
+class Elements:
+    """An array, in memory or as an expression."""
+
+    dtype: DType
+
+    @property
+    def operand(self) -> Any:
+        """Its operand in NumPy's type promotion."""
+        return self.dtype.numpy
+
 
 @dataclass
-class Array:
+class Array(Elements):
     """Memory viewed as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
     outside, by name, or the allocation sites whose memory it may be; ``base``: the address of its allocation, 0 for
     memory from outside; ``serialized``: the source expression it was read by, which identifies equal views."""
@@ -98,7 +119,7 @@ class Array:
 
 
 @dataclass
-class Lazy:
+class Lazy(Elements):
     """An array expression that is evaluated at its use. ``at(indices, uniform)`` computes an element; ``uniform``: no
     operand's last axis is broadcast. ``reads``: the arrays it reads; ``last``: the extents of operands' last axes,
     ``outer``: pairs of extents that must broadcast; ``computed``: it is more than elements of an array."""
@@ -134,6 +155,19 @@ class Method:
     name: str
 
 
+@dataclass
+class Slots:
+    """A variable's slots: for a number one; for an array those of its pointer, base, extents and strides; for a tuple
+    those of its items. ``assigned``: a slot that says whether the variable has been assigned. ``other``: a number's
+    alternative type, and a slot that says whether the number has it."""
+
+    type: Any
+    assigned: str
+    slots: list
+    base: str = ""  # of an array: where it keeps the address of its allocation
+    other: tuple[NumberType, str] | None = None
+
+
 def type_of(value: Any) -> NumberType | ArrayType | TupleType:
     """The type of a variable's value, as a key of the loop's code. Raises NotOutlinable."""
     kind = type(value)
@@ -160,8 +194,7 @@ def element_dtype(dtype: Any) -> DType:
         found = dt.of(dtype)
     except TypeError:
         raise NotOutlinable(f"arrays of {dtype}") from None
-    if found not in _SUPPORTED:
-        raise NotOutlinable(f"arrays of {dtype}")
+    require(found in _SUPPORTED, f"arrays of {dtype}")
     return found
 
 
@@ -169,8 +202,8 @@ def kind_of(found: Any) -> Any:
     """The type of a variable that is assigned this value. Raises NotOutlinable."""
     if isinstance(found, (Number, Array)):
         return found.type
-    if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
-        raise NotOutlinable("a tuple with a number whose type is only known at run time")
+    mixed = isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items)
+    require(not mixed, "a tuple with a number whose type is only known at run time")
     if isinstance(found, Tuple) and not found.is_list:
         return TupleType(tuple(kind_of(item) for item in found.items))
     raise NotOutlinable("a list or an object is assigned to a variable")

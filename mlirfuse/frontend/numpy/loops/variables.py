@@ -18,10 +18,12 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
+    Slots,
     Static,
     Tuple,
     joined,
     kind_of,
+    require,
 )
 from mlirfuse.ir import dtypes as dt
 
@@ -30,37 +32,8 @@ class Retyped(Exception):
     """A variable's type has widened: emit the code again with it."""
 
 
-@dataclass
-class Slots:
-    """A variable's slots: for a number one; for an array those of its pointer, base, extents and strides; for a tuple
-    those of its items. ``assigned``: a slot that says whether the variable has been assigned. ``other``: a number's
-    alternative type, and a slot that says whether the number has it."""
-
-    type: Any
-    assigned: str
-    slots: list
-    base: str = ""  # of an array: where it keeps the address of its allocation
-    other: tuple[NumberType, str] | None = None
-
-
 class Variables(Expressions):
-    """``types``: the variables' types so far, by full names; ``prefix`` distinguishes those of an inlined function.
-    ``others``: the alternative types of numbers. ``roots``: the memory that array variables may lie in; ``extents``:
-    their extents known at the loop's start. ``small``: Python ints below 2 ** 40. ``definite``: the variables assigned
-    on all paths; None: unreachable code. ``bounded``: counting variables, with a bound of their bits. ``retyped``:
-    something was learned that the code emitted so far does not use."""
-
-    types: dict[str, Any]
-    others: dict[str, NumberType]
-    roots: dict[str, frozenset]
-    extents: dict[str, tuple]
-    small: set[str]
-    variables: dict[str, Slots]
-    definite: set[str] | None
-    bounded: dict[str, int]
-    prefix: str
-    statics: dict[str, Static]
-    nesting: int
+    """Declares variables, and assigns to and reads them."""
 
     def declare(self, name: str, kind: Any) -> Slots:
         found = self.variables.get(name)
@@ -77,8 +50,7 @@ class Variables(Expressions):
         if isinstance(kind, NumberType):
             return Slots(kind, e.slot("i1"), [e.slot(kind.dtype.signless)])
         if isinstance(kind, ArrayType):
-            if e.arrays >= MOST_ARRAYS:
-                raise NotOutlinable("too many arrays")
+            require(e.arrays < MOST_ARRAYS, "too many arrays")
             slots = [e.slot("!llvm.ptr"), *(e.slot("i64") for _ in range(2 * kind.rank))]
             return Slots(kind, e.slot("i1"), slots, e.array_base())
         return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
@@ -87,13 +59,11 @@ class Variables(Expressions):
         """Assigns to a variable. Raises :class:`Retyped` where that widens its type."""
         name = self.prefix + name
         if name in self.statics:
-            if self.nesting:
-                raise NotOutlinable(f"{name} is an object on some paths only")
+            require(not self.nesting, f"{name} is an object on some paths only")
             del self.statics[name]
         if isinstance(found, Lazy):
             found = self.array(found)
-        if isinstance(found, Static):
-            raise NotOutlinable(f"{name} is assigned an object")
+        require(not isinstance(found, Static), f"{name} is assigned an object")
         kind = kind_of(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
@@ -111,8 +81,6 @@ class Variables(Expressions):
         self.bounded.pop(name, None)
         if self.definite is not None:
             self.definite.add(name)
-
-    retyped = False
 
     def _extents(self, name: str, found: Any) -> tuple:
         """The common extents of all arrays assigned to a variable, or the bounds of all its ints; None for an unknown
@@ -134,8 +102,7 @@ class Variables(Expressions):
         if not isinstance(wanted, NumberType):
             return
         kinds = {found.type, known, self.others.get(name), found.other[0] if found.other else None} - {wanted, None}
-        if len(kinds) > 1:
-            raise NotOutlinable("values of three types are assigned to a variable")
+        require(len(kinds) <= 1, "values of three types are assigned to a variable")
         if kinds and name not in self.others:
             (self.others[name],) = kinds
             if name in self.variables:

@@ -10,6 +10,7 @@ from mlirfuse.frontend.torch.ops.rules import Context, dtype_of, rule
 from mlirfuse.frontend.torch.torch_private import disable_current_modes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.known_values import known_value
 
 NAMES = {torch.float8_e4m3fn: "e4m3fn", torch.float8_e5m2: "e5m2"}
 
@@ -27,14 +28,31 @@ def encode(c: Context, x: Value, dtype: torch.dtype) -> Value:
     and an infinity in e5m2."""
     x = c.b.cast(x, dt.f32)
     bits = c.b.op(f"encode_{NAMES[dtype]}", x)
-    byte = lambda n: c.b.constant(n, dt.u8)  # noqa: E731
+    if _saturates(dtype, c.out.device) or _is_clamped(x, torch.finfo(dtype).max):
+        return bits
     e4m3 = dtype is torch.float8_e4m3fn
-    if not _saturates(dtype, c.out.device):
-        next_number = c.b.constant(464.0 if e4m3 else 61440.0, dt.f32)  # from here on, ties to even
-        too_large = c.op("gt" if e4m3 else "ge", c.op("abs", x), next_number)
-        larger = c.op("bitwise_or", bits, byte(0x7F)) if e4m3 else c.op("add", bits, byte(1))
-        bits = c.op("where", too_large, larger, bits)
-    return bits if e4m3 else c.op("where", c.op("ne", x, x), c.op("bitwise_or", bits, byte(0x7F)), bits)
+    next_number = c.b.constant(464.0 if e4m3 else 61440.0, dt.f32)  # from here on, ties to even
+    too_large = c.op("gt" if e4m3 else "ge", c.op("abs", x), next_number)
+    larger = c.op("bitwise_or", bits, c.b.constant(0x7F, dt.u8)) if e4m3 else c.op("add", bits, c.b.constant(1, dt.u8))
+    return c.op("where", too_large, larger, bits)
+
+
+def _is_clamped(x: Value, most: float) -> bool:
+    """Whether ``x`` is at most ``most`` in magnitude, or NaN: by a minimum and a maximum with constants. A cast between
+    floats keeps that, as all of them have ``most``."""
+    below = above = False
+    while x.op is not None and not (below and above):
+        if x.op.name not in ("minimum", "maximum"):
+            if x.op.name != "cast" or not x.op.operands[0].dtype.is_float:
+                return False
+            x = x.op.operands[0]
+            continue
+        limits = [known_value(v) for v in x.op.operands]
+        if not any(limit is not None and limit.size == 1 and abs(limit) <= most for limit in limits):
+            return False
+        below, above = below or x.op.name == "minimum", above or x.op.name == "maximum"
+        x = next((v for v, limit in zip(x.op.operands, limits) if limit is None), x.op.operands[0])
+    return below and above
 
 
 @rule("mlirfuse.decode_float8.default")

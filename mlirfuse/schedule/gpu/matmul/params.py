@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.tiling import Access
 
 WARP_GROUP = 128  # threads that multiply together
 WGMMA_M, WGMMA_K = 64, 16  # rows of a consumer, and the extent along K of one instruction

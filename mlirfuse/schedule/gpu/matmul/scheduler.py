@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
@@ -17,7 +16,7 @@ from mlirfuse.schedule.gpu.matmul.operands import UNIT, UNIT_ELEMENTS, Matrix
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Params
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
 
 LANES = 2  # most adjacent columns of a thread
 WIDEST = 256  # columns of a tile: of one instruction
@@ -32,56 +31,52 @@ class Matmul(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.product is not None and analysis.product.operands[0].dtype in operands.TYPES
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not properties.tensor_cores:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if not call.properties.tensor_cores:
             return
-        access = access_of(analysis, True, env, alignments)
+        access = access_of(analysis, True, call)
         access = narrowed(analysis, access, min(access.lanes, LANES))._replace(hint="")
-        m, n, _ = analysis.values(operands.extents, env)
-        tma = not _unaligned(analysis, env, alignments)
-        added = _added(analysis, env, alignments) if tma else ()
-        heuristics = heuristics_of(properties).matmul
-        for width, stages in sorted(heuristics.tiles, key=lambda tile: cost(m, n, tile[0], properties)):
-            yield Params(access, TILE_M, width, stages, heuristics.group, properties.sm_count, tma, added)
+        m, n, _ = analysis.values(operands.extents, call.sizes)
+        tma = not _unaligned(analysis, call)
+        added = _added(analysis, call) if tma else ()
+        heuristics = heuristics_of(call.properties).matmul
+        for width, stages in sorted(heuristics.tiles, key=lambda tile: cost(m, n, tile[0], call.properties)):
+            yield Params(access, TILE_M, width, stages, heuristics.group, call.properties.sm_count, tma, added)
 
-    def check(
-        self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
         p = params
-        require(properties.tensor_cores, f"matmul: {properties.chip} has no wgmma instructions")
-        unaligned = _unaligned(analysis, env, alignments)
+        require(call.properties.tensor_cores, f"matmul: {call.properties.chip} has no wgmma instructions")
+        unaligned = _unaligned(analysis, call)
         require(not (p.tma and unaligned), f"tma = true: {unaligned}")
-        most = _added(analysis, env, alignments) if p.tma else ()
+        most = _added(analysis, call) if p.tma else ()
         require(set(p.added) <= set(most), f"added = {list(p.added)}: TMA can copy {list(most)}")
         require(p.m in (WGMMA_M, TILE_M), f"m = {p.m}: must be {WGMMA_M} or {TILE_M}")
         require(p.n % COLUMNS == 0 and 0 < p.n <= WIDEST, f"n = {p.n}: must be a multiple of {COLUMNS} up to {WIDEST}")
         require(p.stages >= 2, f"stages = {p.stages}: must be at least 2")
         require(p.group >= 1 and p.blocks >= 1, f"group = {p.group}, blocks = {p.blocks}: must be at least 1")
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(p.shared_bytes <= room, f"stages = {p.stages}: {p.shared_bytes} bytes of shared memory, of {room}")
         require(p.access.lanes <= LANES, f"lanes = {p.access.lanes}: at most {LANES}")
-        self.check_access(analysis, p, True, env, alignments, properties)
+        self.check_access(analysis, p, True, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Params) -> list[GpuKernel]:
         return [MatmulBody(name, analysis, slots, params).kernel()]
 
 
-def _unaligned(analysis: Analysis, env: Sizes, alignments: Alignments) -> str:
+def _unaligned(analysis: Analysis, call: SizedCall) -> str:
     """What TMA cannot copy for these sizes and alignments; empty if it can."""
     found = analysis.once(operands.operands)
     if found.a is None or found.b is None:
         return "an operand's rows or columns are several dimensions of memory, or none is contiguous"
-    both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, env))
-    return next((problem for matrix, pitch in both if (problem := _problem(matrix, pitch, alignments))), "")
+    both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, call.sizes))
+    return next((problem for matrix, pitch in both if (problem := _problem(matrix, pitch, call.alignments))), "")
 
 
-def _added(analysis: Analysis, env: Sizes, alignments: Alignments) -> tuple[int, ...]:
+def _added(analysis: Analysis, call: SizedCall) -> tuple[int, ...]:
     """Which inputs besides the operands TMA can copy for these sizes and alignments."""
     found = analysis.once(operands.operands)
-    both = zip(found.added, analysis.values(_pitches_of_added, env))
-    return tuple([n for n, (matrix, pitch) in enumerate(both) if not _problem(matrix, pitch, alignments)])
+    both = zip(found.added, analysis.values(_pitches_of_added, call.sizes))
+    return tuple([n for n, (matrix, pitch) in enumerate(both) if not _problem(matrix, pitch, call.alignments)])
 
 
 def _problem(matrix: Matrix, pitch: int, alignments: Alignments) -> str:

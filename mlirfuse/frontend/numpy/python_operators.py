@@ -1,0 +1,44 @@
+"""Python's operators: for each node of its syntax a ufunc, and a function of the module ``operator``."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+
+import numpy as np
+
+Operators = dict[type[ast.AST], tuple[np.ufunc, Callable]]
+BINARY: Operators = {
+    ast.Add: (np.add, operator.add),
+    ast.Sub: (np.subtract, operator.sub),
+    ast.Mult: (np.multiply, operator.mul),
+    ast.Div: (np.true_divide, operator.truediv),
+    ast.FloorDiv: (np.floor_divide, operator.floordiv),
+    ast.Mod: (np.remainder, operator.mod),
+    ast.Pow: (np.power, operator.pow),
+    ast.BitAnd: (np.bitwise_and, operator.and_),
+    ast.BitOr: (np.bitwise_or, operator.or_),
+    ast.BitXor: (np.bitwise_xor, operator.xor),
+    ast.LShift: (np.left_shift, operator.lshift),
+    ast.RShift: (np.right_shift, operator.rshift),
+    ast.MatMult: (np.matmul, operator.matmul),
+}
+COMPARE: Operators = {
+    ast.Eq: (np.equal, operator.eq),
+    ast.NotEq: (np.not_equal, operator.ne),
+    ast.Lt: (np.less, operator.lt),
+    ast.LtE: (np.less_equal, operator.le),
+    ast.Gt: (np.greater, operator.gt),
+    ast.GtE: (np.greater_equal, operator.ge),
+}
+UNARY: Operators = {
+    ast.USub: (np.negative, operator.neg),
+    ast.UAdd: (np.positive, operator.pos),
+    ast.Invert: (np.invert, operator.invert),
+}
+
+
+def name_of(function: Callable) -> str:
+    """The name of an operator's method without underscores: "and" for ``operator.and_``."""
+    return function.__name__.strip("_")
