@@ -74,7 +74,7 @@ class Trace:
         self.static_leaves: dict[int, Any] = {}
         self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
         self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
-        self.number_guards: dict[tuple[Value, str], NumberGuard] = {}
+        self.number_guards: dict[tuple[Value, str, bool], NumberGuard] = {}
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
