@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
-from mlirfuse.frontend.numpy.python_errors import is_refused, python_value
+from mlirfuse.frontend.numpy.python_errors import is_refused, is_true, python_value
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
@@ -147,6 +147,7 @@ for _u, _f in COMPARE.values():
     setattr(TracedScalar, f"__{name_of(_f)}__", _METHODS[f"__{name_of(_f)}__"])  # which has a __hash__ of its own
 for _name, _method in _METHODS.items():
     setattr(TracedArray, _name, _method)
+TracedScalar.__bool__ = is_true  # type: ignore[assignment,method-assign]
 
 
 def _sym_arith(function, a, b):
