@@ -7,14 +7,15 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.runtime import cache
 from mlirfuse.schedule.gpu import tuning
-from mlirfuse.schedule.gpu.tuning.derived import derive
-from mlirfuse.schedule.gpu.tuning.heuristics import GpuHeuristics
 from mlirfuse.schedule.gpu.tuning.measured import Measured
+
+if TYPE_CHECKING:
+    from mlirfuse.schedule.gpu.tuning.heuristics import GpuHeuristics
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ def name(properties: DeviceProperties) -> str:
 
 def base(properties: DeviceProperties, measured: Measured) -> GpuHeuristics:
     """The heuristics before thresholds are measured: the device's file, else derived."""
+    from mlirfuse.schedule.gpu.tuning.derived import derive  # lazy, as a CPU needs none
+
     return tuning.device_file(properties) or derive(properties, measured)
 
 

@@ -6,8 +6,6 @@ can serve as indices, shapes and numbers, and NumPy evaluates what depends on th
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
@@ -51,30 +49,6 @@ class CreatedArray(TracedArray):
     def __iter__(self):
         known = self.known()
         return super().__iter__() if known is None or known.ndim != 1 else iter(known.copy())
-
-
-def _of_known(name: str, convert):
-    general = getattr(TracedArray, name)
-
-    def method(self, *args):
-        known = self.known()
-        return general(self, *args) if known is None else convert(known, *args)
-
-    setattr(CreatedArray, name, method)
-
-
-for _name, _convert in (
-    ("__bool__", bool),
-    ("__int__", int),
-    ("__float__", float),
-    ("__complex__", complex),
-    ("__index__", operator.index),
-    ("item", np.ndarray.item),
-    ("tolist", np.ndarray.tolist),
-    ("_text", lambda known, how: how(known)),
-    ("__bytes__", bytes),
-):
-    _of_known(_name, _convert)
 
 
 def known_elements(x):

@@ -33,46 +33,20 @@ class Stop(BaseException):
 
 
 # Every function of these modules reads or changes state outside the program.
-_ACTING_MODULES = {
-    "time",
-    "_random",
-    "random",
-    "secrets",
-    "uuid",
-    "logging",
-    "subprocess",
-    "_posixsubprocess",
-    "socket",
-    "_socket",
-    "tempfile",
-    "shutil",
-    "glob",
-    "posix",
-    "nt",
-    "warnings",
-    "_warnings",
-    "numpy.random",
-    "numpy.random.mtrand",
+ACTING_MODULES = {
+    "time", "_random", "random", "secrets", "uuid", "logging", "subprocess", "_posixsubprocess", "socket", "_socket",
+    "tempfile", "shutil", "glob", "posix", "nt", "warnings", "_warnings", "numpy.random", "numpy.random.mtrand",
     "numpy.random._generator",
-}
+}  # fmt: skip
 CONCURRENT = {"threading", "concurrent", "multiprocessing", "asyncio", "joblib"}  # a trace is of one thread
 _ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
 _ACTING_NUMPY = {
-    "save",
-    "savez",
-    "savez_compressed",
-    "savetxt",
-    "load",
-    "loadtxt",
-    "genfromtxt",
-    "fromfile",
-    "fromregex",
-    "memmap",
-    "seterr",
-    "seterrcall",
-    "setbufsize",
-    "set_printoptions",
-}
+    "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap",
+    "seterr", "seterrcall", "setbufsize", "set_printoptions",
+}  # fmt: skip
+_WRITING = {
+    "fill", "sort", "put", "itemset", "at", "copyto", "putmask", "place", "out", "shuffle", "partition", "resize",
+}  # fmt: skip
 
 
 def acts(value) -> str | None:
@@ -98,7 +72,7 @@ def acts(value) -> str | None:
         return f"np.{name}" if name in _ACTING_NUMPY else None
     if owner is not None and draws(owner):
         return f"random.{name}" if isinstance(owner, random.Random) else f"np.random.{name}"
-    return f"{module}.{name}" if module in _ACTING_MODULES or str(module).partition(".")[0] in CONCURRENT else None
+    return f"{module}.{name}" if module in ACTING_MODULES or str(module).partition(".")[0] in CONCURRENT else None
 
 
 def is_concurrent(kind: type) -> bool:
@@ -185,24 +159,10 @@ class Snapshot:
 
 def _writes(code: types.CodeType) -> bool:
     """Whether code, nested functions included, stores into elements or updates in place; calls may do so too."""
-    words = {
-        "fill",
-        "sort",
-        "put",
-        "itemset",
-        "at",
-        "copyto",
-        "putmask",
-        "place",
-        "out",
-        "shuffle",
-        "partition",
-        "resize",
-    }
     steps = code.co_code
     stores = {dis.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR") if name in dis.opmap}
     in_place = dis.opmap["BINARY_OP"]
-    if not stores.isdisjoint(steps[::2]) or not words.isdisjoint(code.co_names):
+    if not stores.isdisjoint(steps[::2]) or not _WRITING.isdisjoint(code.co_names):
         return True
     if any(step == in_place and steps[2 * k + 1] >= 13 for k, step in enumerate(steps[::2])):
         return True

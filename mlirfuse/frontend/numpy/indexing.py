@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.core.errors import ShapeError, TraceError
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value, fits
 from mlirfuse.frontend.numpy.indices import gather, scatter
 from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
 from mlirfuse.frontend.numpy.slicing import basic_view, index_components, is_index_array, is_mask
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 
@@ -26,9 +26,8 @@ def getitem(self, key):
         ):
             fail(
                 TraceError,
-                "an index that is an array of bools selects as many elements as are true, a shape that "
-                "depends on values: use "
-                "np.where(mask, x, 0), or multiply by the mask, and keep the shape",
+                "an index that is an array of bools selects as many elements as are true, a shape that depends on "
+                "values: use np.where(mask, x, 0), or multiply by the mask, and keep the shape",
             )
     view = (
         basic_view(self, [slice(None) if is_index_array(k) else k for k in parts])
@@ -58,11 +57,7 @@ def setitem(self, key, new) -> None:
         return
     parts = index_components(self, key)
     if any(is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
-        fail(
-            UnsupportedError,
-            "assignment to a mask combined with other indices is not supported in a compiled function: use "
-            "np.where(mask, new, x)",
-        )
+        unsupported("assignment to a mask combined with other indices", "use np.where(mask, new, x)")
     if any(is_index_array(k) for k in parts):
         scatter(self, parts, new)
         return
@@ -78,7 +73,7 @@ def setitem(self, key, new) -> None:
     while len(own) > len(shape) and own[0] == 1:
         value = t.emit("squeeze", value, axes=(0,))
         own = own[1:]
-    if len(own) > len(shape) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(shape))):
+    if not fits(t, own, shape):
         fail(ShapeError, f"could not broadcast input array from shape {t.hints_of(own)} into shape {t.hints_of(shape)}")
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 

@@ -10,21 +10,10 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.source import is_internal
 
-PLAIN_TYPES = (
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    type(None),
-    type,
-    np.ndarray,
-    np.dtype,
-    np.generic,
-    np.ufunc,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-)
+CONSTANT_TYPES = (  # of values that never change
+    str, bytes, int, float, complex, type(None), np.dtype, np.generic, np.ufunc, types.BuiltinFunctionType,
+)  # fmt: skip
+PLAIN_TYPES = (*CONSTANT_TYPES, type, np.ndarray, types.ModuleType)  # of values without attributes of the user's
 
 
 def namespace_of(value):

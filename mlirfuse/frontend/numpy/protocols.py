@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.created_array import as_created, with_known
 from mlirfuse.frontend.numpy.graph_breaks.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
@@ -42,7 +42,7 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
     session = session_of(inputs)
     if session is not None:
         return session.call(getattr(ufunc, method), inputs, kwargs, method != "at")
-    fail(UnsupportedError, f"np.{ufunc.__name__}.{method} is not supported in a compiled function: compute it outside")
+    unsupported(f"np.{ufunc.__name__}.{method}", "compute it outside")
 
 
 def array_function(function, args, kwargs):
@@ -64,16 +64,13 @@ def array_function(function, args, kwargs):
                 "dropout with a seed",
             )
         serialized = f"{module.replace('numpy', 'np', 1)}.{name}"
-        fail(UnsupportedError, f"the function {serialized} is not supported in a compiled function{suggestion(name)}")
+        unsupported(f"the function {serialized}", suggestion(name))
     try:
         return or_called(ours, function, args, kwargs)
     except TypeError as error:
         if "unexpected keyword argument" in str(error) and not getattr(error, "_located", False):
             key = str(error).rsplit("'", 2)[1]
-            fail(
-                UnsupportedError,
-                f"np.{function.__name__}: the argument '{key}' is not supported in a compiled function",
-            )
+            unsupported(f"np.{function.__name__}: the argument '{key}'")
         raise
 
 

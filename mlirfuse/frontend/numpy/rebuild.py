@@ -25,7 +25,7 @@ import numpy as np
 from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.created_array import creation_stand_in
-from mlirfuse.frontend.numpy.effects import CONCURRENT, acts, is_concurrent, stop
+from mlirfuse.frontend.numpy.effects import ACTING_MODULES, CONCURRENT, acts, is_concurrent, stop
 from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
@@ -281,26 +281,7 @@ def as_traced(fn):
 
 
 _EMPTY = object()
-_REPLACED_MODULES = {
-    "numpy",
-    "numpy.random",
-    "datetime",
-    "glob",
-    "json",
-    "logging",
-    "operator",
-    "os",
-    "random",
-    "secrets",
-    "shutil",
-    "socket",
-    "subprocess",
-    "sys",
-    "tempfile",
-    "time",
-    "uuid",
-    "warnings",
-}
+_REPLACED_MODULES = ACTING_MODULES | {"numpy", "datetime", "json", "operator", "os", "sys"}
 
 
 class _Acting:

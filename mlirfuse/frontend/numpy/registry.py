@@ -75,8 +75,8 @@ _HINTS = {
 def suggestion(name: str) -> str:
     """A hint for an error message: what to use instead of the function ``name``."""
     if name in _HINTS:
-        return f": {_HINTS[name]}"
+        return _HINTS[name]
     known = {f.__name__ for f in HANDLED} | {f.__name__ for f in UFUNCS}
     close = difflib.get_close_matches(name, known, 3, 0.5)
     nearest = f"; similar supported names: {', '.join(close)}" if close else ""
-    return f": compute it outside the compiled function{nearest}"
+    return f"compute it outside the compiled function{nearest}"

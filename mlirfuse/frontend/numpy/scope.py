@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, attribute_of, namespace_of, words_of
+from mlirfuse.frontend.numpy.objects import CONSTANT_TYPES, PLAIN_TYPES, attribute_of, namespace_of, words_of
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import Trace
 from mlirfuse.runtime.signature import same_value
@@ -78,20 +78,7 @@ def _methods(value, kind: type, names) -> list:
     return out
 
 
-_SCALARS = (
-    int,
-    float,
-    bool,
-    complex,
-    str,
-    bytes,
-    type(None),
-    np.generic,
-    np.dtype,
-    np.ufunc,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-)
+_SCALARS = (*CONSTANT_TYPES, types.FunctionType)
 
 
 _MOST_BYTES = 1 << 20  # size limit of arrays whose elements each call compares

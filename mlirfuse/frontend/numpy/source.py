@@ -79,3 +79,8 @@ def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
     if kept and isinstance(error, (TraceError, UnsupportedError)):
         refusals.last = error
     raise error
+
+
+def unsupported(what: str, hint: str = "") -> NoReturn:
+    """Raises UnsupportedError: compiled functions do not support ``what``; ``hint``: what to do instead."""
+    fail(UnsupportedError, f"{what} is not supported in a compiled function{': ' if hint else ''}{hint}")

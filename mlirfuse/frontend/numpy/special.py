@@ -17,7 +17,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of
 from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.operands import asarray, wrap
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 
@@ -41,7 +41,7 @@ def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
 
     def lower(t, values, ins, outs):
         if any(d.kind == "c" for d in ins):
-            fail(UnsupportedError, f"scipy.special.{name} of complex numbers is not supported in a compiled function")
+            unsupported(f"scipy.special.{name} of complex numbers")
         values = aligned(t, values)
         if name in _ROWS:
             return t.emit(_ROWS[name], *values)
@@ -244,7 +244,7 @@ def _normalized(row: str, x, axis) -> TracedArray:
     if len(axes) == 1:
         return wrap(x._trace, x._trace.emit(row, x.value, axis=axes[0]))
     if len(axes) != x.ndim:
-        fail(UnsupportedError, f"scipy.special.{row} along some of the axes is not supported in a compiled function")
+        unsupported(f"scipy.special.{row} along some of the axes")
     flat: Any = np.reshape(x, -1)
     created: Any = wrap(x._trace, x._trace.emit(row, flat.value, axis=0))
     return created.reshape(x.shape)
@@ -263,14 +263,14 @@ def log_softmax(x, axis=None):
 @_function
 def softplus(x, **options):
     if options:
-        fail(UnsupportedError, "scipy.special.softplus with options of ufuncs is not supported in a compiled function")
+        unsupported("scipy.special.softplus with options of ufuncs")
     return np.logaddexp(_floats(x), 0)
 
 
 @_function
 def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
     if b is not None or return_sign:
-        fail(UnsupportedError, "scipy.special.logsumexp with weights or signs is not supported in a compiled function")
+        unsupported("scipy.special.logsumexp with weights or signs")
     x = _floats(a)
     wide = asarray(x, np.float64)
     high = np.max(wide, axis=axis, keepdims=True)

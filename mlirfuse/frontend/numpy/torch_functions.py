@@ -12,28 +12,10 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import ops as table
 
 # torch's names to NumPy's, where they differ.
-_NUMPY = {
-    "acos": "arccos",
-    "acosh": "arccosh",
-    "asin": "arcsin",
-    "asinh": "arcsinh",
-    "atan": "arctan",
-    "atan2": "arctan2",
-    "atanh": "arctanh",
-    "cat": "concatenate",
-    "clamp": "clip",
-    "div": "divide",
-    "flatten": "ravel",
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mul": "multiply",
-    "neg": "negative",
-    "permute": "transpose",
-    "pow": "power",
-    "sub": "subtract",
-    "true_divide": "divide",
-    "unsqueeze": "expand_dims",
-}
+_NUMPY = {name: row.numpy[0] for row in table.TABLE.values() for name in (row.name, *row.torch) if row.numpy} | {
+    "bmm": "matmul", "cat": "concatenate", "clamp": "clip", "flatten": "ravel", "mm": "matmul",
+    "true_divide": "divide", "unsqueeze": "expand_dims",
+}  # fmt: skip
 
 
 # Functions that torch dispatches for Python's operators; the stand-in handles those.

@@ -52,6 +52,28 @@ class Out:
                 array = real_views.through(array, step, sizes)
         return array
 
+    def reader(self, place: dict[int, int], sizes: dict[str, int]) -> int | Callable[[list], Any]:
+        """How to read this leaf from a call's results: an index, or a function of them. ``place``: the indices of the
+        caller's own objects among them."""
+        if self.kind not in ("result", "argument", "view", "part"):
+            return lambda results: self.created(sizes)
+        at = self.index if self.kind in ("result", "part") else place[self.index]
+        viewed = self.kind in ("view", "part")
+        if not viewed and self.scalar is None and not self.read_only:
+            return at
+
+        def read(results: list) -> Any:
+            found = results[at]
+            if viewed:
+                found = self.view(found, lambda leaf: results[place[leaf]], sizes)
+            elif self.scalar is not None and isinstance(found, np.ndarray):
+                found = found[()] if self.scalar is np.generic else self.scalar(found[()])
+            if self.read_only and isinstance(found, np.ndarray):
+                found.flags.writeable = False
+            return found
+
+        return read
+
     def created(self, sizes: dict[str, int]):
         """An output that is neither a graph result nor an argument. Created arrays are new in each call."""
         if self.kind == "size":
@@ -111,18 +133,6 @@ class Traced:
 
     def result(self, results, leaves, sizes: dict[str, int]):
         """The function's result, from the graph's results, the leaves of the call and the symbols' values."""
-        out = []
-        for o in self.outs:
-            if o.kind == "result":
-                x = results[o.index]
-                if o.scalar is not None and isinstance(x, np.ndarray):
-                    x = x[()] if o.scalar is np.generic else o.scalar(x[()])
-                out.append(x)
-            elif o.kind == "argument":
-                out.append(leaves[o.index])
-            elif o.kind in ("view", "part"):
-                whole = leaves if o.kind == "view" else results
-                out.append(o.view(whole[o.index], leaves.__getitem__, sizes))
-            else:
-                out.append(o.created(sizes))
-        return self.out_tree.unflatten(out)
+        found, place = [*results, *leaves], {leaf: len(results) + leaf for leaf in range(len(leaves))}
+        outs = [out.reader(place, sizes) for out in self.outs]
+        return self.out_tree.unflatten([found[o] if isinstance(o, int) else o(found) for o in outs])

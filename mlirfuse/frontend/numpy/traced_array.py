@@ -11,7 +11,7 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 
 _tolist = operator.methodcaller("tolist")
+_NO_TRUTH = (
+    "{} of a traced array ({}) is not known during compilation: it cannot decide an 'if', 'while', 'and' or 'assert'. "
+    "Use np.where(condition, a, b), or np.logical_and / & and | for conditions"
+)
+_NO_NUMBER = (
+    "{} needs a number, and the value of a traced array ({}) is not known during compilation. Keep it as an array, or "
+    "compute the number outside the function and pass it as an argument"
+)
 
 
 @dataclass(frozen=True)
@@ -288,7 +296,7 @@ class TracedArray(Operators):
                 return self._trace.session.attribute(self, name)
             fail(
                 UnsupportedAttribute,
-                f"the array method or attribute '{name}' is not supported in a compiled function{suggestion(name)}",
+                f"the array method or attribute '{name}' is not supported in a compiled function: {suggestion(name)}",
                 kept=not is_internal(sys._getframe(1).f_code.co_filename),
             )
         kind = self._stands_for
@@ -300,29 +308,22 @@ class TracedArray(Operators):
 
     # ---- conversions that need the array's value
 
-    def __bool__(self) -> bool:
-        if self._trace.session is not None:
-            return self._trace.session.read(self, bool)
-        fail(
-            TraceError,
-            f"the truth of a traced array ({self._described()}) is not known during compilation: it "
-            "cannot decide an 'if', "
-            "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
-        )
+    def known(self) -> Any:
+        """The value, if it is known during tracing, or can be by specializing the trace to it; else None."""
+        return None
 
     def _number(self, how: Callable[[Any], Any], what: str) -> Any:
-        """``how(x)``, which needs the value; a traced array has none."""
+        """``how(x)``, which needs the value. Raises TraceError, which names ``what`` it is for, where nothing tells
+        it."""
+        known = self.known()
+        if known is not None:
+            return how(known)
         if self._trace.session is not None:
             return self._trace.session.read(self, how)
-        return self._no_number(what)
+        fail(TraceError, (_NO_TRUTH if how is bool else _NO_NUMBER).format(what, self._described()))
 
-    def _no_number(self, what: str) -> NoReturn:
-        fail(
-            TraceError,
-            f"{what} needs a number, and the value of a traced array ({self._described()}) is not known during "
-            "compilation. "
-            "Keep it as an array, or compute the number outside the function and pass it as an argument",
-        )
+    def __bool__(self) -> bool:
+        return self._number(bool, "the truth")
 
     def _text(self, how: Callable[[Any], str]) -> str:
         """``how(x)``, the text of the array for user code."""
@@ -373,9 +374,7 @@ class TracedArray(Operators):
             self._trace.session.abort("a function that is not traced reads an array")
         fail(
             TraceError,
-            f"a traced array ({self._described()}) cannot become a NumPy array during compilation. "
-            "np.array and np.asarray "
-            "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a "
-            "function of another library: call it "
-            "outside the compiled function",
+            f"a traced array ({self._described()}) cannot become a NumPy array during compilation. np.array and "
+            "np.asarray of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of "
+            "another library: call it outside the compiled function",
         )

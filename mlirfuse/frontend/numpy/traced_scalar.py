@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,29 +60,11 @@ class TracedScalar(TracedArray):
                 last._found = (last._compute(*operands),)  # type: ignore[misc]
         return self._found[0]
 
-    def __bool__(self) -> bool:
-        return bool(self.concrete())
-
-    def __int__(self) -> int:
-        return int(self.concrete())
-
-    def __float__(self) -> float:
-        return float(self.concrete())
-
-    def __complex__(self) -> complex:
-        return complex(self.concrete())
-
-    def __index__(self) -> int:
-        return operator.index(self.concrete())
+    def known(self):
+        return self.concrete()
 
     def __hash__(self) -> int:  # consistent with __eq__ of numbers
         return hash(self.concrete())
-
-    def _text(self, how: Callable[[Any], str]) -> str:
-        return how(self.concrete()) if self._trace.running else self._described()
-
-    def __bytes__(self) -> bytes:
-        return bytes(self.concrete())
 
     def __copy__(self):
         return self
@@ -146,33 +127,9 @@ class LeafArray(TracedArray):
     leaf: int
     spec: ArgSpec
 
-    def concrete(self):
+    def known(self):
         """The value in this call; specializes the trace to it. None where it is unknown."""
         if self._buffer.version or self.spec.value is None:
             return None
         self._trace.static_leaves[self.leaf] = self.spec.value
         return self.spec.value
-
-
-def _or_concrete(name: str, convert):
-    general = getattr(TracedArray, name)
-
-    def method(self, *args):
-        value = self.concrete()
-        return general(self, *args) if value is None else convert(value)
-
-    setattr(LeafArray, name, method)
-
-
-for _name, _convert in (
-    ("__bool__", bool),
-    ("__int__", int),
-    ("__float__", float),
-    ("__complex__", complex),
-    ("__index__", operator.index),
-):
-    _or_concrete(_name, _convert)
-
-
-for _name in ("item", "tolist"):
-    _or_concrete(_name, lambda value: value.item())

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mlirfuse.core import config
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.traced import Out, Traced
+from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.runtime import arrays, op_by_op, overlap, storage_views
 from mlirfuse.runtime.signature import Static, key_of
 from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
@@ -59,7 +57,7 @@ class TracedSpecialization(Specialization):
         place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.finisher_leaves)}
         written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
         assembled = traced.out_tree.of_leaves
-        outs = [_reader(o, place, env) for o in traced.outs]
+        outs = [out.reader(place, env) for out in traced.outs]
 
         def finish(results: list) -> Any:
             for leaf, k in written:
@@ -95,33 +93,6 @@ class SplitTracedSpecialization(TracedSpecialization):
 def _only(results: list) -> Any:
     (only,) = results
     return only
-
-
-def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Callable[[list], Any]:
-    """How to read ``out`` from a call's results: an index, or a function of them. ``place``: the indices of the
-    caller's own objects among them."""
-    if out.kind not in ("result", "argument", "view", "part"):
-        return lambda results: out.created(env)
-    at = out.index if out.kind in ("result", "part") else place[out.index]
-    viewed = out.kind in ("view", "part")
-    if not viewed and out.scalar is None and not out.read_only:
-        return at
-
-    def read(results: list) -> Any:
-        found = results[at]
-        found = out.view(found, lambda leaf: results[place[leaf]], env) if viewed else _number(found, out.scalar)
-        if out.read_only and isinstance(found, np.ndarray):
-            found.flags.writeable = False
-        return found
-
-    return read
-
-
-def _number(value: Any, scalar: type | None) -> Any:
-    """A 0-d result as the number that NumPy would return."""
-    if scalar is None or not isinstance(value, np.ndarray):
-        return value
-    return value[()] if scalar is np.generic else scalar(value[()])
 
 
 def traced_specialization(

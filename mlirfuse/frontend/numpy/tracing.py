@@ -24,7 +24,7 @@ from mlirfuse.frontend.numpy.captures import Captured, access_paths
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
-from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
+from mlirfuse.frontend.numpy.objects import CONSTANT_TYPES, PLAIN_TYPES, namespace_of
 from mlirfuse.frontend.numpy.real_views import IndexStep
 from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import roots_of, scope_of
@@ -34,7 +34,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
-from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, Permute, ReadOnly, Reshape
+from mlirfuse.frontend.numpy.views import At, Diagonal, Permute, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -158,9 +158,8 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
             if isinstance(spec, ArgSpec) and not spec.scalar and spec.device != device:
                 fail(
                     TraceError,
-                    f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on "
-                    f"{device}. Move them to one; only "
-                    "numbers and 0-d arrays may stay on the host",
+                    f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to "
+                    "one; only numbers and 0-d arrays may stay on the host",
                 )
     statics = [spec.value for spec in leaves if isinstance(spec, Static)]
     objects = [
@@ -210,32 +209,13 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     return result
 
 
-_CONSTANT_TYPES = (
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    bytes,
-    type(None),
-    type(Ellipsis),
-    np.generic,
-    np.dtype,
-    np.ufunc,
-    type,
-    slice,
-    range,
-    frozenset,
-    enum.Enum,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-)
+_RETURNED_TYPES = (*CONSTANT_TYPES, type(Ellipsis), type, slice, range, frozenset, enum.Enum, types.ModuleType)
 
 
 def constant_of(t: Trace, x, objects) -> Out:
     """An untraced leaf of the result: an object from outside is read at each call, an array that the function created
     is created anew. Raises :class:`SideEffect` for other objects that the function created."""
-    if isinstance(x, _CONSTANT_TYPES) or any(x is value for value in objects):
+    if isinstance(x, _RETURNED_TYPES) or any(x is value for value in objects):
         return Out("constant", value=x)
     if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray):
         return Out("constant", value=x)
@@ -384,7 +364,7 @@ def _is_read_only(x: TracedArray) -> bool:
     """Whether NumPy makes the array read-only. A reshape of a broadcast is a copy, so writable."""
     found = False
     for step in x._path:
-        found = isinstance(step, (Broadcast, Diagonal, ReadOnly)) or (found and not isinstance(step, Reshape))
+        found = bool(step.read_only) or (found and not isinstance(step, Reshape))
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape
 from mlirfuse.frontend.numpy.operands import fresh
+from mlirfuse.frontend.numpy.python_operators import COMPARE, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS, lowers
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
@@ -147,14 +148,7 @@ def _comparison(name):
         negative = t.emit("lt", signed, t.builder.constant(0, dt.i64))
         cast = t.emit("cast", signed, to=dt.u64)
         result = t.emit(name, cast, other) if signed_first else t.emit(name, other, cast)
-        when_negative = {
-            "eq": False,
-            "ne": True,
-            "lt": signed_first,
-            "le": signed_first,
-            "gt": not signed_first,
-            "ge": not signed_first,
-        }[name]
+        when_negative = {"eq": False, "ne": True}.get(name, (name in ("lt", "le")) == signed_first)
         if when_negative:
             return t.emit("logical_or", negative, result)
         return t.emit("logical_and", t.emit("logical_not", negative), result)
@@ -162,14 +156,7 @@ def _comparison(name):
     return lower
 
 
-COMPARISONS = {
-    np.equal: "eq",
-    np.not_equal: "ne",
-    np.less: "lt",
-    np.less_equal: "le",
-    np.greater: "gt",
-    np.greater_equal: "ge",
-}
+COMPARISONS = {ufunc: name_of(function) for ufunc, function in COMPARE.values()}
 
 
 for _function, _name in COMPARISONS.items():
@@ -189,8 +176,7 @@ def _matmul(t, values, ins, outs):
         fail(
             ShapeError,
             "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
-            "(n?,k),(k,m?)->(n?,m?) "
-            f"(size {t.hint(inner_b)} is different from {t.hint(inner_a)})",
+            f"(n?,k),(k,m?)->(n?,m?) (size {t.hint(inner_b)} is different from {t.hint(inner_a)})",
         )
     if batch[0] and batch[1]:
         broadcast_shape(t, batch, "matmul: operands could not be broadcast together")

@@ -9,13 +9,13 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import special
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
@@ -48,15 +48,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
             out = (out,)
         for key in list(kwargs):
             if key != "subok" or kwargs[key] is not True:
-                fail(
-                    UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
-                )
+                unsupported(f"{ufunc.__name__}: the argument '{key}'")
     lower = UFUNCS.get(ufunc) or COMPLEX.get(ufunc) or special.rule_of(ufunc)
     if lower is None:
-        fail(
-            UnsupportedError,
-            f"the function np.{ufunc.__name__} is not supported in a compiled function{suggestion(ufunc.__name__)}",
-        )
+        unsupported(f"the function np.{ufunc.__name__}", suggestion(ufunc.__name__))
     if ufunc in COMPARISONS:
         if dtype is not None and dtype_of(dtype) is not dt.bool_:
             fail(
@@ -86,7 +81,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         lower = COMPLEX.get(ufunc, lower)
     if ufunc in (np.power, np.float_power) and ins[1].kind in "ic" and t.device == "cpu":
         if where_ is not True:
-            fail(UnsupportedError, f"{ufunc.__name__} of {ins[0]} with where= is not supported in a compiled function")
+            unsupported(f"{ufunc.__name__} of {ins[0]} with where=")
         lower = _power_by_numpy
     created = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = created if isinstance(created, tuple) else (created,)
@@ -175,9 +170,7 @@ def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "
             f"non-broadcastable output operand with shape {t.hints_of(target_shape)} doesn't match the broadcast shape "
             f"{t.hints_of(shape)}"
         )
-        if len(shape) > len(target_shape) or any(
-            n != 1 and not t.unify(n, m) for n, m in zip(reversed(shape), reversed(target_shape))
-        ):
+        if not fits(t, shape, target_shape):
             fail(ShapeError, message)
         value = broadcast_value(t, value, t.shape(target._value))
     target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))

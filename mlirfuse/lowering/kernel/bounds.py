@@ -52,6 +52,8 @@ class Known:
                 return _below(op.result.shape[op.attrs["axis"]])
             case "position":
                 return _below(op.attrs["extent"])
+        if op.name == "where":
+            return self._selected(op, depth)
         if op.name not in RULES and op.name not in VIEWS and op.name not in ("cast", "floor"):
             return None
         operands = [self.of(v, depth - 1) for v in op.operands]
@@ -60,6 +62,19 @@ class Known:
             return found._replace(most=found.most + 1) if found and op.name == "floor" else found
         a, b = operands
         return RULES[op.name](a, b) if a and b else None
+
+    def _selected(self, op: Op, depth: int) -> Bounds | None:
+        """Of ``where``; ``where(x < 0, 0, x)`` is not negative."""
+        condition, chosen, other = op.operands
+        a, b, test = self.of(chosen, depth - 1), self.of(other, depth - 1), condition.op
+        if a is None or b is None:
+            return None
+        least = test is not None and test.name == "lt" and test.operands[0] is other and _is_zero(test.operands[1])
+        return Bounds(a.positive and (b.positive or least), max(a.most, b.most))
+
+
+def _is_zero(value: Value) -> bool:
+    return value.op is not None and value.op.name == "constant" and value.op.attrs["value"] == 0
 
 
 def _below(extent: Size) -> Bounds:
@@ -71,5 +86,7 @@ RULES: dict[str, Callable[[Bounds, Bounds], Bounds]] = {
     "sub": lambda a, b: Bounds(False, a.most + b.most),
     "mul": lambda a, b: Bounds(a.positive and b.positive, a.most * b.most),
     "maximum": lambda a, b: Bounds(a.positive or b.positive, max(a.most, b.most)),
-    "minimum": lambda a, b: Bounds(a.positive and b.positive, max(a.most, b.most)),
+    "minimum": lambda a, b: Bounds(
+        a.positive and b.positive, (min if a.positive and b.positive else max)(a.most, b.most)
+    ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
@@ -29,6 +29,7 @@ class SegmentDraft:
     ops: list[Op]  # unordered until merging is done
     first: float  # the smallest and the largest position of its ops in the group
     last: float
+    rank: int  # smaller than that of every draft that reads its values
     reduced: int = 0  # axes reduced or scanned, 0 if there is no reduction and no scan
     ways: int = 0  # how these are processed: a mask of REDUCES, SCANS, …
     domain: int = 0  # axes of the reductions' operands or the scans' results
@@ -138,7 +139,7 @@ class SegmentDrafts:
         return found
 
     def _single(self, op: Op, position: int) -> SegmentDraft:
-        draft = SegmentDraft([op], position, position, cost=op.row.cost, moving=int(moves(op)))
+        draft = SegmentDraft([op], position, position, position, cost=op.row.cost, moving=int(moves(op)))
         if is_reduction(op):
             for axis in self.axes.reduced(op):
                 draft.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
@@ -276,7 +277,26 @@ class SegmentDrafts:
             return not self.axes.reduced(op)
         return op.row.view == "all" or kind == "create"
 
+    def readers(self, draft: SegmentDraft) -> Iterator[SegmentDraft | None]:
+        """Yield the drafts that read values of ``draft``, itself and None, for ops outside of drafts, among them."""
+        return (self.draft_of(op) for v in draft.outs for op in self.users.get(v, ()))
+
+    def producers(self, draft: SegmentDraft) -> Iterator[SegmentDraft | None]:
+        """Yield the drafts that compute the inputs of ``draft``, and None for values from elsewhere."""
+        return (self.draft_of(v.op) for v in draft.ins)
+
+    def _rank_as_one(self, a: SegmentDraft, b: SegmentDraft) -> None:
+        """Give ``a`` a rank for both: what ``b``, if it is the later, needs comes before, what needs ``a`` behind. Only
+        drafts ranked between the two change (Pearce and Kelly's dynamic topological order)."""
+        early, late = (a, b) if a.rank < b.rank else (b, a)
+        before = _reached(late, self.producers, lambda p: p.rank > early.rank)
+        behind = _reached(early, self.readers, lambda p: p.rank < late.rank)
+        order = [*sorted(before, key=lambda p: p.rank), a, *sorted(behind, key=lambda p: p.rank)]
+        for draft, rank in zip(order, sorted(p.rank for p in (*before, *behind, early, late))):
+            draft.rank = rank
+
     def merge(self, a: SegmentDraft, b: SegmentDraft) -> None:
+        self._rank_as_one(a, b)
         self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))
         between = self.between(a, b)
         late = self.becoming_late(a, b, between)
@@ -305,3 +325,18 @@ class SegmentDrafts:
         a.first, a.last = min(a.first, b.first), max(a.last, b.last)
         a.why = b.why if b.why == ASKED else a.why or b.why
         b.into = a
+
+
+def _reached(
+    start: SegmentDraft,
+    nexts: Callable[[SegmentDraft], Iterable[SegmentDraft | None]],
+    among: Callable[[SegmentDraft], bool],
+) -> set[SegmentDraft]:
+    """Return the drafts ``among`` those reached from ``start`` by ``nexts``, without ``start``."""
+    found: set[SegmentDraft] = set()
+    worklist = [start]
+    while worklist:
+        new = {p for p in nexts(worklist.pop()) if p is not None and p is not start and p not in found and among(p)}
+        found |= new
+        worklist += new
+    return found

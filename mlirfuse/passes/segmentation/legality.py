@@ -134,17 +134,10 @@ def _with_product(drafts: SegmentDrafts, product: SegmentDraft, other: SegmentDr
 
 def cycle(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft) -> bool:
     """Whether a path leads from ``a`` to ``b`` through another segment. Searches from both ends, alternating single
-    steps: often one end has few paths, and once they are exhausted, there is none."""
-
-    def after(p: SegmentDraft):
-        return (drafts.draft_of(u) for v in p.outs for u in drafts.users.get(v, ()))
-
-    def before(p: SegmentDraft):
-        return (drafts.draft_of(v.op) for v in p.ins)
-
+    steps: often one end has few paths, and once they are exhausted, there is none. Ranks grow along a path."""
     steps = zip(
-        _search(a, b, after, lambda p: p.first < b.last),
-        _search(b, a, before, lambda p: p.last > a.first),
+        _search(a, b, drafts.readers, lambda p: p.rank < b.rank),
+        _search(b, a, drafts.producers, lambda p: p.rank > a.rank),
     )
     return any(forward or backward for forward, backward in steps)
 

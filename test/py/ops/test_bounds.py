@@ -30,6 +30,11 @@ def source(b, n=8):
     return b.op("sub", b.op("mul", b.op("add", b.cast(iota(b, n), dt.f32), half), half), half)
 
 
+def at_least(b, value, least):
+    least = b.constant(least, dt.f32)
+    return b.op("where", b.op("lt", value, least), least, value)
+
+
 @pytest.mark.parametrize("make, positive, most", [
     (lambda b, x, i: iota(b), True, 8),
     (lambda b, x, i: b.op("add", iota(b), b.constant(3, dt.i64)), True, 11),
@@ -40,6 +45,10 @@ def source(b, n=8):
     (lambda b, x, i: b.cast(source(b), dt.i64), False, 4.75),
     (lambda b, x, i: b.cast(b.op("floor", source(b)), dt.i64), False, 5.75),  # of -0.25 it is -1
     (lambda b, x, i: b.size(7), True, 7),
+    (lambda b, x, i: b.cast(at_least(b, source(b), 0.0), dt.i64), True, 4.75),
+    (lambda b, x, i: b.cast(at_least(b, source(b), -1.0), dt.i64), False, 4.75),
+    (lambda b, x, i: b.op("where", b.op("lt", iota(b, 5), i), iota(b, 5), iota(b, 5)), True, 5),
+    (lambda b, x, i: b.op("minimum", iota(b), b.constant(3, dt.i64)), True, 3),
     (lambda b, x, i: b.cast(b.op("maximum", source(b), b.constant(0.0, dt.f32)), dt.i64), True, 4.75),
 ])  # fmt: skip
 def test_of_indices_and_constants(make, positive, most):

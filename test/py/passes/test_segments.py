@@ -23,6 +23,7 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.segment import SegmentPass
 
@@ -235,6 +236,23 @@ def test_known_counts(name):
     assert Kernels(graph, ops).fewest() == count
     SegmentPass().run(graph)
     assert len({op.segment for op in graph.ops}) == count
+
+
+def test_segments_do_not_depend_on_each_other_through_merged_ones():
+    """The sum of rows and the sum with ``e`` read one tensor. Their merge is a cycle: the segment of ``e`` also has what
+    needs the sum of rows, through a segment that stands behind all of them."""
+    s0, s1 = sz.symbol("s0"), sz.symbol("s1")
+    graph = Graph("f", Block([Value(dt.f64, (s0, s1)), Value(dt.f64, (1, s1))]))
+    x, w = graph.args
+    b = Builder(graph.body)
+    e = b.op("sub", w, row(b, "max", w))
+    total = b.op("add", x, e)
+    largest = b.op("max", row(b, "sum", x), axes=(0,), keepdims=True)
+    graph.body.returns = [total, row(b, "max", b.op("mul", w, largest))]
+    run_pipeline(graph, "fusion-group{single-op=true horizontal=true}")
+    SegmentPass().run(graph)
+    assert graph.ops[0].segment is graph.returns[1].op.segment  # else the cycle would need no search
+    topological(graph.ops, {op: op.segment for op in graph.ops})  # raises ValueError for a cycle
 
 
 def test_each_segment_is_one_kernel():

@@ -33,9 +33,8 @@ def chosen(condition, *branches):
     if len(branches) != 2:
         fail(
             TraceError,
-            "np.where(condition) alone gives the indices of true values, whose shape "
-            "depends on values: "
-            "use np.where(condition, a, b)",
+            "np.where(condition) alone gives the indices of true values, whose shape depends on values: use "
+            "np.where(condition, a, b)",
         )
     t = trace_of(condition, *branches)
     condition = asarray(condition, bool)

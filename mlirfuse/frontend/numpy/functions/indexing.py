@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.axes import axis_of
 from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, 
 from mlirfuse.frontend.numpy.promotion import resolve
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.slicing import is_index_array
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
@@ -106,10 +106,7 @@ def _add_at(a, indices, b) -> None:
     if isinstance(indices, tuple) and len(indices) == 1:
         indices = indices[0]
     if isinstance(indices, tuple) or not is_index_array(indices):
-        fail(
-            UnsupportedError,
-            "np.add.at with indices other than one integer array is not supported in a compiled function",
-        )
+        unsupported("np.add.at with indices other than one integer array")
     extent = t.shape(a._value)[0]
     index = indices_of(t, indices, extent).value
     if not (t.checks_indices and isinstance(indices, TracedArray)):  # otherwise the kernel checks and wraps indices
@@ -118,7 +115,7 @@ def _add_at(a, indices, b) -> None:
     loop = resolve(np.add, (a, operand(t, b)))
     check_cast(loop[-1].numpy, to.numpy, "ufunc 'add' output")
     if loop[-1] is not to:
-        fail(UnsupportedError, "np.add.at of a wider type than the array's is not supported in a compiled function")
+        unsupported("np.add.at of a wider type than the array's")
     wide = dt.i32 if to is dt.bool_ else to  # booleans: logical or
     values = broadcast_to(asarray(asarray(b, to), wide), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))

@@ -6,7 +6,6 @@ import operator
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.functions.diagonals import diagonal, trace
 from mlirfuse.frontend.numpy.functions.elementwise import clip, copy, imag, real, round
 from mlirfuse.frontend.numpy.functions.indexing import take
@@ -20,7 +19,7 @@ from mlirfuse.frontend.numpy.indexing import getitem, setitem
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
@@ -78,10 +77,7 @@ def _sort(self, axis=-1, kind=None, order=None, *, stable=None):
 def _view(self, dtype=None, type=None):
     if dtype is None:
         return self.alias()
-    fail(
-        UnsupportedError,
-        "x.view(dtype), which reinterprets bits, is not supported in a compiled function: use x.astype(dtype)",
-    )
+    unsupported("x.view(dtype), which reinterprets bits,", "use x.astype(dtype)")
 
 
 def _or_called(name: str, ours):

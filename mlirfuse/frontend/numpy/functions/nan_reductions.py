@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_, float_type, max, min, prod, sum
 from mlirfuse.frontend.numpy.operands import asarray
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import unsupported
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 
 
@@ -27,24 +26,20 @@ def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoVa
     return prod(_nan_aware(asarray(a), 1), axis, dtype, out, keepdims, initial, where)
 
 
-@implements(np.nanmax)
-def nanmax(a, axis=None, out=None, keepdims=False):
-    x = asarray(a)
-    if not x._value.dtype.is_inexact:
-        return max(x, axis, out, keepdims)
-    nans = isnan_(x)
-    result = max(chosen(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
-    return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmax")
+def _nan_extreme(name: str, reduce, lowest: float):
+    @implements(getattr(np, name))
+    def extreme(a, axis=None, out=None, keepdims=False):
+        x = asarray(a)
+        if not x._value.dtype.is_inexact:
+            return reduce(x, axis, out, keepdims)
+        nans = isnan_(x)
+        result = reduce(chosen(nans, x.dtype.type(lowest), x), axis, keepdims=keepdims)
+        return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, name)
+
+    return extreme
 
 
-@implements(np.nanmin)
-def nanmin(a, axis=None, out=None, keepdims=False):
-    x = asarray(a)
-    if not x._value.dtype.is_inexact:
-        return min(x, axis, out, keepdims)
-    nans = isnan_(x)
-    result = min(chosen(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)
-    return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmin")
+nanmax, nanmin = _nan_extreme("nanmax", max, -np.inf), _nan_extreme("nanmin", min, np.inf)
 
 
 @implements(np.nanmean)
@@ -59,7 +54,7 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
 def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     x = asarray(a)
     if x._value.dtype.kind != "c" and float_type(x, dtype).kind == "c":
-        fail(UnsupportedError, "np.nanvar of real numbers in a complex dtype is not supported in a compiled function")
+        unsupported("np.nanvar of real numbers in a complex dtype")
     x = asarray(x, float_type(x, dtype))
     valid = ~isnan_(x)
     count = sum(valid, axis, x.dtype, keepdims=True)

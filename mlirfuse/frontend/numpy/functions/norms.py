@@ -10,7 +10,7 @@ from mlirfuse.frontend.numpy.functions.reductions import max, min, sum
 from mlirfuse.frontend.numpy.functions.shaping import reshape, squeeze
 from mlirfuse.frontend.numpy.operands import asarray, concrete, wrap
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
@@ -56,11 +56,8 @@ def norm(x, ord=None, axis=None, keepdims=False):
             pick, inner_axis, outer_axis = choose
             result = pick(sum(magnitude, inner_axis, keepdims=True), outer_axis, keepdims=True)
             return result if keepdims else wrap(x._trace, squeeze(result, axes).value)
-    fail(
-        UnsupportedError,
-        f"np.linalg.norm with ord={ord!r} over {len(axes)} axes is not supported in a compiled function: "
-        "it needs singular values; use 'fro', 1, -1, inf or -inf",
-    )
+    what = f"np.linalg.norm with ord={ord!r} over {len(axes)} axes"
+    unsupported(what, "it needs singular values; use 'fro', 1, -1, inf or -inf")
 
 
 @implements(np.linalg.vector_norm)

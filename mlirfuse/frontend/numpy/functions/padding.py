@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import size_of
 from mlirfuse.frontend.numpy.functions.shaping import is_fortran
 from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, value_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -35,11 +34,7 @@ def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArr
     if mode == "edge" or (mode in ("reflect", "wrap", "symmetric") and kwargs.get("reflect_type", "even") != "odd"):
         return _pad_by_index(x, widths, mode)
     if mode not in ("constant", "empty"):
-        fail(
-            UnsupportedError,
-            f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, "
-            "reflect, symmetric or wrap",
-        )
+        unsupported(f"np.pad with mode '{mode}'", "use constant, edge, reflect, symmetric or wrap")
     values = _pairs(constant_values, x.ndim, "constant_values", lambda n: n)
     result, shape = x.value, t.shape(x._value)
     fills = {id(v) if isinstance(v, TracedArray) else repr(v): v for pair in values for v in pair}

@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.functions.reductions import reduce_axes
 from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, fresh, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 from mlirfuse.ir import dtypes as dt
@@ -78,7 +78,7 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
         fail(UnsupportedError, "np.einsum with lists of labels is not supported: give the subscripts as a string")
     spec = subscripts.replace(" ", "")
     if "." in spec:
-        fail(UnsupportedError, "np.einsum with an ellipsis is not supported in a compiled function: name all axes")
+        unsupported("np.einsum with an ellipsis", "name all axes")
     inputs, _, result = spec.partition("->")
     terms = inputs.split(",")
     if "->" not in spec:

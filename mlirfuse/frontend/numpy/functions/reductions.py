@@ -35,21 +35,33 @@ def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None,
     return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
 
 
-def _by_library(name: str, function, x, axis, keepdims, to: DType) -> TracedArray:
-    """A reduction by a call of NumPy's ``function``, where no kernel can compute it: products and extrema of complex
-    numbers."""
+def _kept(shape, axes, keepdims) -> tuple:
+    """The shape of a reduction's result."""
+    gone = range(len(shape)) if axes is None else axes
+    return tuple(1 if k in gone else n for k, n in enumerate(shape) if keepdims or k not in gone)
+
+
+def _count(x, axis) -> sz.Size:
+    """The number of elements that a reduction combines."""
+    axes = axes_of(axis, x.ndim)
+    return sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
+
+
+def _is_empty(x, axes) -> bool:
+    """Whether a reduction over these axes combines nothing."""
+    return any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes)
+
+
+def _by_library(name: str, x, axis, keepdims, to: DType) -> TracedArray:
+    """A reduction by a call of NumPy, where no kernel can compute it: products and extrema of complex numbers."""
     t = x._trace
     axes = reduced_axes(axis, x.ndim)
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
     value = value_of(t, x, to) if to.kind == "c" else x.value
-    shape = tuple(
-        1 if axes is None or k in axes else n
-        for k, n in enumerate(t.shape(value))
-        if keepdims or not (axes is None or k in axes)
-    )
     over = axes if axes is None or len(axes) != 1 else axes[0]
-    call = extern_ops.by_numpy(functools.partial(function, axis=over, keepdims=keepdims))
-    return wrap(t, t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=(shape,), function=call))
+    call = extern_ops.by_numpy(functools.partial(getattr(np, name), axis=over, keepdims=keepdims))
+    shapes = (_kept(t.shape(value), axes, keepdims),)
+    return wrap(t, t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=shapes, function=call))
 
 
 def accumulation_type(x, dtype, out=None) -> DType:
@@ -107,48 +119,40 @@ def prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue
     to = accumulation_type(x, dtype, out)
     x = _selected(x, where, 1, to)
     if to.kind == "c":
-        result = _by_library("prod", np.prod, x, axis, keepdims, to)
+        result = _by_library("prod", x, axis, keepdims, to)
     else:
         result = reduce_axes(x, "all" if to is dt.bool_ else "prod", axis, keepdims, to)
     return into_out(_with_initial(result, initial, np.multiply), out, "prod")
 
 
-def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_):
-    x = asarray(a)
-    t = x._trace
-    if where_ is not True and where_ is not np._NoValue:
-        if initial is np._NoValue:
-            fail(
-                ValueError,
-                f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where "
-                "mask one has to specify 'initial'",
-            )
-        x = _selected(x, where_, initial, x._value.dtype)
-    axes = reduced_axes(axis, x.ndim)
-    if initial is np._NoValue and any(n == 0 for k, n in enumerate(t.shape(x._value)) if axes is None or k in axes):
-        fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
-    if initial is not np._NoValue and any(n == 0 for n in t.shape(x._value)):
-        shape = [
-            1 if axes is None or k in axes else n
-            for k, n in enumerate(x.shape)
-            if keepdims or not (axes is None or k in axes)
-        ]
-        return into_out(full(tuple(shape), initial, x.dtype), out, name)
-    if x._value.dtype.kind == "c":
-        result = _by_library(name, getattr(np, name), x, axis, keepdims, x._value.dtype)
-    else:
-        result = reduce_axes(x, row, axis, keepdims)
-    return into_out(_with_initial(result, initial, ufunc), out, name)
+def _extreme(name: str, ufunc):
+    @implements(getattr(np, name), getattr(np, f"a{name}"))
+    def extreme(a, axis=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+        x = asarray(a)
+        if where is not True and where is not np._NoValue:
+            if initial is np._NoValue:
+                fail(
+                    ValueError,
+                    f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has "
+                    "to specify 'initial'",
+                )
+            x = _selected(x, where, initial, x._value.dtype)
+        axes = reduced_axes(axis, x.ndim)
+        if initial is np._NoValue and _is_empty(x, axes):
+            fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
+        if initial is not np._NoValue and _is_empty(x, None):
+            return into_out(full(_kept(x.shape, axes, keepdims), initial, x.dtype), out, name)
+        if x._value.dtype.kind == "c":
+            result = _by_library(name, x, axis, keepdims, x._value.dtype)
+        else:
+            result = reduce_axes(x, name, axis, keepdims)
+        return into_out(_with_initial(result, initial, ufunc), out, name)
+
+    extreme.__name__ = name
+    return extreme
 
 
-@implements(np.max, np.amax)
-def max(a, axis=None, out=None, keepdims=False, initial=np._NoValue, where=True):
-    return _extreme("max", "max", np.maximum, a, axis, out, keepdims, initial, where)
-
-
-@implements(np.min, np.amin)
-def min(a, axis=None, out=None, keepdims=False, initial=np._NoValue, where=True):
-    return _extreme("min", "min", np.minimum, a, axis, out, keepdims, initial, where)
+max, min = _extreme("max", np.maximum), _extreme("min", np.minimum)
 
 
 def _truth(a) -> TracedArray:
@@ -157,16 +161,17 @@ def _truth(a) -> TracedArray:
     return asarray(x, bool) if x._value.dtype.kind == "c" else x
 
 
-@implements(np.any)
-def any_(a, axis=None, out=None, keepdims=False, where=True):
-    x = _truth(a)
-    return into_out(reduce_axes(_selected(x, where, 0, x._value.dtype), "any", axis, keepdims), out, "any")
+def _logical(name: str, neutral: int):
+    @implements(getattr(np, name))
+    def reduction(a, axis=None, out=None, keepdims=False, where=True):
+        x = _truth(a)
+        return into_out(reduce_axes(_selected(x, where, neutral, x._value.dtype), name, axis, keepdims), out, name)
+
+    reduction.__name__ = name
+    return reduction
 
 
-@implements(np.all)
-def all_(a, axis=None, out=None, keepdims=False, where=True):
-    x = _truth(a)
-    return into_out(reduce_axes(_selected(x, where, 1, x._value.dtype), "all", axis, keepdims), out, "all")
+any_, all_ = _logical("any", 0), _logical("all", 1)
 
 
 def float_type(x, dtype=None) -> DType:
@@ -181,7 +186,7 @@ def float_type(x, dtype=None) -> DType:
 
 def warn_of_nothing(x, axes) -> None:
     """Records NumPy's warning for the mean of an empty slice; each call of the compiled function gives it."""
-    if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
+    if _is_empty(x, axes):
         x._trace.warnings["Mean of empty slice"] = None
 
 
@@ -198,65 +203,52 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
     if to.kind == "c":
-        axes = axes_of(axis, x.ndim)
-        count = sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
-        result = sum(x, axis, to, keepdims=keepdims) / asarray(x._trace.sym(count), to.real)
+        result = sum(x, axis, to, keepdims=keepdims) / asarray(x._trace.sym(_count(x, axis)), to.real)
     else:
         result = reduce_axes(x, "mean", axis, keepdims, to)
     warn_of_nothing(x, axes_of(axis, x.ndim))
     return into_out(result, out, "mean")
 
 
-def _variance(row: str, a, axis, dtype, out, ddof, keepdims, where_, mean_, correction):
-    refuse(row, where=where_, mean=mean_)
-    if correction is not np._NoValue:
-        ddof = correction
-    x = asarray(a)
-    ddof = concrete(ddof)
-    if x._value.dtype.kind == "c":
-        deviation = x - mean(x, axis, dtype, keepdims=True)
+def _variance(row: str):
+    @implements(getattr(np, row))
+    def variance(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue,
+                 correction=np._NoValue):  # fmt: skip
+        refuse(row, where=where, mean=mean)
+        x = asarray(a)
+        ddof = concrete(ddof if correction is np._NoValue else correction)
+        if x._value.dtype.kind != "c":
+            return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
+        deviation = x - np.mean(x, axis, dtype, keepdims=True)
         squares = deviation.real * deviation.real + deviation.imag * deviation.imag
-        axes = axes_of(axis, x.ndim)
-        count = sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
-        left = call_ufunc(np.maximum, (x._trace.sym(count) - ddof, 0))
+        left = call_ufunc(np.maximum, (x._trace.sym(_count(x, axis)) - ddof, 0))
         result = sum(squares, axis, keepdims=keepdims) / asarray(left, squares.dtype)
         return into_out(call_ufunc(np.sqrt, (result,)) if row == "std" else result, out, row)
-    return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
+
+    variance.__name__ = row
+    return variance
 
 
-@implements(np.var)
-def var(
-    a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue
-):
-    return _variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+var, std = _variance("var"), _variance("std")
 
 
-@implements(np.std)
-def std(
-    a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue
-):
-    return _variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+def _argument(row: str):
+    @implements(getattr(np, row))
+    def argument(a, axis=None, out=None, *, keepdims=False):
+        x = asarray(a)
+        axis = None if axis is None else operator.index(axis)
+        if _is_empty(x, reduced_axes(axis, x.ndim)):
+            fail(ValueError, f"attempt to get {row} of an empty sequence")
+        axis = axis if x.ndim else None
+        if x._value.dtype.kind == "c":
+            return into_out(_by_library(row, x, axis, keepdims, dt.i64), out, row)
+        return into_out(reduce_axes(x, row, axis, keepdims), out, row)
+
+    argument.__name__ = row
+    return argument
 
 
-def _argument(row: str, a, axis, out, keepdims):
-    x = asarray(a)
-    axis = None if axis is None else operator.index(axis)
-    axes = reduced_axes(axis, x.ndim)
-    if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
-        fail(ValueError, f"attempt to get {row} of an empty sequence")
-    if x._value.dtype.kind == "c":
-        return into_out(_by_library(row, getattr(np, row), x, axis if x.ndim else None, keepdims, dt.i64), out, row)
-    return into_out(reduce_axes(x, row, axis if x.ndim else None, keepdims), out, row)
-
-
-@implements(np.argmax)
-def argmax(a, axis=None, out=None, *, keepdims=False):
-    return _argument("argmax", a, axis, out, keepdims)
-
-
-@implements(np.argmin)
-def argmin(a, axis=None, out=None, *, keepdims=False):
-    return _argument("argmin", a, axis, out, keepdims)
+argmax, argmin = _argument("argmax"), _argument("argmin")
 
 
 @implements(np.count_nonzero)
@@ -277,10 +269,7 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         result = mean(x, axis, keepdims=keepdims)
         if not returned:
             return result
-        t = x._trace
-        axes = axes_of(axis, x.ndim)
-        count = t.sym(sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes))
-        return result, full_like(result, count)
+        return result, full_like(result, x._trace.sym(_count(x, axis)))
     w = asarray(weights)
     kinds = (x.dtype, w.dtype) + ((np.dtype("f8"),) if not x._value.dtype.is_inexact else ())
     to = result_type_of(kinds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
@@ -12,7 +11,7 @@ from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
 from mlirfuse.ir import dtypes as dt
@@ -87,7 +86,7 @@ def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
 def _stable(kind: str | None, stable: bool | None) -> bool:
     """Whether the sort must be stable."""
     if kind is not None and kind not in ("quicksort", "stable", "mergesort"):
-        fail(UnsupportedError, f"kind={kind!r} is not supported in a compiled function: use 'quicksort' or 'stable'")
+        unsupported(f"kind={kind!r}", "use 'quicksort' or 'stable'")
     return bool(stable) or kind in ("stable", "mergesort")
 
 

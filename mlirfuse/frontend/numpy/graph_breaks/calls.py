@@ -132,7 +132,7 @@ def _lazily(x: Any, kind: type) -> Any:
     if kind is float and dtype.kind == "c":
         return kind(x)
     to = {int: np.int64, float: np.float64, complex: np.complex128}[kind]
-    if getattr(x, "known", lambda: None)() is not None:
+    if x.known() is not None:
         return kind(x)
     return _later(x, kind, x.astype(to))
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirfuse.core.device_properties import DeviceProperties
-from mlirfuse.schedule.gpu.tuning import h100
-from mlirfuse.schedule.gpu.tuning.derived import derive
-from mlirfuse.schedule.gpu.tuning.heuristics import GpuHeuristics
 
-DEVICES = (h100,)
+if TYPE_CHECKING:  # what is imported where a GPU is asked for takes a tenth of mlirfuse's import
+    from mlirfuse.schedule.gpu.tuning.heuristics import GpuHeuristics
+
+DEVICES = ("h100",)
 log = logging.getLogger("mlirfuse")
 _found: dict[str, GpuHeuristics] = {}  # by the key of a device's properties
 _calibrated: list[Callable[[DeviceProperties], GpuHeuristics | None]] = []
@@ -37,7 +38,8 @@ def heuristics_of(properties: DeviceProperties) -> GpuHeuristics:
 
 def device_file(properties: DeviceProperties) -> GpuHeuristics | None:
     """The heuristics in the device's file; None if it has none."""
-    return next((m.HEURISTICS for m in DEVICES if _same(m.PROPERTIES, properties)), None)
+    files = (importlib.import_module(f"{__name__}.{device}") for device in DEVICES)
+    return next((file.HEURISTICS for file in files if _same(file.PROPERTIES, properties)), None)
 
 
 def field(heuristics: GpuHeuristics, path: str) -> Any:
@@ -83,6 +85,8 @@ def log_if_derived(properties: DeviceProperties) -> None:
 
 
 def _find(properties: DeviceProperties) -> GpuHeuristics:
+    from mlirfuse.schedule.gpu.tuning.derived import derive
+
     calibrated = next(filter(None, (load(properties) for load in _calibrated)), None)
     return _found.setdefault(properties.key, calibrated or device_file(properties) or derive(properties))
 
