@@ -150,7 +150,7 @@ class ElementEmitter(IndexRemapping):
         e = self.e
         if op.name in ROUGH and self._rough(op):
             return ROUGH[op.name](e, *vals)
-        if op.name in RULES and self._short(op.result):
+        if op.name in RULES and self._short(op.result) and all(map(self._short, op.operands)):
             return e.cast(EMIT[op.name](e, *(e.cast(v, dt.i32) for v in vals)), dt.i64)
         return EMIT[op.name](e, *vals)
 
