@@ -51,9 +51,7 @@ def pays(module: GraphModule, training: bool) -> bool:
     narrow = [shape[0] * 2 <= shape[1] and len(shape) > 2 and shape[2] > 1 for shape in shapes]
     if training:
         return not any(grouped) and not any(narrow) and not all(small)
-    factors = [
-        _GROUPED if g else _SMALL if s else _NARROW if n else _OTHERS for g, s, n in zip(grouped, small, narrow)
-    ]
+    factors = [_GROUPED if g else _SMALL if s else _NARROW if n else _OTHERS for g, s, n in zip(grouped, small, narrow)]
     operations = [_operations(node, x, weight) for node, (x, weight) in zip(found, pairs)]
     return sum(map(operator.mul, factors, operations)) <= sum(operations)
 
