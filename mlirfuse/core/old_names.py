@@ -6,7 +6,7 @@ Delete this file, and what calls it, one release later.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from typing import Any
 
 from mlirfuse.core.errors import warn
 
@@ -23,31 +23,49 @@ SCHEDULERS = {
 # An old field may have had several meanings: the scheduler's own parameters tell which.
 FIELDS: dict[str, tuple[str, ...]] = {
     "across": ("vectors_per_thread",),
-    "again": ("overlapped_tail",),
+    "again": ("unmasked",),
     "ahead": ("prefetch",),
-    "apart": ("row_stride",),
+    "apart": ("extent",),
     "beside": ("vectors_per_thread",),
-    "blocks": ("compensation_interval",),
+    "blocks": ("compensation_interval", "grid"),
+    "checked": ("unmasked",),
     "chunks": ("vectors_per_thread",),
-    "each": ("items_per_thread",),
+    "coalesced": ("coalesced_rows",),
+    "columns": ("extent",),
+    "compensated": ("compensation_interval",),
+    "each": ("vectors_per_thread", "rows_per_thread"),
+    "flat": ("coalesced_rows",),
     "fold": ("coalesced_rows",),
-    "folded": ("coalesced",),
+    "folded": ("coalesced_rows",),
     "gathered": ("unaligned",),
-    "held": ("in_registers",),
+    "held": ("persistent", "vectors_per_thread"),
+    "in_registers": ("persistent", "vectors_per_thread"),
+    "items_per_thread": ("vectors_per_thread", "rows_per_thread"),
+    "length": ("extent",),
     "linked": ("chained",),
-    "parts": ("row_segments", "tasks"),
+    "looped": ("persistent",),
+    "overlapped_tail": ("unmasked",),
+    "parts": ("row_segments", "grid"),
     "resident": ("min_blocks_per_sm",),
+    "row_stride": ("extent",),
     "rows": ("rows_per_thread", "rows_per_block"),
     "shared": ("shared_bytes", "shared_elements"),
     "shifted": ("unaligned",),
+    "sides": ("rows_per_thread",),
     "staged": ("in_shared",),
-    "totals": ("compensated",),
+    "stash": ("persistent",),
+    "striped": ("in_shared",),
+    "tasks": ("grid",),
+    "threads": ("tx",),
+    "totals": ("compensation_interval",),
     "unroll": ("rows_per_thread",),
     "unroll_columns": ("vectors_per_thread",),
     "unroll_rows": ("rows_per_thread",),
     "vectors": ("vectors_per_thread",),
     "whole": ("unmasked",),
 }
+NEGATED = {"checked", "coalesced", "flat", "folded", "looped"}  # flags that are true where the new field is false or 0
+TOTALS = 64  # blocks after which a CPU's sums are added to compensated totals
 
 
 def renamed(what: str, name: str, table: dict[str, str]) -> str:
@@ -59,10 +77,22 @@ def renamed(what: str, name: str, table: dict[str, str]) -> str:
     return new
 
 
-def renamed_field(name: str, fields: Iterable[str]) -> str:
-    """``name``, or what the parameter of a scheduler that has ``fields`` is called today, with a DeprecationWarning."""
-    found = [new for new in FIELDS.get(name, ()) if new in fields]
-    return renamed("the schedule's parameter", name, {name: found[0]}) if found else name
+def renamed_fields(given: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a schedule with the names of today, which are those of ``types``, with a DeprecationWarning for
+    each that is renamed. A flag becomes a number where the parameter is one now."""
+    out = {}
+    for name, value in given.items():
+        found = [new for new in FIELDS.get(name, ()) if new in types and name not in types]
+        if not found:
+            out[name] = value
+            continue
+        new = next((new for new in found if types[new] is type(value)), found[0])
+        if name in NEGATED and isinstance(value, bool):
+            value = not value
+        if isinstance(value, bool) and types[new] is int:
+            value = value * (TOTALS if new == "compensation_interval" else 1)
+        out[renamed("the schedule's parameter", name, {name: new})] = value
+    return out
 
 
 def read_variables() -> None:

@@ -16,6 +16,7 @@ from mlirfuse.export.paths import Path
 from mlirfuse.export.specialization import ExportSpecialization
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.schedule.targets import GpuTarget
 
 VECTOR_BYTES = 16  # alignments beyond make no difference to a choice
@@ -57,7 +58,7 @@ class GpuChoice:
         program = kind.program
         checked, env = program.aligned(alignments), kind.env(path.number)
         for step, choice in zip(program.steps, params):
-            self.target.schedulers.check(step.analysis, choice, env, checked, self.target.properties)
+            self.target.schedulers.check(step.analysis, choice, SizedCall(env, checked, self.target.properties))
 
     def _of_range(
         self, kind: ExportSpecialization, path: Path, names: list[str], alignments: dict[Value, int]

@@ -26,7 +26,8 @@ class ReduceBroadcasts(Pass):
     """Rewrites a reduction along axes on which all elements of its operand are equal, because they come from a
     broadcast through elementwise ops and views: ``sum`` becomes the extent times the sum over the other axes, ``mean``,
     ``max``, ``min``, ``any`` and ``all`` leave the axes out. The ops between the broadcast and the reduction are
-    repeated with extent 1. The gradient of a mean is such a broadcast, and the gradient of a bias sums it.
+    repeated with extent 1. A reduction along axes of extent 1 alone becomes a ``squeeze``. The gradient of a mean is
+    such a broadcast, and the gradient of a bias sums it.
 
     The product is computed in the accumulation type (float32 for 16-bit floats) and rounded once; of integers it wraps
     around as the sum does. An extent that may be 0 gives 0 for a sum; the other reductions stay as they are then.
@@ -84,7 +85,8 @@ def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple
     equal = constant.get(source, frozenset()) & axes
     if op.name in _CHOOSING:
         equal = frozenset(d for d in equal if _positive(source.shape[d], nonzero))
-    if not equal or 0 in source.shape or (op.name == "sum" and source.dtype.kind == "c"):
+    single = all(source.shape[d] == 1 for d in axes)  # nothing to reduce
+    if not (equal or single) or 0 in source.shape or (op.name == "sum" and source.dtype.kind == "c"):
         return None
     b = Builder(Block(), lambda: op.loc)
     narrow = _Narrowing(b).run(source, equal)
@@ -97,14 +99,15 @@ def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple
 
 def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzero: set[str]) -> Value:
     """The reduction ``op`` of ``x``, times ``count`` for a sum: some of its ``axes`` have extent 1 in ``x``."""
-    multiply = op.name == "sum"
+    multiply = op.name == "sum" and count != 1
     wide = b.cast(x, x.dtype.compute) if multiply else x
     if any(x.shape[a] != 1 for a in axes):
         found = b.op(op.name, wide, **{key: op.attrs[key] for key in op.row.attrs})
     else:
         found = wide if op.attrs.get("keepdims") else b.op("squeeze", wide, axes=tuple(sorted(axes)))
-        if op.name in ("any", "all"):
-            found = b.cast(found, dt.bool_)
+        found = b.cast(found, op.result.dtype if count == 1 or op.name in ("any", "all") else found.dtype)
+        if op.name in ("sum", "mean") and count == 1 and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
+            found = b.op("add", found, b.constant(0.0, found.dtype))
     if multiply:
         dtype = found.dtype
         number = b.constant(count, dtype) if isinstance(count, int) else b.cast(b.size(count), dtype)

@@ -22,7 +22,7 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import tuned_schedules
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import serialize
-from mlirfuse.schedule.scheduler import Schedulers
+from mlirfuse.schedule.scheduler import Schedulers, SizedCall
 
 FLUSH_BYTES = 256 << 20
 HEAD_START = 12  # a millisecond or so
@@ -120,7 +120,7 @@ class TunedCall:
         try:
             for at, step in enumerate(program.steps):
                 result = Tuned(step.segment.scheduler, chosen[at], {}, target.schedulers)
-                found = target.schedulers.candidates(step.analysis, env, alignments, target.properties)
+                found = target.schedulers.candidates(step.analysis, SizedCall(env, alignments, target.properties))
                 calls = {}
                 for params in dict.fromkeys([chosen[at], *itertools.islice(found, limit), *(o[at] for o in others)]):
                     call = self.with_schedules((*chosen[:at], params, *chosen[at + 1 :]))

@@ -11,7 +11,13 @@ from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, MultiStageScheduler, Schedulers, Sizes, require
+from mlirfuse.schedule.scheduler import (
+    EmittedKernels,
+    MultiStageScheduler,
+    Schedulers,
+    SizedCall,
+    require,
+)
 
 M = TypeVar("M")
 
@@ -49,35 +55,31 @@ class MultiStage(MultiStageScheduler[Params, M]):
             return bool(analysis.phases)
         return analysis.reduces and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         return iter(())
 
-    def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
+    def in_form(self, form: str, analysis: Analysis, call: SizedCall) -> Params:
         """The parameters for this split, with each stage's schedule chosen independently."""
         stage_analyses = analysis.once(self.forms[form])
-        return Params(
-            tuple([self.schedulers.choose(stage, env, alignments, properties) for stage in stage_analyses]), form
-        )
+        return Params(tuple([self.schedulers.choose(stage, call) for stage in stage_analyses]), form)
 
-    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
+    def by_phases(self, analysis: Analysis, call: SizedCall) -> Params:
         """The parameters with one stage per phase of reductions."""
-        return self.in_form("phases", analysis, env, alignments, properties)
+        return self.in_form("phases", analysis, call)
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
         for at, (stage, given) in enumerate(zip(analysis.once(self.forms[params.form]), params.stages, strict=True)):
             yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, properties)
 
-    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
+    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
         for at, (stage, given) in enumerate(zip(self._stages(analysis, params.form), params.stages, strict=True)):
             with _errors_of_stage(at):
-                self.schedulers.check(stage, given, env, alignments, properties)
+                self.schedulers.check(stage, given, call)
 
     def attributes(self, params: Params) -> serialize.Attributes:
         return {"form": params.form, "stages": [self.schedulers.attributes(p) for p in params.stages]}
 
-    def read(
-        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
-    ) -> Params:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Params:
         for key in given:
             require(key in ("form", "stages"), f"no parameter '{key}': the parameters are form, stages")
         form = given.get("form", "together" if analysis.finishing else "phases")
@@ -91,7 +93,7 @@ class MultiStage(MultiStageScheduler[Params, M]):
         found = []
         for at, (stage, fields) in enumerate(zip(stage_analyses, stage_schedules)):
             with _errors_of_stage(at):
-                found.append(self.schedulers.read(fields, stage, env, alignments, properties))
+                found.append(self.schedulers.read(fields, stage, call))
         return Params(tuple(found), form)
 
     def _stages(self, analysis: Analysis, form: str) -> list[Analysis]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core import old_names
@@ -16,11 +16,22 @@ from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
+from mlirfuse.schedule.tiling import Tiling
 
 P = TypeVar("P", bound=tuple[Any, ...])
 M = TypeVar("M")  # HostProperties or DeviceProperties
 Sizes = dict[str, int]  # of a call, by symbol
 Alignments = dict[Value, int]  # bytes, of tensors' addresses; a missing tensor has an allocation's alignment
+
+
+class SizedCall(NamedTuple):
+    """What a schedule is chosen for: the sizes and alignments of a call, and the properties of its device."""
+
+    sizes: Sizes
+    alignments: Alignments
+    properties: Any
+
+
 Params = Any  # a scheduler's own named tuple
 EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or of each of its stages
 
@@ -28,30 +39,30 @@ EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segmen
 class Scheduler(ABC, Generic[P, M]):
     """One strategy for generating kernels of a segment.
 
-    ``parameters`` is the class of its parameters, which determine the generated code: a named tuple of bools, ints,
-    strings, tuples of those and named tuples. It must be hashable, and cheap to hash and compare, which happens at each
-    call with new sizes. Calls with equal parameters run the same code."""
+    ``parameters`` is the class of its parameters, which determine the generated code: :class:`Tiling`, of which it uses
+    ``fields``, or a named tuple of its own, of bools, ints, strings, tuples of those and named tuples. It must be
+    hashable, and cheap to hash and compare, which happens at each call with new sizes. Calls with equal parameters run
+    the same code."""
 
     name: ClassVar[str]
-    parameters: ClassVar[type]
+    parameters: ClassVar[type] = Tiling
+    fields: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def takes(self, analysis: Analysis) -> bool:
         """Whether this scheduler can write the kernels of the segment, at least for some sizes."""
 
     @abstractmethod
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[P]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[P]:
         """Distinct parameters worth measuring for these sizes, the heuristic's choice first. Empty if another scheduler
         should take the segment."""
 
-    def together(
-        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: M
-    ) -> list[P] | None:
+    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[P] | None:
         """Parameters for segments that compute the same function on tensors of different sizes, chosen so that few
         distinct kernels result and one launch runs equal ones. None: choose for each segment separately."""
         return None
 
-    def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, properties: M) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, params: P, call: SizedCall) -> bool | None:
         """Whether a split into stages (:mod:`mlirfuse.schedule.multi_stage`) is estimated to be faster than ``params``.
         None: stages are not worth measuring."""
         return None
@@ -61,21 +72,27 @@ class Scheduler(ABC, Generic[P, M]):
         """Yield each stage of the segment with its kernels, whose names begin with ``name``."""
 
     @abstractmethod
-    def check(self, analysis: Analysis, params: P, env: Sizes, alignments: Alignments, properties: M) -> None:
+    def check(self, analysis: Analysis, params: P, call: SizedCall) -> None:
         """Raise :class:`ScheduleError`, which names the violated constraint, if these parameters and sizes would give
         wrong kernels or kernels that cannot be launched."""
 
     def attributes(self, params: P) -> serialize.Attributes:
         """All parameters as attributes."""
-        return serialize.attributes(params)
+        return serialize.attributes(params, self.fields)
 
-    def read(
-        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
-    ) -> P:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> P:
         """The parameters given by attributes; missing ones are the heuristic's choice for these sizes. Raises
         :class:`ScheduleError`."""
-        chosen = next(self.candidates(analysis, env, alignments, properties), None)
-        return serialize.read(self.parameters, given, chosen)
+        chosen: Any = next(self.candidates(analysis, call), None)
+        if chosen is None and self.parameters is Tiling:
+            missing = [name for name in ("access", "tx", "ty") if name in self.fields and name not in given]
+            require(
+                not missing,
+                f"parameter '{''.join(missing[:1])}' is missing, and this scheduler has no default for this segment at "
+                "these sizes",
+            )
+            chosen = Tiling(self.name)
+        return serialize.read(self.parameters, given, chosen, self.fields)
 
 
 def require(holds: bool, constraint: str) -> None:
@@ -93,7 +110,7 @@ class MultiStageScheduler(Scheduler[P, M]):
     """A scheduler that splits a segment into stages and has other schedulers write their kernels."""
 
     @abstractmethod
-    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> P:
+    def by_phases(self, analysis: Analysis, call: SizedCall) -> P:
         """The parameters with one stage per phase of reductions, each chosen independently."""
 
 
@@ -108,50 +125,48 @@ class Schedulers(Generic[M]):
     ):
         self.multi_stage = multi_stage(self)
         self.all = (self.multi_stage, *schedulers)
-        self._of = {s.parameters: s for s in self.all}
+        self._of = {s.parameters: s for s in self.all if s.parameters is not Tiling}
         self._named = {s.name: s for s in self.all}
 
     def of(self, params: Params) -> Scheduler[Any, M]:
         """The scheduler that uses these parameters."""
-        return self._of[type(params)]
+        return self._named[params.scheduler] if type(params) is Tiling else self._of[type(params)]
 
-    def choose(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Params:
+    def choose(self, analysis: Analysis, call: SizedCall) -> Params:
         """The heuristic's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` if no
         scheduler takes the segment."""
         for scheduler in analysis.once(self._takers):
-            for params in scheduler.candidates(analysis, env, alignments, properties):
-                if scheduler.better_in_stages(analysis, params, env, properties):
-                    return self.multi_stage.by_phases(analysis, env, alignments, properties)
+            for params in scheduler.candidates(analysis, call):
+                if scheduler.better_in_stages(analysis, params, call):
+                    return self.multi_stage.by_phases(analysis, call)
                 return params
         if not self.multi_stage.takes(analysis):
             raise CompileError("no scheduler takes this segment")
-        return self.multi_stage.by_phases(analysis, env, alignments, properties)
+        return self.multi_stage.by_phases(analysis, call)
 
-    def choose_together(
-        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: M
-    ) -> list[Params]:
+    def choose_together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Params]:
         """Like :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
         takers = {analysis.once(self._takers)[0] for analysis in analyses}
-        found = takers.pop().together(analyses, env, alignments, properties) if len(takers) == 1 else None
-        return found or [self.choose(analysis, env, alignments, properties) for analysis in analyses]
+        found = takers.pop().together(analyses, call) if len(takers) == 1 else None
+        return found or [self.choose(analysis, call) for analysis in analyses]
 
-    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters worth measuring for these sizes, generated lazily, the heuristic's choice first. Raises
         :class:`CompileError` if there are none."""
         none = True
         for scheduler in analysis.once(self._takers):
-            found = scheduler.candidates(analysis, env, alignments, properties)
+            found = scheduler.candidates(analysis, call)
             for first in found:
                 none = False
-                better = scheduler.better_in_stages(analysis, first, env, properties)
+                better = scheduler.better_in_stages(analysis, first, call)
                 if better:
-                    yield self.multi_stage.by_phases(analysis, env, alignments, properties)
+                    yield self.multi_stage.by_phases(analysis, call)
                 yield first
                 if better is False:
-                    yield self.multi_stage.by_phases(analysis, env, alignments, properties)
+                    yield self.multi_stage.by_phases(analysis, call)
                 yield from found
         if none:
-            yield self.choose(analysis, env, alignments, properties)
+            yield self.choose(analysis, call)
 
     def _takers(self, analysis: Analysis) -> list[Scheduler[Any, M]]:
         """The schedulers to ask for candidates. ``multi_stage`` is among them only if no other takes the segment:
@@ -163,12 +178,12 @@ class Schedulers(Generic[M]):
         """The kernels, written by the scheduler that ``params`` belong to."""
         return self.of(params).emit(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: M) -> None:
+    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
         """Raise :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""
         scheduler = self.of(params)
         if not scheduler.takes(analysis):
             raise ScheduleError(f"scheduler '{scheduler.name}' does not take this segment")
-        scheduler.check(analysis, params, env, alignments, properties)
+        scheduler.check(analysis, params, call)
 
     # ---- as attributes
 
@@ -177,14 +192,12 @@ class Schedulers(Generic[M]):
         scheduler = self.of(params)
         return {"scheduler": scheduler.name} | scheduler.attributes(params)
 
-    def read(
-        self, given: serialize.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, properties: M
-    ) -> Params:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Params:
         """Parse and check a segment's schedule for these sizes. ``given`` may be partial; the heuristic chooses the
         rest. Raises :class:`ScheduleError`."""
         name = given.get("scheduler")
         if name is None:
-            name = self.of(self.choose(analysis, env, alignments, properties)).name
+            name = self.of(self.choose(analysis, call)).name
         if name not in self._named:
             name = old_names.renamed("the scheduler", str(name), old_names.SCHEDULERS)
         if name not in self._named:
@@ -193,6 +206,6 @@ class Schedulers(Generic[M]):
         if not scheduler.takes(analysis):
             raise ScheduleError(f"scheduler '{name}' does not take this segment")
         fields = {key: value for key, value in given.items() if key != "scheduler"}
-        params = scheduler.read(fields, analysis, env, alignments, properties)
-        scheduler.check(analysis, params, env, alignments, properties)
+        params = scheduler.read(fields, analysis, call)
+        scheduler.check(analysis, params, call)
         return params

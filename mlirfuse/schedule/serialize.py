@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from mlirfuse.core import old_names
@@ -16,9 +17,9 @@ from mlirfuse.ir.dtypes import DType
 Attributes = dict[str, Any]
 
 
-def attributes(params: Any) -> Attributes:
-    """The fields of a named tuple as attributes."""
-    return {key: _attribute(value) for key, value in params._asdict().items()}
+def attributes(params: Any, fields: Sequence[str] = ()) -> Attributes:
+    """The ``fields``, or all, of a named tuple as attributes."""
+    return {key: _attribute(getattr(params, key)) for key in fields or params._fields}
 
 
 def _attribute(value: Any) -> Any:
@@ -29,11 +30,11 @@ def _attribute(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read(cls: type, given: Attributes, default: Any) -> Any:
-    """The named tuple ``cls`` with the fields that are ``given``, and the others from ``default``, which may be None.
-    Raises :class:`ScheduleError` for an unknown, missing or ill-typed field."""
-    types = _types(cls)
-    given = {key if key in types else old_names.renamed_field(key, types): value for key, value in given.items()}
+def read(cls: type, given: Attributes, default: Any, names: tuple[str, ...] = ()) -> Any:
+    """The named tuple ``cls`` with the fields that are ``given``, which are among ``names`` or any, and the others from
+    ``default``, which may be None. Raises :class:`ScheduleError` for an unknown, missing or ill-typed field."""
+    types = _types(cls, names)
+    given = old_names.renamed_fields(given, types)
     for key in given:
         if key not in types:
             raise ScheduleError(f"no parameter '{key}': the parameters are {', '.join(types)}")
@@ -47,8 +48,9 @@ def read(cls: type, given: Attributes, default: Any) -> Any:
 
 
 @functools.cache
-def _types(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _types(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
+    types = typing.get_type_hints(cls)
+    return {name: types[name] for name in names or types}
 
 
 def _read(key: str, type_: Any, value: Any, default: Any) -> Any:
@@ -85,7 +87,7 @@ def flat(given: Attributes) -> Attributes:
     for key, value in given.items():
         if key == "access":
             out |= {"lanes": value["lanes"], "index": str(value["index"])}
-        elif key == "stages":
+        elif key == "stages" and isinstance(value, list):
             out["stages"] = len(value)
         elif isinstance(value, (bool, int, str)) and key != "scheduler" and (key, value) != ("form", "phases"):
             out[key] = value

@@ -17,7 +17,7 @@ from mlirfuse.lowering.host import cpu_host, gpu_host
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule, nameless
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.program import SegmentedProgram
-from mlirfuse.schedule.scheduler import Schedulers
+from mlirfuse.schedule.scheduler import Schedulers, SizedCall
 from mlirfuse.schedule.serialize import Attributes
 
 STATIC_SHARED = 48 << 10  # bytes of static shared memory per block, the PTX limit
@@ -48,12 +48,13 @@ class Scheduled(ABC):
         if program.decided:
             return self.read(program, [step.segment.schedule for step in program.steps], env, aligned)
         out: list[Any] = []
+        call = SizedCall(env, aligned, self.properties)
         for numbers in program.launches:
             analyses = [program.steps[at].analysis for at in numbers]
             if len(analyses) == 1:
-                out.append(self.schedulers.choose(analyses[0], env, aligned, self.properties))
+                out.append(self.schedulers.choose(analyses[0], call))
             else:
-                out += self.schedulers.choose_together(analyses, env, aligned, self.properties)
+                out += self.schedulers.choose_together(analyses, call)
         return tuple(out)
 
     def read(
@@ -67,13 +68,13 @@ class Scheduled(ABC):
         those. Raises :class:`ScheduleError`."""
         if len(given) != len(program.steps):
             raise ScheduleError(f"{len(given)} schedules for {len(program.steps)} segments")
-        out = []
+        out, call = [], SizedCall(env, alignments, self.properties)
         for step, attributes in zip(program.steps, given):
             try:
                 if attributes:
-                    out.append(self.schedulers.read(attributes, step.analysis, env, alignments, self.properties))
+                    out.append(self.schedulers.read(attributes, step.analysis, call))
                 else:
-                    out.append(self.schedulers.choose(step.analysis, env, alignments, self.properties))
+                    out.append(self.schedulers.choose(step.analysis, call))
             except ScheduleError as error:
                 raise ScheduleError(f"{step.name}: {error}") from error
         return tuple(out)

@@ -148,7 +148,7 @@ class ElementEmitter(IndexRemapping):
     def _computed(self, op: Op, vals: list[Val]) -> Val:
         """An element of an elementwise op, from its operands' elements."""
         e = self.e
-        if op.name in RULES and self._short(op.result):
+        if op.name in RULES and self._short(op.result) and all(map(self._short, op.operands)):
             return e.cast(EMIT[op.name](e, *(e.cast(v, dt.i32) for v in vals)), dt.i64)
         return EMIT[op.name](e, *vals)
 

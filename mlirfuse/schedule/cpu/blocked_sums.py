@@ -29,14 +29,16 @@ def rounds(analysis: Analysis) -> bool:
     return any(map(compensated_sums.round_off, analysis.phases))
 
 
-def compensates(analysis: Analysis, env: Sizes, share: Callable[[Sizes], float]) -> bool:
-    """Whether code for sums is compensated. ``share``: how much of the blocks from which on sums need
-    them a call with these sizes has. Where the first call of a specialization has more than :data:`HEADROOM` of them,
-    all its calls are compensated: sizes that vary around the limit run one compiled program."""
-    if share(env) >= 1:
-        return True
+def compensation_interval(analysis: Analysis, env: Sizes, share: Callable[[Sizes], float]) -> int:
+    """The blocks after which sums are added to compensated totals; 0: never. ``share``: how much of the blocks from
+    which on sums need them a call with these sizes has. Where the first call of a specialization has more than
+    :data:`HEADROOM` of them, all its calls are compensated: sizes that vary around the limit run one compiled
+    program."""
     hint = analysis.hint
-    return all(name in hint for name in env) and share(dict(hint)) > HEADROOM
+    if not analysis.once(rounds):
+        return 0
+    needed = share(env) >= 1 or (all(name in hint for name in env) and share(dict(hint)) > HEADROOM)
+    return BLOCKS if needed else 0
 
 
 class CarriedBlocks:

@@ -2,7 +2,7 @@
 
 *Reductions* (one phase, outputs over the kept axes): the accumulators of a strip of columns are in an L1-resident
 buffer, and a few rows at a time are added to them, so that memory is read sequentially. A task takes a part of the rows
-(``split``). If there are few columns, several rows are treated as one (``coalesced``): the accumulators are
+(``split``). If there are few columns, several rows are treated as one (``coalesced_rows`` is 0): the accumulators are
 ``[coalesced rows, columns]``, and are combined at the end like those of parts.
 
 *Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers. Each
@@ -24,31 +24,19 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensates, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensation_interval, rounds
 from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.rows import stages
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
+from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_ROWS = 256  # rows summed in registers as one block
 GROUPS = 128  # groups of rows added to the accumulators in a buffer as one block
-
-
-class Params(NamedTuple):
-    """``split``: parts of the rows (0: accumulators in registers). ``coalesced``: treat several rows as one.
-    ``streamed``: write full-size outputs with non-temporal stores. ``compensated``: use compensated totals, required
-    for sums of very many elements. ``row_stride``: elements between adjacent rows, if vectors across rows are shuffled
-    out of contiguous vectors; 0: any distance. ``stash``: store expensive values that several passes need."""
-
-    split: int = 1
-    coalesced: bool = False
-    streamed: bool = False
-    compensated: bool = False
-    row_stride: int = 0
-    stash: bool = False
 
 
 def folds(extents: tuple[int, int], host: HostProperties) -> bool:
@@ -58,90 +46,89 @@ def folds(extents: tuple[int, int], host: HostProperties) -> bool:
     return columns < heuristics_of(host).tasks.short and rows > 1
 
 
-class CpuColumns(Scheduler[Params, HostProperties]):
+class CpuColumns(CpuScheduler[Tiling]):
     """Column reductions and normalizations, and row reductions whose rows are a small fraction of a vector."""
 
     name = "columns"
-    parameters = Params
+    fields = "split", "coalesced_rows", "persistent", "compensation_interval", "streamed", "extent"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces and bool(analysis.kept)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if runs_across(analysis, env, host):
-            for params in self._uncompensated(analysis, env, alignments, host):
-                share = functools.partial(_share_of_limit, analysis, params, host=host)
-                yield params._replace(compensated=bool(analysis.once(rounds)) and compensates(analysis, env, share))
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if runs_across(analysis, call):
+            for params in self._uncompensated(analysis, call):
+                share = functools.partial(_share_of_limit, analysis, params, host=call.properties)
+                yield params._replace(compensation_interval=compensation_interval(analysis, call.sizes, share))
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        heuristics = heuristics_of(host)
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        heuristics = heuristics_of(call.properties)
         shared = heuristics.tasks
-        kept, reduced, width, height = analysis.values(column_extents, env)
+        kept, reduced, width, height = analysis.values(column_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
-            streamed = streams(analysis, full, env, alignments, host)
-            stash = 0 < _stash_bytes(analysis, reduced, host) <= heuristics.rows.stash_bytes
-            yield Params(split=0, streamed=streamed, row_stride=apart(analysis, env), stash=stash)
+            streamed = streams(analysis, full, call)
+            persistent = 0 < _stash_bytes(analysis, reduced, call.properties) <= heuristics.rows.stash_bytes
+            extent = apart(analysis, call.sizes)
+            yield Tiling("columns", split=0, streamed=streamed, extent=extent, persistent=persistent)
             return
-        coalesce = folds((height, width), host)
+        coalesce = folds((height, width), call.properties)
         if reduced <= heuristics.columns.few and not coalesce:
-            yield Params(split=0, row_stride=apart(analysis, env))
+            yield Tiling("columns", split=0, extent=apart(analysis, call.sizes))
             return
         tasks = kept // width * (1 if coalesce else -(-width // heuristics.columns.stretch))
-        few = tasks < heuristics.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
-        few = few and reduced >= heuristics.columns.rows_per_part * parts(host)
-        yield Params(split=parts(host) if few and host.threads > 1 else 1, coalesced=coalesce)
+        few = tasks < heuristics.columns.tasks_a_thread * call.properties.threads and kept * reduced >= shared.shared
+        few = few and reduced >= heuristics.columns.rows_per_part * parts(call.properties)
+        split = parts(call.properties) if few and call.properties.threads > 1 else 1
+        yield Tiling("columns", split=split, coalesced_rows=int(not coalesce))
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are too few blocks of columns for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
-        kept, reduced, width, _ = analysis.values(column_extents, env)
-        blocks = kept // width * -(-width // (lanes_of(analysis, host) * block_vectors(analysis)))
-        tasks = heuristics_of(host).tasks
-        return blocks < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared // 8
+        kept, reduced, width, _ = analysis.values(column_extents, call.sizes)
+        blocks = kept // width * -(-width // (lanes_of(analysis, call.properties) * block_vectors(analysis)))
+        tasks = heuristics_of(call.properties).tasks
+        return blocks < tasks.tasks_a_thread * call.properties.threads and kept * reduced >= tasks.shared // 8
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        if p.split == 0:
+            return [_InRegisters(name, analysis, slots, p, host).emit()]
+        together = _together(analysis, p, host)
+        first = _Reduction(name, analysis, slots, p, host).emit()
+        return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host, together)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         full, _ = analysis.once(late_outputs)
-        _, _, width, height = analysis.values(column_extents, env)
+        _, _, width, height = analysis.values(column_extents, call.sizes)
         several = bool(full) or len(analysis.phases) > 1
         require(p.split >= 0, f"split = {p.split}: must not be negative")
         require(
-            p.compensated or not _needs_compensation(analysis, p, env, host),
-            "compensated: sums of so many rows need compensated totals",
+            p.compensation_interval > 0 or not _needs_compensation(analysis, p, call),
+            "compensation_interval: sums of so many rows need compensated totals",
         )
         require(
             not several or p.split == 0,
             f"split = {p.split}: must be 0 for columns with several passes or full-size outputs",
         )
-        if p.coalesced:
-            require(p.split > 0, "coalesced: needs split > 0")
+        require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
+        if not p.coalesced_rows:
+            require(p.split > 0, "coalesced_rows = 0: needs split > 0")
             require(
-                folds((height, width), host),
-                f"coalesced: needs several rows of fewer than {heuristics_of(host).tasks.short} elements",
+                folds((height, width), call.properties),
+                "coalesced_rows = 0: needs several rows of fewer than "
+                f"{heuristics_of(call.properties).tasks.short} elements",
             )
-        require(p.row_stride in (0, apart(analysis, env)), f"row_stride = {p.row_stride}: rows have another distance")
-        require(p.row_stride == 0 or p.split == 0, "row_stride: needs accumulators in registers (split = 0)")
-        if p.stash:
-            nbytes, most = (
-                _stash_bytes(analysis, analysis.values(column_extents, env)[1], host),
-                heuristics_of(host).rows,
-            )
-            require(several and p.split == 0, "stash: needs several passes, with accumulators in registers")
-            require(nbytes <= most.stash_bytes, f"stash: {nbytes} bytes are more than {most.stash_bytes}")
+        require(p.extent in (0, apart(analysis, call.sizes)), f"extent = {p.extent}: rows have another distance")
+        require(p.extent == 0 or p.split == 0, "extent: needs accumulators in registers (split = 0)")
+        if p.persistent:
+            nbytes = _stash_bytes(analysis, analysis.values(column_extents, call.sizes)[1], call.properties)
+            most = heuristics_of(call.properties).rows.stash_bytes
+            require(several and p.split == 0, "persistent: needs several passes, with accumulators in registers")
+            require(nbytes <= most, f"persistent: {nbytes} bytes are more than {most}")
         if p.streamed:
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, full, call)
 
 
 def _stash_bytes(analysis: Analysis, rows: int, host: HostProperties) -> int:
@@ -150,18 +137,20 @@ def _stash_bytes(analysis: Analysis, rows: int, host: HostProperties) -> int:
     return rows * lanes_of(analysis, host) * block_vectors(analysis) * sum(v.dtype.compute.bytes for v in kept)
 
 
-def _needs_compensation(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool:
+def _needs_compensation(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     """Whether there are so many blocks of rows that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, env, host) >= 1
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, call.sizes, call.properties) >= 1
 
 
-def _share_of_limit(analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> float:
+def _share_of_limit(analysis: Analysis, p: Tiling, env: Sizes, host: HostProperties) -> float:
     """The blocks of rows that are added up, relative to those from which on sums lose too much."""
     _, reduced, width, height = analysis.values(column_extents, env)
     if p.split == 0:
         return reduced // max(1, height) * -(-height // BLOCK_ROWS) / BLOCKS
     heuristics = heuristics_of(host).columns
-    together = max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows)) if p.coalesced else 1
+    together = (
+        max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows)) if not p.coalesced_rows else 1
+    )
     rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
     return rows / (GROUPS * _at_once(analysis, host) * together + 1)
 
@@ -172,21 +161,11 @@ def _at_once(analysis: Analysis, host: HostProperties) -> int:
     return max(1, min(heuristics.rows, heuristics.instructions // max(1, analysis.once(cost_of))))
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    if params.split == 0:
-        return [_InRegisters(name, analysis, slots, params, host).emit()]
-    first = _Reduction(name, analysis, slots, params, host).emit()
-    return [
-        first,
-        partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params, host)),
-    ]
-
-
-def _together(analysis: Analysis, params: Params, host: HostProperties) -> sz.Size:
+def _together(analysis: Analysis, params: Tiling, host: HostProperties) -> sz.Size:
     """The number of rows treated as one, such that enough of those remain to be added."""
     rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
     heuristics = heuristics_of(host).columns
-    if not params.coalesced:
+    if params.coalesced_rows:
         return 1
     return sz.maximum(1, sz.minimum(sz.floordiv(heuristics.coalesced, columns), sz.floordiv(rows, heuristics.rows)))
 
@@ -195,7 +174,7 @@ class _Reduction:
     """The kernel that accumulates the parts. A task adds a part of the rows of a strip of columns to its accumulators,
     which are in memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
         self.analysis, self.params = analysis, params
         self.body = body = CpuBody(name, analysis, slots, host)
         self.e, self.k, self.split = body.e, body.k, params.split
@@ -208,7 +187,7 @@ class _Reduction:
         self.lanes, self.at_once = lanes_of(analysis, host), _at_once(analysis, host)
         heuristics, self.packed = heuristics_of(host), None
         self.stretches: sz.Size = 1
-        if params.coalesced:
+        if not params.coalesced_rows:
             self.stretch = sz.mul(self.columns, self.together)
             count, vectors = heuristics.columns.coalesced * self.at_once, -(-heuristics.tasks.short // self.lanes)
             self.packed = Packed(body, (self.loops[-1], self.inner), count, self.lanes, vectors)
@@ -216,7 +195,7 @@ class _Reduction:
             self.stretch = sz.minimum(self.columns, heuristics.columns.stretch)
             self.stretches = sz.ceildiv(self.columns, heuristics.columns.stretch)
         self.group = self.e.mul(body.size(self.together), self.at_once)
-        totals = params.compensated and compensated_sums.round_off(self.phase)
+        totals = params.compensation_interval and compensated_sums.round_off(self.phase)
         self.sums = StoredBlocks(body, self.phase, self.memories, self.stretch, self.lanes) if totals else None
         self.part_rows = sz.mul(sz.ceildiv(size_of(self.loops[0]), self.split), *map(size_of, self.loops[1:]))
         self.block = self.e.mul(self.group, GROUPS)  # rows per block of the accumulators
@@ -354,15 +333,15 @@ class _Strip(NamedTuple):
 class _InRegisters:
     """The kernel for blocks of columns with accumulators in registers."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
         self.analysis, self.params, self.host = analysis, params, host
         self.full, self.small = late_outputs(analysis)
         self.body = body = CpuBody(name, analysis, slots, host, self.full if params.streamed else ())
         self.e, self.k = body.e, body.k
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.loops = loops = analysis.loops(analysis.reduced)
-        if params.row_stride:
-            body.constant_steps(size_of(loops[-1]), params.row_stride)
+        if params.extent:
+            body.constant_steps(size_of(loops[-1]), params.extent)
         self.lanes, self.vectors = lanes_of(analysis, host), block_vectors(analysis)
         self.block, self.columns = self.lanes * self.vectors, size_of(self.inner)
         self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
@@ -370,7 +349,7 @@ class _InRegisters:
         length = sz.mul(sz.product(a.size for a in analysis.reduced), self.block)
         self.kept = [
             (at, value, body.stack(length, value.dtype.compute))
-            for at, stage in enumerate(stages(analysis, heuristics_of(host).rows.stash) if params.stash else ())
+            for at, stage in enumerate(stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ())
             for value in stage.kept
         ]
 
@@ -442,7 +421,9 @@ class _InRegisters:
                     self.keep(there, number, u)
                 return out
 
-            blocks = CarriedBlocks(body, phase * len(starts), lanes, self.number_of_blocks, self.params.compensated)
+            blocks = CarriedBlocks(
+                body, phase * len(starts), lanes, self.number_of_blocks, bool(self.params.compensation_interval)
+            )
             done = blocks.end(self.over_rows(env, blocks.start, step, blocks))
             for u, here in enumerate(envs):
                 for op, total in zip(phase, done[u * len(phase) :]):

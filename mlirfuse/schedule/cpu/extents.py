@@ -7,7 +7,7 @@ from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.kernel.memory import PICKED
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.scheduler import Sizes
+from mlirfuse.schedule.scheduler import SizedCall, Sizes
 
 
 def parts(host: HostProperties) -> int:
@@ -16,27 +16,31 @@ def parts(host: HostProperties) -> int:
     return min(tasks.parts_per_thread * host.threads, tasks.most_parts)
 
 
-def runs_across(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def runs_across(analysis: Analysis, call: SizedCall) -> bool:
     """Whether vectors run across the reduced axes: along contiguous memory, or across short rows."""
-    return is_outer(analysis, env) or _across_short_rows(analysis, env, host)
+    return is_outer(analysis, call.sizes) or _across_short_rows(analysis, call)
 
 
-def _across_short_rows(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def _across_short_rows(analysis: Analysis, call: SizedCall) -> bool:
     """Whether vectors run across adjacent rows that are a small fraction of a vector.
 
     Such vectors are shuffled out of contiguous ones, or else loaded by gathers, which pays only for shorter rows. For
     plain sums and for full-size outputs one row at a time is faster from five elements on."""
     if not analysis.kept:
         return False
-    kept, reduced, width, height = analysis.values(column_extents, env)
-    columns = heuristics_of(host).columns
-    if height > columns.across_height or width < columns.across_rows or analysis.values(row_steps, env) != (height,):
+    kept, reduced, width, height = analysis.values(column_extents, call.sizes)
+    columns = heuristics_of(call.properties).columns
+    if (
+        height > columns.across_height
+        or width < columns.across_rows
+        or analysis.values(row_steps, call.sizes) != (height,)
+    ):
         return False
     if reduced > height:  # several loops over each row
-        return kept * reduced >= columns.across_pieces * heuristics_of(host).tasks.shared
+        return kept * reduced >= columns.across_pieces * heuristics_of(call.properties).tasks.shared
     names = {op.name for phase in analysis.phases for op in phase}
     full, _ = analysis.once(late_outputs)
-    if apart(analysis, env):
+    if apart(analysis, call.sizes):
         return height <= columns.across_sums or not (full or names == {"sum"})
     return names != {"sum"} and height <= (4 if names & {"argmax", "argmin"} else 3)
 
@@ -49,12 +53,12 @@ def apart(analysis: Analysis, env: Sizes) -> int:
     return height if known and height in PICKED else 0
 
 
-def across_scanned_rows(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def across_scanned_rows(analysis: Analysis, call: SizedCall) -> bool:
     """Whether each vector lane scans a row of its own, because rows are a small fraction of a vector."""
     if not analysis.kept:
         return False
-    _, length, width, _ = analysis.values(column_extents, env)
-    columns = heuristics_of(host).columns
+    _, length, width, _ = analysis.values(column_extents, call.sizes)
+    columns = heuristics_of(call.properties).columns
     return length <= columns.across_height and width >= columns.across_rows
 
 

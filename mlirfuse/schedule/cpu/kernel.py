@@ -23,6 +23,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Flat, Index, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
+from mlirfuse.schedule.body import Body
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 
 I64 = dt.i64
@@ -83,13 +84,15 @@ class Elements(ElementEmitter):
         super()._store(value, env, val, memory)
 
 
-class CpuBody:
+class CpuBody(Body):
     """Base of CPU kernel bodies: the function, its arguments, loops."""
+
+    k: Elements
 
     def __init__(
         self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=(), prefetch: int = 0
     ):
-        self.name, self.analysis, self.host = name, analysis, host
+        self.name, self.analysis, self.host, self.index = name, analysis, host, I64
         self.e = Emitter("cpu", host.features)
         self.args = CpuArguments(self.e, slots, I64)
         self.e.depth = 2
@@ -126,10 +129,6 @@ class CpuBody:
             strides = tuple(value if stride == size else stride for stride in memory.strides)
             self.k.memories[v] = replace(memory, strides=strides)
 
-    def size(self, size: Size) -> Val:
-        """The value of a symbolic size."""
-        return self.k.size(size)
-
     def block_of(self, env: Env, around: list[list[Axis]], index: Val, count: Size, length: int) -> tuple[Val, Val]:
         """The begin and end of a task's block. At each point of the loops ``around``, which are set in ``env``,
         ``count`` elements are divided into blocks of ``length``. Tasks enumerate the points, and the blocks of each, in
@@ -160,45 +159,6 @@ class CpuBody:
         self.e.depth = 1
         with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
             body(Val("%task", I64))
-
-    def loop(
-        self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]
-    ) -> list[Val]:
-        """Emit ``scf.for`` with the loop-carried values ``carried``, whose next values ``body(index, carried)``
-        returns. Returns their final values."""
-        e = self.e
-        by = step if isinstance(step, Val) else self.constant(step)
-        i = e.fresh()
-        if not carried:
-            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : i64 {{"):
-                body(Val(i, I64), [])
-            return []
-        inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
-        name = e.fresh()
-        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
-        types = ", ".join(v.type for v in carried)
-        with self.k.region(
-            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : i64 {{"
-        ):
-            following = body(Val(i, I64), inner)
-            e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
-        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
-
-    def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
-        """Set a loop over merged axes in ``env``: its innermost axis gets the whole index, the others 0."""
-        for axis in loop[:-1]:
-            env[axis] = ZERO
-        env[loop[-1]] = index
-
-    def unlinear(self, env: Env, loops: list[list[Axis]], linear: Val) -> None:
-        """Set the indices of ``loops`` from one linear row-major index."""
-        index = Index(linear)
-        for k, loop in reversed(list(enumerate(loops))):
-            if k == 0:
-                self.set_loop(env, loop, index)
-            else:
-                index, here = self.k.divmod(index, size_of(loop))
-                self.set_loop(env, loop, here)
 
     def below(self, count: Val, lanes: int) -> Val:
         """The mask of lanes below ``count``, which is at most ``lanes``. The inline assembly hides constants from LLVM
@@ -328,15 +288,6 @@ class CpuBody:
         """Whether the loops visit the elements that ``op`` reduces in the order of their indices."""
         return self.analysis.reduced == self.analysis.axes.reduced(op)
 
-    def position(self, op: Op, env: Env) -> Val | None:
-        """The row-major index along the reduced dimensions, for argmax and argmin; None for other ops."""
-        if op.row.accumulator != "position":
-            return None
-        index = ZERO
-        for axis in self.analysis.axes.reduced(op):
-            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, ZERO))
-        return self.e.cast(self.k.materialize(index), I64)
-
     def identities(self, reductions: list[Op], lanes: int) -> list[Val]:
         """The initial accumulators of ``reductions``."""
         return [v for op in reductions for v in red.identity(self.e, op, lanes)]
@@ -371,11 +322,6 @@ def unroll_for(cost: int) -> int:
     """Vectors in flight if an element takes ``cost`` instructions: cheaper elements need more of them for
     instruction-level parallelism."""
     return 4 if cost < 8 else 2 if cost < 40 else 1
-
-
-def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:
-    """Store ``outputs`` at ``env``. An output that lacks some of the domain's axes is stored where those are 0."""
-    store_all(body, outputs, [env], domain)
 
 
 def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list[Axis]) -> None:

@@ -1,7 +1,8 @@
 """Pointwise segments on the CPU: output elements computed from input elements, without reductions.
 
 The domain's axes merge into as few loops as strides allow. A task is a tile of the two innermost loops: a part of one
-row if rows are long, several rows if they are short. Rows shorter than a vector share vectors (``flat``)."""
+row if rows are long, several rows if they are short. Rows shorter than a vector share vectors (``coalesced_rows``
+is 0)."""
 
 from __future__ import annotations
 
@@ -28,44 +29,37 @@ from mlirfuse.schedule.cpu.kernel import (
     unroll_for,
 )
 from mlirfuse.schedule.cpu.packed import Packed, gathered
-from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import output_bytes, streams
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 TOGETHER = 4  # rows that share what gathers need
 MOST_SIDES = 8  # limits code size: the packing code is replicated for each
 
 
-class Params(NamedTuple):
-    """``flat``: vector lanes run across the two innermost loops; a row is then at most ``vectors`` vectors long, and
-    ``sides`` neighbours along the next loop are handled together. ``streamed``: write outputs with non-temporal stores.
-    """
-
-    flat: bool = False
-    streamed: bool = False
-    vectors: int = 1
-    sides: int = 1
-
-
-def can_flatten(analysis: Analysis, host: HostProperties, env: Sizes, vectors: int) -> bool:
+def can_flatten(analysis: Analysis, call: SizedCall, vectors: int) -> bool:
     """Whether vectors can run across the two innermost loops, and rows are shorter than ``vectors`` vectors."""
-    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, env)
-    if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), heuristics_of(host).tasks.short):
+    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, call.sizes)
+    if len(loops) < 2 or extents[-1] >= min(
+        vectors * lanes_of(analysis, call.properties), heuristics_of(call.properties).tasks.short
+    ):
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def _flattens(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
+def _flattens(analysis: Analysis, call: SizedCall) -> int:
     """The maximal number of vectors per row if vectors should run across rows; else 0.
 
     Rows are shorter than one vector; or than two and not a multiple of one, if outputs do not fit in the cores' private
     caches: there the masked stores of a row's tail take two or three times as long as full ones."""
-    if can_flatten(analysis, host, env, 1):
+    if can_flatten(analysis, call, 1):
         return 1
-    far = output_bytes(analysis, analysis.outputs, env) > host.own_cache * host.threads
-    if not far or not can_flatten(analysis, host, env, 2) or not analysis.once(_without_gathers):
+    far = output_bytes(analysis, analysis.outputs, call.sizes) > call.properties.own_cache * call.properties.threads
+    if not far or not can_flatten(analysis, call, 2) or not analysis.once(_without_gathers):
         return 0
-    return 2 if analysis.values(_kept_extents, env)[-1] % lanes_of(analysis, host) else 0
+    return 2 if analysis.values(_kept_extents, call.sizes)[-1] % lanes_of(analysis, call.properties) else 0
 
 
 def _without_gathers(analysis: Analysis) -> bool:
@@ -83,50 +77,58 @@ def _without_gathers(analysis: Analysis) -> bool:
     return True
 
 
-class Pointwise(Scheduler[Params, HostProperties]):
+class Pointwise(CpuScheduler[Tiling]):
     """Computes output elements from input elements."""
 
     name = "pointwise"
-    parameters = Params
+    fields = "vectors_per_thread", "rows_per_thread", "coalesced_rows", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if vectors := _flattens(analysis, host, env):
-            yield Params(flat=True, vectors=vectors, sides=_sides(analysis, host, env))
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if vectors := _flattens(analysis, call):
+            sides = _sides(analysis, call)
+            yield Tiling("pointwise", vectors_per_thread=vectors, rows_per_thread=sides, coalesced_rows=0)
             return
-        yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
+        yield Tiling("pointwise", streamed=streams(analysis, analysis.outputs, call))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        heuristics = heuristics_of(host).pointwise
+        prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
+        body = CpuBody(name, analysis, slots, host, analysis.outputs if p.streamed else (), prefetch)
+        loops = analysis.loops(analysis.kept)
+        if not loops:
+            body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
+            return [body.finish(1, 1)]
+        if len(loops) == 1:
+            return [_line(body, loops[0])]
+        return [_tiles(body, loops, p)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        if p.flat:
-            fits = can_flatten(analysis, host, env, p.vectors)
-            require(fits and not p.streamed, "flat: needs rows shorter than its vectors, and streamed = false")
-        most = MOST_SIDES if p.flat and len(analysis.loops(analysis.kept)) > 2 else 1
-        require(1 <= p.sides <= most, f"sides = {p.sides}: must be from 1 to {most}")
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
+        if not p.coalesced_rows:
+            fits = can_flatten(analysis, call, p.vectors_per_thread)
+            require(
+                fits and not p.streamed, "coalesced_rows = 0: needs rows shorter than its vectors, and streamed = false"
+            )
+        most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
+        require(1 <= p.rows_per_thread <= most, f"rows_per_thread = {p.rows_per_thread}: must be from 1 to {most}")
         if p.streamed:
-            aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, analysis.outputs, call)
 
 
-def _sides(analysis: Analysis, host: HostProperties, env: Sizes) -> int:
+def _sides(analysis: Analysis, call: SizedCall) -> int:
     """The number of neighbours along the third loop that are handled together: those that share a cache line of a
     packed input, if the line would be evicted before the next neighbour's task. Lines whose distance has a large
     power-of-two factor map to few cache sets."""
     if len(analysis.loops(analysis.kept)) < 3:
         return 1
-    heuristics, (third, rows, columns) = heuristics_of(host), analysis.values(_kept_extents, env)[-3:]
+    heuristics, (third, rows, columns) = heuristics_of(call.properties), analysis.values(_kept_extents, call.sizes)[-3:]
     rows, line, found = min(rows, heuristics.tasks.tile // columns), heuristics.pointwise.line, 1
-    steps = iter(analysis.values(_packed_steps, env))
+    steps = iter(analysis.values(_packed_steps, call.sizes))
     for near, far in zip(steps, steps):
-        if 0 < near <= line // 2 < far and rows > host.own_cache // max(line, far & -far):
+        if 0 < near <= line // 2 < far and rows > call.properties.own_cache // max(line, far & -far):
             found = max(found, line // near)
     return min(third, MOST_SIDES, found)
 
@@ -145,19 +147,6 @@ def _kept_extents(analysis: Analysis) -> list[sz.Size]:
     return [size_of(loop) for loop in analysis.loops(analysis.kept)]
 
 
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    heuristics = heuristics_of(host).pointwise
-    prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
-    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else (), prefetch)
-    loops = analysis.loops(analysis.kept)
-    if not loops:
-        body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
-        return [body.finish(1, 1)]
-    if len(loops) == 1:
-        return [_line(body, loops[0])]
-    return [_tiles(body, loops, params)]
-
-
 def _line(body: CpuBody, loop) -> CpuKernel:
     """A kernel with one loop: a task is a range of it."""
     extent, tile = size_of(loop), heuristics_of(body.host).tasks.tile
@@ -170,7 +159,7 @@ def _line(body: CpuBody, loop) -> CpuKernel:
     return body.finish(sz.ceildiv(extent, tile), 2)
 
 
-def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
+def _tiles(body: CpuBody, loops, params: Tiling) -> CpuKernel:
     """A kernel with several loops: a task is a tile of the two innermost ones."""
     e, k = body.e, body.k
     *outer, middle, inner = loops
@@ -179,8 +168,8 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     together = _rows_together(body.analysis, middle, inner)
     height, width = sz.maximum(together, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
-    third = outer.pop() if params.sides > 1 else []
-    beside = sz.ceildiv(size_of(third), params.sides) if third else 1
+    third = outer.pop() if params.rows_per_thread > 1 else []
+    beside = sz.ceildiv(size_of(third), params.rows_per_thread) if third else 1
 
     def task(index):
         env: Env = {}
@@ -190,9 +179,13 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
         body.unlinear(env, outer, k.scalar(at.base))
         top = e.mul(k.scalar(row.base), body.size(height))
         bottom = e.min(e.add(top, body.size(height)), body.size(rows))
-        if params.flat:
-            side = _Sides(third, e.mul(k.scalar(group.base), params.sides), params.sides) if third else None
-            _flat(body, env, middle, inner, top, bottom, params.vectors, side)
+        if not params.coalesced_rows:
+            side = (
+                _Sides(third, e.mul(k.scalar(group.base), params.rows_per_thread), params.rows_per_thread)
+                if third
+                else None
+            )
+            _flat(body, env, middle, inner, top, bottom, params.vectors_per_thread, side)
             return
         left = e.mul(k.scalar(column.base), body.size(width))
         right = e.min(e.add(left, body.size(width)), body.size(columns))
@@ -210,7 +203,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     invariant = _invariant(body.analysis, inner)
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
-    return body.finish(tasks, rows_grain(sz.mul(height, width, params.sides), body.host))
+    return body.finish(tasks, rows_grain(sz.mul(height, width, params.rows_per_thread), body.host))
 
 
 def _rows_together(analysis: Analysis, middle, inner) -> int:

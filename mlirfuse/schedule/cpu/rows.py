@@ -2,8 +2,8 @@
 the kept axes.
 
 Each phase of reductions, and the writing of full-size outputs, is a pass over the row, which stays in cache. Expensive
-values that later passes need are stored in a buffer of the row's length (``stash``). Rows of a few vectors are
-register-resident (``in_registers``).
+values that later passes need are stored in a buffer of the row's length (``persistent``). Rows of a few vectors are
+register-resident (``vectors_per_thread``).
 
 If there are too few rows for all threads, a task takes a part of one and stores partial accumulators (``split``); see
 :mod:`partial`.
@@ -17,7 +17,6 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -29,28 +28,16 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, compensates, rounds
+from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, compensation_interval, rounds
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
 from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
+from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_VECTORS = 64
-
-
-class Params(NamedTuple):
-    """``split``: parts of the reduced range. ``in_registers``: vectors of a register-resident row; 0: passes over
-    memory. ``stash``: store expensive values. ``streamed``: write full-size outputs with non-temporal stores.
-    ``compensated``: use compensated totals, required for sums of very many elements. ``overlapped_tail``: the last
-    vectors of a row overlap the ones before instead of being masked, for idempotent reductions."""
-
-    split: int = 1
-    in_registers: int = 0
-    stash: bool = False
-    streamed: bool = False
-    compensated: bool = False
-    overlapped_tail: bool = False
 
 
 @dataclass
@@ -107,102 +94,111 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
     return {v for v, cost in total.items() if cost == threshold and v.op.row.kind == "elementwise"}
 
 
-class CpuRows(Scheduler[Params, HostProperties]):
+class CpuRows(CpuScheduler[Tiling]):
     """Row reductions and normalizations."""
 
     name = "rows"
-    parameters = Params
+    fields = "vectors_per_thread", "split", "unmasked", "persistent", "compensation_interval", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if runs_across(analysis, env, host):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if runs_across(analysis, call):
             return
-        heuristics = heuristics_of(host).rows
-        kept, reduced = analysis.values(row_extents, env)
+        heuristics = heuristics_of(call.properties).rows
+        kept, reduced = analysis.values(row_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
-        if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            totals = _compensates(analysis, env, host)
-            yield Params(split=parts(host), compensated=totals, overlapped_tail=can_visit_again(analysis, env, host))
+        if not full and _few(kept, reduced, call.properties) and len(analysis.phases) == 1:
+            yield Tiling(
+                "rows",
+                split=parts(call.properties),
+                compensation_interval=_interval(analysis, call),
+                unmasked=int(can_visit_again(analysis, call)),
+            )
             return
-        vectors = math.ceil(reduced / lanes_of(analysis, host))
+        vectors = math.ceil(reduced / lanes_of(analysis, call.properties))
         if vectors <= heuristics.in_registers and len(analysis.loops(analysis.reduced)) == 1:
-            yield Params(in_registers=1 << (vectors - 1).bit_length())
+            yield Tiling("rows", vectors_per_thread=1 << (vectors - 1).bit_length())
             return
         length = reduced * _stash_bytes(analysis, heuristics)
-        streamed = streams(analysis, full, env, alignments, host)
-        stash, totals = 0 < length <= heuristics.stash_bytes, _compensates(analysis, env, host)
-        yield Params(
-            stash=stash, streamed=streamed, compensated=totals, overlapped_tail=can_visit_again(analysis, env, host)
+        yield Tiling(
+            "rows",
+            persistent=0 < length <= heuristics.stash_bytes,
+            streamed=streams(analysis, full, call),
+            compensation_interval=_interval(analysis, call),
+            unmasked=int(can_visit_again(analysis, call)),
         )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: HostProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are too few rows for all threads."""
         full, _ = analysis.once(late_outputs)
         if not full and len(analysis.phases) == 1:
             return None
-        kept, reduced = analysis.values(row_extents, env)
-        return kept * reduced >= 2 * heuristics_of(host).tasks.shared and _few(kept, reduced, host)
+        kept, reduced = analysis.values(row_extents, call.sizes)
+        return kept * reduced >= 2 * heuristics_of(call.properties).tasks.shared and _few(
+            kept, reduced, call.properties
+        )
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        if p.split > 1:
+            first = _split_rows(name, analysis, slots, p, host)
+            return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host)]
+        if p.vectors_per_thread:
+            return [_register_rows(name, analysis, slots, p, host)]
+        return [_long_rows(name, analysis, slots, p, host)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        heuristics = heuristics_of(host).rows
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        heuristics = heuristics_of(call.properties).rows
         full, _ = analysis.once(late_outputs)
-        _, reduced = analysis.values(row_extents, env)
-        require(p.split >= 1 and p.in_registers >= 0, "split must be at least 1, and in_registers not negative")
+        _, reduced = analysis.values(row_extents, call.sizes)
         require(
-            p.compensated or not needs_compensation(analysis, env, host),
-            f"compensated: sums of {reduced} elements need them",
+            p.split >= 1 and p.vectors_per_thread >= 0, "split: at least 1, and vectors_per_thread must not be negative"
+        )
+        require(
+            p.compensation_interval > 0 or not needs_compensation(analysis, call),
+            f"compensation_interval: sums of {reduced} elements need one",
         )
         if p.split > 1:
             require(
                 not full and len(analysis.phases) == 1, "split: not for rows with several passes or full-size outputs"
             )
+        p.excludes("split", "vectors_per_thread", "persistent", "streamed")
+        p.excludes("vectors_per_thread", "persistent", "streamed")
+        if p.unmasked:
             require(
-                not p.in_registers and not p.stash and not p.streamed,
-                "split: excludes in_registers, stash and streamed",
+                can_visit_again(analysis, call),
+                "unmasked: not for sums, nor for rows shorter than the vectors in flight",
             )
-        if p.overlapped_tail:
+        if p.vectors_per_thread:
+            room = p.vectors_per_thread * lanes_of(analysis, call.properties)
+            require(len(analysis.loops(analysis.reduced)) == 1, "vectors_per_thread: a row must be one loop")
             require(
-                can_visit_again(analysis, env, host),
-                "overlapped_tail: not for sums, nor for rows shorter than the vectors in flight",
+                reduced <= room, f"vectors_per_thread = {p.vectors_per_thread}: {room} elements, a row has {reduced}"
             )
-        if p.in_registers:
-            room = p.in_registers * lanes_of(analysis, host)
-            require(len(analysis.loops(analysis.reduced)) == 1, "in_registers: a row must be one loop")
-            require(reduced <= room, f"in_registers = {p.in_registers}: {room} elements, a row has {reduced}")
             require(
-                p.in_registers <= heuristics.most_in_registers,
-                f"in_registers = {p.in_registers}: must be at most {heuristics.most_in_registers} vectors",
+                p.vectors_per_thread <= heuristics.most_in_registers,
+                f"vectors_per_thread = {p.vectors_per_thread}: must be at most {heuristics.most_in_registers} vectors",
             )
-            require(not p.stash and not p.streamed, "in_registers: excludes stash and streamed")
-        if p.stash:
+        if p.persistent:
             nbytes = reduced * _stash_bytes(analysis, heuristics)
             require(
                 nbytes <= heuristics.stash_bytes,
-                f"stash: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}",
+                f"persistent: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}",
             )
         if p.streamed:
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, full, call)
 
 
-def needs_compensation(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def needs_compensation(analysis: Analysis, call: SizedCall) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, env, host) >= 1
+    return bool(analysis.once(rounds)) and _share_of_limit(analysis, call.sizes, call.properties) >= 1
 
 
-def _compensates(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
-    """Whether sums are compensated: see :func:`compensates`."""
-    share = functools.partial(_share_of_limit, analysis, host=host)
-    return bool(analysis.once(rounds)) and compensates(analysis, env, share)
+def _interval(analysis: Analysis, call: SizedCall) -> int:
+    """The compensation interval."""
+    share = functools.partial(_share_of_limit, analysis, host=call.properties)
+    return compensation_interval(analysis, call.sizes, share)
 
 
 def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> float:
@@ -212,14 +208,14 @@ def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> flo
     return segments * -(-length // least) / BLOCKS
 
 
-def can_visit_again(analysis: Analysis, env: Sizes, host: HostProperties) -> bool:
+def can_visit_again(analysis: Analysis, call: SizedCall) -> bool:
     """Whether some phase is idempotent, and the innermost reduced loop is at least as long as the vectors in flight."""
-    heuristics = heuristics_of(host).rows
+    heuristics = heuristics_of(call.properties).rows
     unroll = max(
         unroll_for(stage.cost) for threshold in (None, heuristics.stash) for stage in stages(analysis, threshold)
     )
-    _, length = analysis.values(_row_segments, env)
-    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
+    _, length = analysis.values(_row_segments, call.sizes)
+    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, call.properties)
 
 
 def _idempotent(phase: list[Op]) -> bool:
@@ -242,17 +238,6 @@ def _few(kept: int, reduced: int, host: HostProperties) -> bool:
 def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
     """Bytes per element of the stash buffers."""
     return sum(value.dtype.compute.bytes for stage in stages(analysis, heuristics.stash) for value in stage.kept)
-
-
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    if params.split > 1:
-        return [
-            _split_rows(name, analysis, slots, params, host),
-            partial.finish(f"{name}_finish", analysis, slots, params.split, host),
-        ]
-    if params.in_registers:
-        return [_register_rows(name, analysis, slots, params, host)]
-    return [_long_rows(name, analysis, slots, params, host)]
 
 
 class RowsBody(CpuBody):
@@ -409,12 +394,12 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
     return out
 
 
-def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
     """The kernel for rows that are passed over in memory."""
     full, small = late_outputs(analysis)
     streamed, (stash, totals, overlapped_tail) = (
         full if params.streamed else (),
-        (params.stash, params.compensated, params.overlapped_tail),
+        (params.persistent, bool(params.compensation_interval), bool(params.unmasked)),
     )
     body = RowsBody(name, analysis, slots, host, streamed, stash, totals, overlapped_tail)
 
@@ -433,13 +418,13 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
     return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
-def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
     """The kernel for register-resident rows of one loop: each element is loaded and computed once."""
     full, small = late_outputs(analysis)
     body = RowsBody(name, analysis, slots, host)
     e, k, lanes = body.e, body.k, body.lanes
     (loop,) = body.loops
-    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.in_registers)]
+    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.vectors_per_thread)]
 
     def row_of(op: Op, env: Env, mask: Val):
         with k.masked(mask, kept=True):
@@ -449,7 +434,7 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, 
         env: Env = {}
         body.unlinear(env, analysis.loops(analysis.kept), index)
         envs = []
-        for u in range(params.in_registers):
+        for u in range(params.vectors_per_thread):
             envs.append(dict(env))
             body.set_loop(envs[-1], loop, Index(body.constant(u * lanes), 1, lanes))
         for phase in analysis.phases:
@@ -466,9 +451,16 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Params, 
     return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
-def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
     """The kernel for parts of rows: a task stores the accumulators of one part in the workspace."""
-    body = RowsBody(name, analysis, slots, host, compensated=params.compensated, overlapped_tail=params.overlapped_tail)
+    body = RowsBody(
+        name,
+        analysis,
+        slots,
+        host,
+        compensated=bool(params.compensation_interval),
+        overlapped_tail=bool(params.unmasked),
+    )
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])

@@ -4,7 +4,6 @@ scan states in registers. Rows that are a small fraction of a vector are scanned
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -15,49 +14,39 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Tiling
 
 STATES = 8  # vectors of states in registers: half of those that AVX-512 has left beside temporaries
 
 
-class Params(NamedTuple):
-    """``streamed``: write full-size outputs with non-temporal stores."""
-
-    streamed: bool = False
-
-
-class ScanColumns(Scheduler[Params, HostProperties]):
+class ScanColumns(CpuScheduler[Tiling]):
     """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"
-    parameters = Params
+    fields = ("streamed",)
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if across_scanned_rows(analysis, env, host):
-            yield Params()
-        elif is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if across_scanned_rows(analysis, call):
+            yield Tiling("scan_columns")
+        elif is_outer(analysis, call.sizes):
             full, _ = analysis.once(late_outputs)
-            yield Params(streams(analysis, full, env, alignments, host))
+            yield Tiling("scan_columns", streamed=streams(analysis, full, call))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, [_columns(name, analysis, slots, params, properties)]
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        return [_columns(name, analysis, slots, p, host)]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         if p.streamed:
-            full, _ = analysis.once(late_outputs)
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, analysis.once(late_outputs)[0], call)
 
 
-def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> CpuKernel:
+def _columns(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
     e, k, scans, lanes = body.e, body.k, analysis.scans, lanes_of(analysis, host)

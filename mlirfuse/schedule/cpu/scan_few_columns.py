@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -21,66 +20,58 @@ from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import lanes_of
+from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 
-class Params(NamedTuple):
-    """``columns``: number of columns. ``split``: parts of all rows together. ``streamed``: write full-size outputs with
-    non-temporal stores."""
-
-    columns: int
-    split: int = 1
-    streamed: bool = False
-
-
-class ScanFewColumns(Scheduler[Params, HostProperties]):
+class ScanFewColumns(CpuScheduler[Tiling]):
     """Scans down a few columns, fused with elementwise ops on their domain."""
 
     name = "scan_few_columns"
-    parameters = Params
+    fields = "split", "streamed", "extent"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_is_one_row)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        kept, rows, columns, _ = analysis.values(column_extents, env)
-        heuristics = heuristics_of(host)
-        if not is_outer(analysis, env) or not _fits(analysis, columns, host) or rows < heuristics.columns.across_rows:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        kept, rows, columns, _ = analysis.values(column_extents, call.sizes)
+        heuristics = heuristics_of(call.properties)
+        if (
+            not is_outer(analysis, call.sizes)
+            or not _fits(analysis, columns, call.properties)
+            or rows < heuristics.columns.across_rows
+        ):
             return
-        lanes = lanes_of(analysis, host)
+        lanes = lanes_of(analysis, call.properties)
         if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
         full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, alignments, host)
-        if kept // columns < host.threads and kept * rows >= 4 * heuristics.tasks.shared and analysis.once(can_split):
-            yield Params(columns, parts(host), streamed)
-        yield Params(columns, 1, streamed)
+        streamed = past_caches(analysis, full, call) and _can_stream(analysis, call.alignments, call.properties)
+        if (
+            kept // columns < call.properties.threads
+            and kept * rows >= 4 * heuristics.tasks.shared
+            and analysis.once(can_split)
+        ):
+            yield Tiling("scan_few_columns", split=parts(call.properties), streamed=streamed, extent=columns)
+        yield Tiling("scan_few_columns", streamed=streamed, extent=columns)
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
         full, _ = late_outputs(analysis)
-        streamed = full if params.streamed else ()
-        yield (
-            analysis,
-            kernels(name, params.split, lambda name: _FewColumns(name, analysis, slots, properties, params, streamed)),
-        )
+        streamed = full if p.streamed else ()
+        return kernels(name, p.split, lambda name: _FewColumns(name, analysis, slots, host, p, streamed))
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        _, _, columns, _ = analysis.values(column_extents, env)
-        require(p.columns == columns, f"columns = {p.columns}: there are {columns} columns")
-        require(_fits(analysis, columns, host), f"columns = {columns}: must be from 2 to a vector's lanes")
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        _, _, columns, _ = analysis.values(column_extents, call.sizes)
+        require(p.extent == columns, f"extent = {p.extent}: there are {columns} columns")
+        require(_fits(analysis, columns, call.properties), f"extent = {columns}: must be from 2 to a vector's lanes")
         require(p.split >= 1, f"split = {p.split}: at least one part")
         require(p.split == 1 or analysis.once(can_split), "split: not for scans of scans")
         if p.streamed:
-            require(
-                _can_stream(analysis, alignments, host), "streamed: outputs are not aligned for non-temporal stores"
-            )
+            check_aligned(_can_stream(analysis, call.alignments, call.properties))
 
 
 def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
@@ -109,12 +100,12 @@ def _is_one_row(analysis: Analysis) -> bool:
 class _FewColumns(ScannedRows):
     """The kernel body with a loop over all rows as one."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params, streamed):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling, streamed):
         super().__init__(name, analysis, slots, host, params.split, streamed)
         *self.around, self.inner = analysis.loops(analysis.kept)
-        self.columns, self.invariant = params.columns, [[]]
-        self.unit, self.kept_lanes = math.lcm(self.lanes, params.columns), self.lanes
-        self.steps = [n * params.columns for n in self.steps if n * params.columns < self.lanes]
+        self.columns, self.invariant = params.extent, [[]]
+        self.unit, self.kept_lanes = math.lcm(self.lanes, params.extent), self.lanes
+        self.steps = [n * params.extent for n in self.steps if n * params.extent < self.lanes]
 
     def extent(self, depth: int) -> sz.Size:
         return sz.mul(size_of(self.loops[0]), self.columns)

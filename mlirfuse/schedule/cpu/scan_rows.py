@@ -12,7 +12,6 @@ another scans the parts, each starting from the combined states of the parts bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -27,60 +26,53 @@ from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extent
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
+from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 
-class Params(NamedTuple):
-    """``split``: parts of a row. ``streamed``: write full-size outputs with non-temporal stores."""
-
-    split: int = 1
-    streamed: bool = False
-
-
-class ScanRows(Scheduler[Params, HostProperties]):
+class ScanRows(CpuScheduler[Tiling]):
     """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"
-    parameters = Params
+    fields = "split", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if is_outer(analysis, call.sizes) or across_scanned_rows(analysis, call):
             return
-        kept, length = analysis.values(row_extents, env)
+        kept, length = analysis.values(row_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
-        streamed = streams(analysis, full, env, alignments, host)
-        few = kept < host.threads and kept * length >= 4 * heuristics_of(host).tasks.shared
-        if analysis.phases and (few or needs_compensation(analysis, env, host) or not _cached(analysis, length, host)):
+        streamed = streams(analysis, full, call)
+        few = kept < call.properties.threads and kept * length >= 4 * heuristics_of(call.properties).tasks.shared
+        if analysis.phases and (
+            few or needs_compensation(analysis, call) or not _cached(analysis, length, call.properties)
+        ):
             return
         if few and analysis.once(can_split):
-            yield Params(parts(host), streamed)
-        yield Params(1, streamed)
+            yield Tiling("scan_rows", split=parts(call.properties), streamed=streamed)
+        yield Tiling("scan_rows", streamed=streamed)
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _kernels(name, analysis, slots, params, properties)
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        full, _ = late_outputs(analysis)
+        streamed = full if p.streamed else ()
+        return kernels(name, p.split, lambda name: ScannedRows(name, analysis, slots, host, p.split, streamed))
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(p.split >= 1, f"split = {p.split}: at least one part")
         require(
             p.split == 1 or analysis.once(can_split),
             "split: not for scans of scans, with reductions, or for rows of several loops",
         )
         require(
-            not analysis.phases or not needs_compensation(analysis, env, host),
+            not analysis.phases or not needs_compensation(analysis, call),
             "rows are too long: sums of so many elements need a kernel of their own (multi_stage)",
         )
         if p.streamed:
-            full, _ = analysis.once(late_outputs)
-            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_streamed(analysis, analysis.once(late_outputs)[0], call)
 
 
 def can_split(analysis: Analysis) -> bool:
@@ -96,12 +88,6 @@ def _cached(analysis: Analysis, length: int, host: HostProperties) -> bool:
 def _along(analysis: Analysis) -> list[Value]:
     """The inputs that vary along the rows."""
     return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
-
-
-def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties) -> list[CpuKernel]:
-    full, _ = late_outputs(analysis)
-    streamed = full if params.streamed else ()
-    return kernels(name, params.split, lambda name: ScannedRows(name, analysis, slots, host, params.split, streamed))
 
 
 def kernels(name: str, split: int, body_of: Callable[[str], ScannedRows]) -> list[CpuKernel]:
@@ -143,15 +129,6 @@ class ScannedRows(RowsBody):
         ``run``."""
         last = 0 if self.reverse else self.lanes - 1
         return state, tuple(self.e.splat(self.e.extract(v, last), self.lanes) for v in run)
-
-    def nothing(self) -> list[Val]:
-        """The identity states of all scans."""
-        return [v for op in self.scans for v in sc.identity(self.e, op, self.lanes)]
-
-    def grouped(self, flat: list[Val]) -> list[sc.State]:
-        """A flat list of states, grouped by scan."""
-        values = iter(flat)
-        return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
 
     def buffers(self) -> list[Memory]:
         """The buffers for the states of parts, [split, kept] for each state component."""
@@ -227,7 +204,7 @@ class ScannedRows(RowsBody):
         """The states after a vector. Binds the results of its scans."""
         e, lanes = self.e, self.lanes
         out: list[Val] = []
-        for op, state in zip(self.scans, self.grouped(carried)):
+        for op, state in zip(self.scans, self.by_scan(carried)):
             run = sc.element(e, op, self.k.operands(op, env), lanes)
             if mask is not None:
                 run = sc.select(e, mask, run, sc.identity(e, op, lanes))
@@ -247,7 +224,7 @@ def _states(body: ScannedRows) -> CpuKernel:
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
-        done = body.along(env, body.nothing(), body.scanned, part)
+        done = body.along(env, body.nothing_scanned(body.lanes), body.scanned, part)
         for memory, val in zip(memories, done):
             body.put(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
 
@@ -272,7 +249,7 @@ def _rows(body: ScannedRows) -> CpuKernel:
             for op, total in zip(phase, body.reduce(env, at)):
                 body.k.bind(op.result, env, red.result(body.e, op, total))
         body.hoist(env, body.invariant[len(analysis.phases)])
-        carried = _before(body, memories, part, row) if memories else body.nothing()
+        carried = _before(body, memories, part, row) if memories else body.nothing_scanned(body.lanes)
         body.along(env, carried, visit, part if memories else None)
         if memories and small:
             with body.k.region(f"scf.if {body.e.cmp('eq', part, 0)} {{"):
@@ -296,10 +273,10 @@ def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> l
         which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
         offset = body.states_of(which, row)
         found = [e.splat(body.get(m, offset, v.dtype, body.kept_lanes), body.lanes) for m, v in zip(memories, carried)]
-        states = zip(body.scans, body.grouped(carried), body.grouped(found))
+        states = zip(body.scans, body.by_scan(carried), body.by_scan(found))
         return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
 
-    return body.loop(body.constant(0), count, 1, body.nothing(), one)
+    return body.loop(body.constant(0), count, 1, body.nothing_scanned(body.lanes), one)
 
 
 def before(e: Emitter, reverse: bool, row: int):

@@ -7,7 +7,6 @@ row length, which is a schedule parameter then. Unused lanes are masked."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
@@ -22,51 +21,47 @@ from mlirfuse.schedule.cpu.extents import column_extents
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.scan_rows import before
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler
 from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 I64 = dt.i64
 
 
-class Params(NamedTuple):
-    """``length``: the row length, if several rows share a vector or a row fills one; 0: one row of any length per
-    vector. ``streamed``: write full-size outputs with non-temporal stores."""
-
-    length: int
-    streamed: bool = False
-
-
-class ScanShortRows(Scheduler[Params, HostProperties]):
+class ScanShortRows(CpuScheduler[Tiling]):
     """Scans along rows of at most one vector, fused with elementwise ops on their domain."""
 
     name = "scan_short_rows"
-    parameters = Params
+    fields = "extent", "streamed"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_adjacent_rows)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        _, length, width, _ = analysis.values(column_extents, env)
-        lanes = lanes_of(analysis, host)
-        if is_outer(analysis, env) or not 1 < length <= lanes or width < heuristics_of(host).columns.across_rows:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        _, length, width, _ = analysis.values(column_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
+        if (
+            is_outer(analysis, call.sizes)
+            or not 1 < length <= lanes
+            or width < heuristics_of(call.properties).columns.across_rows
+        ):
             return
         full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, length, alignments, host)
-        yield Params(length if length <= lanes // 2 or length == lanes else 0, streamed)
+        streamed = past_caches(analysis, full, call) and _can_stream(analysis, length, call.alignments, call.properties)
+        yield Tiling(
+            "scan_short_rows", extent=length if length <= lanes // 2 or length == lanes else 0, streamed=streamed
+        )
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, [_Kernel(name, analysis, slots, params, properties).emit()]
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+        return [_Kernel(name, analysis, slots, p, host).emit()]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        _, length, _, _ = analysis.values(column_extents, env)
-        lanes = lanes_of(analysis, host)
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        _, length, _, _ = analysis.values(column_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
         require(length <= lanes, f"rows have {length} elements, and a vector {lanes} lanes")
-        require(p.length in (0, length), f"length = {p.length}: rows have {length} elements")
-        aligned = p.length > 0 and _can_stream(analysis, length, alignments, host)
+        require(p.extent in (0, length), f"extent = {p.extent}: rows have {length} elements")
+        aligned = p.extent > 0 and _can_stream(analysis, length, call.alignments, call.properties)
         require(aligned or not p.streamed, "streamed: vectors of outputs are masked, or not aligned")
 
 
@@ -93,7 +88,7 @@ def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: H
 class _Kernel:
     """The kernel of a segment. A task is a tile of rows."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
         self.analysis, self.params, self.host = analysis, params, host
         self.full, self.small = late_outputs(analysis)
         self.body = body = CpuBody(name, analysis, slots, host, self.full if params.streamed else ())
@@ -101,21 +96,21 @@ class _Kernel:
         e, lanes = self.e, self.lanes
         *self.around, self.outer = analysis.loops(analysis.kept)
         (self.inner,) = analysis.loops(analysis.reduced)
-        self.rows, self.length = size_of(self.outer), params.length or size_of(self.inner)
-        self.together = together = lanes // params.length if params.length else 1  # rows of a vector
+        self.rows, self.length = size_of(self.outer), params.extent or size_of(self.inner)
+        self.together = together = lanes // params.extent if params.extent else 1  # rows of a vector
         # The row of each lane. Unused lanes repeat the last row.
-        self.rows_of = [min(lane // params.length, together - 1) if params.length else 0 for lane in range(lanes)]
+        self.rows_of = [min(lane // params.extent, together - 1) if params.extent else 0 for lane in range(lanes)]
         self.column = Index(0, 1, lanes)
         if together > 1:
             lane = e.iota(I64, lanes)
-            self.row_of = e.bitcast(e.div(e.bitcast(lane, dt.u64), params.length), I64)
-            self.column = Index(0, 0, lanes, e.sub(lane, e.mul(self.row_of, params.length)))
+            self.row_of = e.bitcast(e.div(e.bitcast(lane, dt.u64), params.extent), I64)
+            self.column = Index(0, 0, lanes, e.sub(lane, e.mul(self.row_of, params.extent)))
         self.same = _same_in_all_rows(analysis, self.outer)
         self.of_row = _of_rows(analysis, self.outer, self.inner)
-        self.steps = [1 << n for n in range(((params.length or lanes) - 1).bit_length())]
+        self.steps = [1 << n for n in range(((params.extent or lanes) - 1).bit_length())]
         tile = heuristics_of(host).tasks.tile
         # Rows of a task: a multiple of a vector also for outputs with one element per row.
-        self.height = -(-tile // (params.length or lanes) // lanes) * lanes
+        self.height = -(-tile // (params.extent or lanes) // lanes) * lanes
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
@@ -125,7 +120,7 @@ class _Kernel:
 
     def lanes_of_rows(self, count: Val | None) -> Val | None:
         """The mask of the lanes of ``count`` rows, or of ``together``; None: all lanes."""
-        body, length = self.body, self.params.length
+        body, length = self.body, self.params.extent
         if count is None and length and self.lanes % length == 0:
             return None
         rows = body.constant(self.together) if count is None else count
@@ -140,7 +135,7 @@ class _Kernel:
         else:
             row = Index(0, 0, lanes, e.add(e.splat(first, lanes), self.row_of))
             body.set_loop(here, self.outer, row)
-            at, axes = Index(e.mul(first, self.params.length), 1, lanes, divisor=1), (self.outer[-1], self.inner[-1])
+            at, axes = Index(e.mul(first, self.params.extent), 1, lanes, divisor=1), (self.outer[-1], self.inner[-1])
             flat = Flat(axes, size_of(self.inner), body.constant(0), at, row, self.column)
         with self.k.coalesced(flat):
             if flat is not None:
@@ -152,7 +147,7 @@ class _Kernel:
 
     def scan(self, op: Op, here: Env) -> None:
         """Compute a scan of the rows of a vector."""
-        e, length = self.e, self.params.length or self.lanes
+        e, length = self.e, self.params.extent or self.lanes
         run = sc.element(e, op, self.k.operands(op, here), self.lanes)
         run = sc.along(e, op, run, self.steps, before(e, bool(op.attrs["reverse"]), length))
         self.k.bind(op.result, here, sc.result(e, op, run))

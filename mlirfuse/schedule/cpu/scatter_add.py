@@ -19,18 +19,19 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler
+from mlirfuse.schedule.scheduler import SizedCall, require
 
 
 class Params(NamedTuple):
-    """``tasks``: number of tasks, each of which owns a part of the result's rows, or with ``columns`` of its
+    """``grid``: number of tasks, each of which owns a part of the result's rows, or with ``columns`` of its
     columns."""
 
-    tasks: int
+    grid: int
     columns: bool
 
 
-class ScatterAdd(Scheduler[Params, HostProperties]):
+class ScatterAdd(CpuScheduler[Params]):
     """Adds values to rows selected by indices."""
 
     name = "scatter_add"
@@ -39,25 +40,21 @@ class ScatterAdd(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        values, rows, width = analysis.values(_extents, env)
-        lanes = lanes_of(analysis, host)
-        heuristics, threads = heuristics_of(host), host.threads
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        values, rows, width = analysis.values(_extents, call.sizes)
+        lanes = lanes_of(analysis, call.properties)
+        heuristics, threads = heuristics_of(call.properties), call.properties.threads
         columns = rows < heuristics.scatter_add.rows_a_task * threads and width >= 2 * lanes * threads
         parts = threads if columns else min(threads, max(1, width // heuristics.scatter_add.columns_a_task))
         if values + rows * width < heuristics.tasks.shared:
             parts, columns = 1, False
         yield from dict.fromkeys(Params(*p) for p in ((parts, columns), (threads, False), (threads, True), (1, False)))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, [_ScatterAdd(name, analysis, slots, properties, params).kernel()]
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params, host: HostProperties) -> list[CpuKernel]:
+        return [_ScatterAdd(name, analysis, slots, host, p).kernel()]
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        require(p.tasks >= 1, f"tasks = {p.tasks}: at least one")
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        require(p.grid >= 1, f"grid = {p.grid}: at least one")
 
 
 def _extents(analysis: Analysis) -> list[sz.Size]:
@@ -105,20 +102,20 @@ class _ScatterAdd(CpuBody):
             rows, columns = self.size(self.op.result.shape[0]), self.size(self.length)
             low_row, high_row, low, high = self.constant(0), rows, self.constant(0), columns
             if params.columns:
-                unit = sz.mul(sz.ceildiv(self.length, params.tasks * self.lanes), self.lanes)
+                unit = sz.mul(sz.ceildiv(self.length, params.grid * self.lanes), self.lanes)
                 low, high = self.part(index, self.size(unit), columns)
             else:
-                unit = sz.ceildiv(self.op.result.shape[0], params.tasks)
+                unit = sz.ceildiv(self.op.result.shape[0], params.grid)
                 low_row, high_row = self.part(index, self.size(unit), rows)
             if self.sums is not self.stored or not self.in_place:
                 self.over_rows(low_row, high_row, low, high, self.begin)
-            owned = None if params.columns or params.tasks == 1 else (low_row, high_row)
+            owned = None if params.columns or params.grid == 1 else (low_row, high_row)
             self.over_values(low, high, owned or (self.constant(0), rows))
             if self.sums is not self.stored:
                 self.over_rows(low_row, high_row, low, high, self.end)
 
         self.tasks(task)
-        return self.finish(params.tasks, 1)
+        return self.finish(params.grid, 1)
 
     def part(self, index: Val, unit: Val, end: Val) -> tuple[Val, Val]:
         """The begin and end of part ``index`` of ``unit`` elements, at most ``end``."""

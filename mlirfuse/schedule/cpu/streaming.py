@@ -8,22 +8,25 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import lanes_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, Sizes
 
 ALIGNED = 64  # bytes: alignment of results and of the workspace
 
 
-def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties) -> bool:
+def streams(analysis: Analysis, outputs: list[Value], call: SizedCall) -> bool:
     """Whether ``outputs`` should be written with non-temporal stores: together they exceed the caches, and every vector
     of them is aligned."""
-    return past_caches(analysis, outputs, env, host) and can_stream(analysis, outputs, env, alignments, host)
+    return past_caches(analysis, outputs, call) and can_stream(analysis, outputs, call)
 
 
-def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: HostProperties) -> bool:
+def past_caches(analysis: Analysis, outputs: list[Value], call: SizedCall) -> bool:
     """Whether ``outputs`` together exceed the caches, and the processor has vector non-temporal stores."""
-    if not outputs or host.vector_bytes < 32:
+    if not outputs or call.properties.vector_bytes < 32:
         return False
-    return output_bytes(analysis, outputs, env) > host.last_cache * heuristics_of(host).tasks.past_caches
+    return (
+        output_bytes(analysis, outputs, call.sizes)
+        > call.properties.last_cache * heuristics_of(call.properties).tasks.past_caches
+    )
 
 
 def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
@@ -32,18 +35,16 @@ def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
     return sum([sizes[v][0] for v in outputs])
 
 
-def can_stream(
-    analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: HostProperties
-) -> bool:
+def can_stream(analysis: Analysis, outputs: list[Value], call: SizedCall) -> bool:
     """Whether every vector of ``outputs`` is aligned, and the processor has non-temporal stores for them."""
-    if host.vector_bytes < 32:
+    if call.properties.vector_bytes < 32:
         return False
-    sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
-    lanes = lanes_of(analysis, host)
+    sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(call.sizes)))
+    lanes = lanes_of(analysis, call.properties)
     for value in outputs:
         nbytes, vector = value.dtype.bytes, lanes * value.dtype.bytes
         aligned = all(s * nbytes % vector == 0 for s in sizes[value][1] if s != 1)
-        if vector < 16 or not aligned or min(alignments.get(value, ALIGNED), ALIGNED) < vector:
+        if vector < 16 or not aligned or min(call.alignments.get(value, ALIGNED), ALIGNED) < vector:
             return False
     return True
 

@@ -21,8 +21,9 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 
 
 class Params(NamedTuple):
@@ -37,7 +38,7 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
+def block_of(analysis: Analysis, call: SizedCall) -> tuple[int, int, int, bool] | None:
     """The reading loop, the height and width of a block, and whether blocks divide both loops.
 
     The reading loop is the one along which most input bytes are contiguous. None if that is the writing loop, or if
@@ -46,7 +47,7 @@ def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> t
     if len(loops) < 2:
         return None
     tensors = analysis.once(_unmapped_inputs)
-    values = analysis.values(_strides_and_extents, env)
+    values = analysis.values(_strides_and_extents, call.sizes)
     strides, extents = values[: len(tensors) * len(loops)], values[len(tensors) * len(loops) :]
     votes = [0] * len(loops)
     for at, value in enumerate(tensors):
@@ -54,7 +55,7 @@ def block_of(analysis: Analysis, host: HostProperties, env: dict[str, int]) -> t
         if here[-1] not in (0, 1) and 1 in here:
             votes[here.index(1)] += value.dtype.bytes
     best = max(range(len(loops)), key=votes.__getitem__)
-    side = min(lanes_of(analysis, host), heuristics_of(host).transpose.widest)
+    side = min(lanes_of(analysis, call.properties), heuristics_of(call.properties).transpose.widest)
     if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
         return None
     height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
@@ -91,7 +92,7 @@ def _transposed_values(analysis: Analysis, reading, writing) -> list[Value]:
     return needed if len(needed) <= len(inputs) else inputs
 
 
-class Transpose(Scheduler[Params, HostProperties]):
+class Transpose(CpuScheduler[Params]):
     """Computes output elements from inputs that are contiguous along another dimension."""
 
     name = "transpose"
@@ -100,26 +101,22 @@ class Transpose(Scheduler[Params, HostProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and len(analysis.loops(analysis.kept)) > 1
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, host: HostProperties
-    ) -> Iterator[Params]:
-        block = block_of(analysis, host, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        block = block_of(analysis, call)
         if block is not None:
-            yield Params(*block, streams(analysis, analysis.outputs, env, alignments, host))
+            yield Params(*block, streams(analysis, analysis.outputs, call))
 
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: HostProperties
-    ) -> EmittedKernels:
-        yield analysis, _Kernel(name, analysis, slots, params, properties).emit()
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params, host: HostProperties) -> list[CpuKernel]:
+        return _Kernel(name, analysis, slots, p, host).emit()
 
-    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: HostProperties) -> None:
-        block = block_of(analysis, host, env)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        block = block_of(analysis, call)
         if block is None:
             raise ScheduleError(
                 "transpose: no input is contiguous along another loop, or both loops are shorter than a vector"
             )
-        widest = heuristics_of(host).transpose.widest
-        extents = analysis.values(_strides_and_extents, env)[-len(analysis.loops(analysis.kept)) :]
+        widest = heuristics_of(call.properties).transpose.widest
+        extents = analysis.values(_strides_and_extents, call.sizes)[-len(analysis.loops(analysis.kept)) :]
         require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
         for name, n in (("height", p.height), ("width", p.width)):
             require(power_of_two(n) and n <= widest, f"{name} = {n}: must be a power of two up to {widest}")
@@ -127,9 +124,9 @@ class Transpose(Scheduler[Params, HostProperties]):
         unmasked = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
         require(unmasked or not p.unmasked, "unmasked: this height and width do not divide the loops")
         if p.streamed:
-            aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
-            aligned = aligned and p.width <= lanes_of(analysis, host)
-            require(aligned, "streamed: outputs are not aligned for non-temporal stores")
+            check_aligned(
+                can_stream(analysis, analysis.outputs, call) and p.width <= lanes_of(analysis, call.properties)
+            )
 
 
 class _Kernel:

@@ -5,47 +5,37 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 
-class Access(NamedTuple):
-    """What a compiled program assumes about memory. ``index`` is i32 or i64; ``lanes``: the vector width in elements;
-    ``aligns``: the alignment in bytes of each input's and output's vector accesses; ``multiples``: sizes known to be
-    multiples of the lanes; ``hint``: the cache hint for inputs (see :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` for
-    those that are read once, ``STAY_L2`` also for those of which parts are read."""
-
-    index: dt.DType  # type: ignore[assignment]  # shadows tuple.index, which is not used
-    lanes: int
-    aligns: tuple[int, ...]
-    multiples: frozenset[Any] = frozenset()
-    hint: str = ""
-
-
-def moved(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> tuple[float, float]:
+def moved(analysis: Analysis, call: SizedCall) -> tuple[float, float]:
     """The sizes of a segment's inputs and of its outputs, as multiples of the L2 cache size."""
-    read, written = analysis.values(_bytes, env)
-    return read / properties.l2_bytes, written / properties.l2_bytes
+    read, written = analysis.values(_bytes, call.sizes)
+    return read / call.properties.l2_bytes, written / call.properties.l2_bytes
 
 
-def hint_of(analysis: Analysis, env: dict[str, int], properties: DeviceProperties) -> str:
+def hint_of(analysis: Analysis, call: SizedCall) -> str:
     """The cache hint for inputs that are read once, depending on the bytes read and written."""
-    heuristics = heuristics_of(properties).access
-    read, written = analysis.values(_bytes, env)
+    heuristics = heuristics_of(call.properties).access
+    read, written = analysis.values(_bytes, call.sizes)
     if analysis.phases and analysis.once(only_reduces):
-        return PASS_L1 if read <= heuristics.reduced * properties.l2_bytes else ""
-    return STAY_L2 if read + written >= heuristics.staying * properties.l2_bytes and properties.cache_policies else ""
+        return PASS_L1 if read <= heuristics.reduced * call.properties.l2_bytes else ""
+    return (
+        STAY_L2
+        if read + written >= heuristics.staying * call.properties.l2_bytes and call.properties.cache_policies
+        else ""
+    )
 
 
 def only_reduces(analysis: Analysis) -> bool:
@@ -142,19 +132,11 @@ class _AccessFunctions:
         return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
 
 
-def check(
-    analysis: Analysis,
-    access: Access,
-    along_kept: bool,
-    env: dict[str, int],
-    alignments: dict[Value, int],
-    properties: DeviceProperties,
-    widest: Sequence[int],
-) -> None:
+def check(analysis: Analysis, access: Access, along_kept: bool, call: SizedCall, widest: Sequence[int]) -> None:
     """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of ``access`` for these sizes.
     ``widest``: the bytes of the widest vector of each input and output."""
     functions = analysis.once(_AccessFunctions, along_kept)
-    narrow, divided, limits, multiples = functions.bounds()(env, alignments)
+    narrow, divided, limits, multiples = functions.bounds()(call.sizes, call.alignments)
     lanes, both = access.lanes, analysis.inputs + analysis.outputs
     require(power_of_two(lanes) and lanes <= 8, f"lanes = {lanes}: vectors have 1, 2, 4 or 8 elements")
     most = divided & -divided if divided else lanes
@@ -175,8 +157,8 @@ def check(
         )
     require(access.hint in ("", PASS_L1, STAY_L2), f"hint = '{access.hint}': must be '', '{PASS_L1}' or '{STAY_L2}'")
     require(
-        access.hint != STAY_L2 or properties.cache_policies,
-        f"hint = '{STAY_L2}': {properties.chip} has no L2 cache policies",
+        access.hint != STAY_L2 or call.properties.cache_policies,
+        f"hint = '{STAY_L2}': {call.properties.chip} has no L2 cache policies",
     )
 
 
@@ -184,11 +166,9 @@ def _ored(numbers) -> str:
     return f"({'|'.join(f'({n})' for n in numbers) or 0})"
 
 
-def access_of(
-    analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int], hint: str = ""
-) -> Access:
+def access_of(analysis: Analysis, along_kept: bool, call: SizedCall, hint: str = "") -> Access:
     """The widest accesses possible along the innermost loop of the kept or the reduced axes, and the index width."""
-    return analysis.once(_AccessFunctions, along_kept).access(env, alignments, hint)
+    return analysis.once(_AccessFunctions, along_kept).access(call.sizes, call.alignments, hint)
 
 
 def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
@@ -198,11 +178,13 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
 
 
-def stores_strided(analysis: Analysis, along_kept: bool, env: dict[str, int], properties: DeviceProperties) -> bool:
+def stores_strided(analysis: Analysis, along_kept: bool, call: SizedCall) -> bool:
     """Whether rows (columns if ``along_kept``) have a large result that is contiguous in memory along another loop than
     threads go along, so that each of its elements would be a store of its own, to another cache line."""
-    heuristics = heuristics_of(properties).transpose
-    extent, elements, *others = analysis.values(_results_along_kept if along_kept else _results_along_reduced, env)
+    heuristics = heuristics_of(call.properties).transpose
+    extent, elements, *others = analysis.values(
+        _results_along_kept if along_kept else _results_along_reduced, call.sizes
+    )
     if extent <= heuristics.least_extent or elements < heuristics.stages:
         return False
     loops = 2 * len(analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)) + 1
@@ -235,29 +217,27 @@ def _results_along_reduced(analysis: Analysis) -> tuple:
     return _results_along(analysis, analysis.reduced)
 
 
-def known_multiples(
-    analysis: Analysis, lanes: int, env: dict[str, int], alignments: dict[Value, int]
-) -> frozenset[Any]:
+def known_multiples(analysis: Analysis, lanes: int, call: SizedCall) -> frozenset[Any]:
     """The sizes along the kept axes that are multiples of ``lanes``."""
     functions = analysis.once(_AccessFunctions, True)
-    *_, sizes = functions.bounds()(env, alignments)
+    *_, sizes = functions.bounds()(call.sizes, call.alignments)
     return frozenset(n for n, size in zip(functions.multiples, sizes) if lanes > 1 and size % lanes == 0)
 
 
-def of_slices(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> Access | None:
+def of_slices(analysis: Analysis, access: Access, call: SizedCall) -> Access | None:
     """``access`` with the widest vectors that results are aligned for; vectors of sliced inputs may be unaligned. None
     if an op other than a slice remaps indices."""
     if any(op.row.indexed and op.name != "slice" for op in analysis.ops):
         return None
-    extent, *steps = analysis.values(_steps_of_results, env)
+    extent, *steps = analysis.values(_steps_of_results, call.sizes)
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
     lanes = functools.reduce(lambda a, b: a | b, (extent, *(s for s in steps if s != 1), 8))
-    aligned = [alignments.get(v, WIDEST) // analysis.stored(v).bytes for v in analysis.outputs]
+    aligned = [call.alignments.get(v, WIDEST) // analysis.stored(v).bytes for v in analysis.outputs]
     lanes = min(lanes & -lanes, WIDEST // max(sizes), *aligned)
     written = set(analysis.outputs)
     both = analysis.inputs + analysis.outputs
     aligns = tuple(n * lanes if v in written else n for v, n in zip(both, sizes))
-    return access._replace(lanes=lanes, aligns=aligns, multiples=known_multiples(analysis, lanes, env, alignments))
+    return access._replace(lanes=lanes, aligns=aligns, multiples=known_multiples(analysis, lanes, call))
 
 
 def _steps_of_results(analysis: Analysis) -> tuple:

@@ -10,7 +10,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import STAY_L2, Env
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.tiling import Access
 
 SIZES = (4, 8, 16)  # bytes of one copy
 

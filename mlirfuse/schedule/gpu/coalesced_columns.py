@@ -5,7 +5,8 @@ from __future__ import annotations
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access
 
 
 def extents(analysis: Analysis) -> tuple:
@@ -66,19 +67,17 @@ def _steps_above(analysis: Analysis) -> tuple:
     return tuple(dict.fromkeys(analysis.axis_stride(v, loop[-1]) for v in analysis.inputs if v.rank for loop in above))
 
 
-def coalesced(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
-) -> tuple[int, Access]:
+def coalesced(analysis: Analysis, access: Access, call: SizedCall) -> tuple[int, Access]:
     """The number of rows to treat as one so that vectors of 16 bytes divide them, and the access then; 1 if
     impossible."""
-    columns, _, rows = analysis.values(extents, env)
+    columns, _, rows = analysis.values(extents, call.sizes)
     wide, lanes = analysis.once(_widest)
     coalesced_rows = lanes // min(columns & -columns, lanes)
     if coalesced_rows == 1 or access.lanes >= lanes or rows % coalesced_rows or not analysis.once(_can_coalesce):
         return 1, access
-    if any(step % lanes for step in analysis.values(_steps_above, env)):
+    if any(step % lanes for step in analysis.values(_steps_above, call.sizes)):
         return 1, access
-    if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
+    if any(call.alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
     values = analysis.inputs + analysis.outputs
     aligns = [(lanes if v in wide else 1) * v.dtype.bytes for v in values]

@@ -75,13 +75,13 @@ def down_rows(
     def clamped(row: Val) -> Place:
         return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
 
-    if p.in_registers:
+    if p.persistent:
         return visit([clamped(row) for row in rows_from(first)], carried)
 
     def checked(i: Val, state: list[Val]) -> list[Val]:
         return visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state)
 
-    if p.checked:
+    if not p.unmasked:
         return loop(first, high, span, carried, checked)
     last_start = e.sub(high, (p.rows_per_thread - 1) * step)
     iterations = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
@@ -98,7 +98,7 @@ def _loaded_at_once(body: GpuBody, p) -> bool:
     """Whether the remainder of the unrolled loop also loads its rows at once: of 1000 rows, 15 were loaded one after
     the other. Not for full-size outputs, which would need their registers twice: SiLU's gradient and its sum,
     20000×2730 bf16, 242 → 320 µs."""
-    return not written(body.analysis) and not p.vectors_per_thread and len(body.analysis.once(joint.online)) == 1
+    return not written(body.analysis) and not p.stages and len(body.analysis.once(joint.online)) == 1
 
 
 def totals_of(
@@ -132,7 +132,7 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 
 
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`), or partial accumulators if it
+    """The kernel that computes ``analysis`` with ``p`` (of the columns scheduler), or partial accumulators if it
     is split."""
     return _Kernel(name, analysis, slots, p).emit()
 

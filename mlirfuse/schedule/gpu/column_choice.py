@@ -5,38 +5,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.schedule.gpu.access import Access, narrowed
+from mlirfuse.schedule.gpu.access import narrowed
 from mlirfuse.schedule.gpu.async_copies import streamed_inputs
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked, written
 from mlirfuse.schedule.gpu.shared_columns import possible
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import shared_elements
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access, Tiling
 
 SHARED = 48 << 10  # bytes of static shared memory of a block
-
-
-class Params(NamedTuple):
-    """The parameters of the columns scheduler; ``tx`` and ``ty`` are powers of two."""
-
-    access: Access
-    tx: int  # threads along columns
-    ty: int  # threads along rows
-    rows_per_thread: int  # in flight
-    split: int = 1  # blocks along the rows
-    coalesced_rows: int = 1  # rows treated as one
-    # Every iteration checks its row bounds, so that the remainder takes one iteration, not one per row.
-    checked: bool = False
-    in_registers: bool = False  # one iteration has all rows, and keeps them in registers
-    unaligned: bool = False  # a block combines its coalesced rows, without a second kernel
-    vectors_per_thread: int = 0  # rows of a thread in shared memory
-    cluster: int = 1  # blocks that share columns and combine their accumulators without a second kernel
-    compensation_interval: int = 0  # iterations after which sums are added to compensated totals (0: never)
 
 
 class _Needs(NamedTuple):
@@ -82,13 +65,19 @@ def _shared_bytes(analysis: Analysis) -> int:
 class ColumnsOfSize:
     """Columns of given sizes, and the candidate parameters for them."""
 
-    def __init__(
-        self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], properties
-    ):
-        self.analysis, self.properties, self.heuristics = analysis, properties, heuristics_of(properties).columns
-        self.given = (env, alignments, properties)
+    def __init__(self, analysis: Analysis, access: Access, call: SizedCall):
+        self.analysis, self.properties, self.heuristics = (
+            analysis,
+            call.properties,
+            heuristics_of(call.properties).columns,
+        )
+        self.call = call
         self.tiles = self.heuristics.blocks
-        self.sm_count, self.threads_per_sm, heuristics = properties.sm_count, properties.threads_per_sm, self.heuristics
+        self.sm_count, self.threads_per_sm, heuristics = (
+            call.properties.sm_count,
+            call.properties.threads_per_sm,
+            self.heuristics,
+        )
         (
             self.one_pass,
             self.accumulators,
@@ -99,12 +88,12 @@ class ColumnsOfSize:
             self.exponentials,
             self.positions,
         ) = analysis.once(needs_of)
-        self.columns, self.above, self.rows = analysis.values(extents, env)
+        self.columns, self.above, self.rows = analysis.values(extents, call.sizes)
         # wider: the rows to coalesce for vectors of 16 bytes, and the access then; 1 and `access` if impossible
         self.coalesced_rows, self.access, self.wider = 1, access, (1, access)
         self.all_columns, self.all_rows = self.columns, self.rows  # before coalescing
         if self.one_pass:
-            self.wider = coalesced(analysis, access, env, alignments)
+            self.wider = coalesced(analysis, access, call)
             wanted = self.wider[0] * heuristics.coalesced_rows_least
             if analysis.once(unstacked) and self.rows >= (
                 wanted // 4
@@ -135,21 +124,26 @@ class ColumnsOfSize:
         )
         self.soon = self.idle and self.coalesced_rows == 1 and few  # read in little time without a split
 
-    def candidates(self) -> Iterator[Params]:
+    def tiling(self, tx: int, ty: int, rows: int, **fields: Any) -> Tiling:
+        """Parameters with ``rows`` rows per thread in flight."""
+        given: dict[str, Any] = {"access": self.access, "unmasked": 1} | fields
+        return Tiling("columns", tx=tx, ty=ty, rows_per_thread=rows, **given)
+
+    def candidates(self) -> Iterator[Tiling]:
         """Distinct parameters worth measuring, the heuristic's choice first."""
         found = itertools.chain(() if self.one_pass else self.read_once(), self.streamed())
         first = next(found)
         yield first
         yield from (p for p in dict.fromkeys(found) if p != first)
 
-    def read_once(self) -> Iterator[Params]:
+    def read_once(self) -> Iterator[Tiling]:
         """Candidates that read columns once, whatever the number of passes."""
         found = self.choice_in_shared()
         if found:
             yield found
         yield from self.in_registers()
 
-    def streamed(self) -> Iterator[Params]:
+    def streamed(self) -> Iterator[Tiling]:
         """Candidates that read columns in each pass, the heuristic's choice first."""
         first = self.choice()
         yield first
@@ -165,7 +159,7 @@ class ColumnsOfSize:
 
     def params(
         self, tx: int, threads: int, unroll: int, full: float, iterations: int = 2, close: bool = False
-    ) -> Params:
+    ) -> Tiling:
         """Parameters with blocks of ``threads`` threads, split into as many parts as fill the fraction ``full`` of the
         device's threads with at least ``iterations`` iterations each: a power of two of parts or, with ``close``,
         nearly the exact number."""
@@ -186,9 +180,9 @@ class ColumnsOfSize:
                 split -= split % (
                     1 << max(0, split.bit_length() - 4)
                 )  # rounded down by at most an eighth, for fewer compiled programs
-        return Params(self.access, tx, ty, unroll, split, self.coalesced_rows)
+        return self.tiling(tx, ty, unroll, split=split, coalesced_rows=self.coalesced_rows)
 
-    def choice(self) -> Params:
+    def choice(self) -> Tiling:
         """The heuristic's choice. It splits only if there are too few blocks for the multiprocessors and many rows,
         because a second kernel costs more than it gains, unless a block or a cluster combines the parts."""
         combined = self.unaligned_blocks() or self.cluster_choice()
@@ -216,7 +210,7 @@ class ColumnsOfSize:
             return next((p for p in self.in_one_iteration([alone]) if p.tx * p.ty == self.tiles.largest), alone)
         return alone
 
-    def unaligned_blocks(self) -> Params | None:
+    def unaligned_blocks(self) -> Tiling | None:
         """Unsplit blocks for rows whose length vectors do not divide, if columns are short or there are enough
         blocks."""
         coalesced_rows, access = self.wider
@@ -237,7 +231,7 @@ class ColumnsOfSize:
         tried = (tiles.unaligned_wide if wide else tiles.unaligned) + (tiles.unaligned_small if enough else ())
         return next(filter(None, (self.unaligned(*given) for given in tried)), None)
 
-    def stacked_unaligned_blocks(self) -> Params | None:
+    def stacked_unaligned_blocks(self) -> Tiling | None:
         """Like :meth:`unaligned_blocks` with several kept loops, if there are many rows and few idle threads."""
         tiles, blocks = self.tiles, self.heuristics.met * self.sm_count
         tried = tiles.unaligned_stacked if self.rows > tiles.few_stacked else tiles.unaligned_stacked_few
@@ -249,7 +243,7 @@ class ColumnsOfSize:
         """The columns that unaligned blocks have threads for, relative to those that exist."""
         return self.unaligned_block_count(tx) * (tx - 1) * self.wider[1].lanes / (self.all_columns * self.above)
 
-    def cluster_choice(self) -> Params | None:
+    def cluster_choice(self) -> Tiling | None:
         """Clusters whose blocks combine parts, for few columns of many rows: the smallest clusters that occupy most
         multiprocessors."""
         heuristics = self.heuristics
@@ -285,11 +279,11 @@ class ColumnsOfSize:
             return None
         return next(self.of_cluster(widen, cluster), None)
 
-    def at_once(self, p: Params) -> Params:
+    def at_once(self, p: Tiling) -> Tiling:
         """``p`` with all rows of a thread in one iteration, if they are few enough."""
         return next(self.in_one_iteration([p]), p)
 
-    def without_partials(self, alone: Params) -> bool:
+    def without_partials(self, alone: Tiling) -> bool:
         """Whether one block should have all of a column, with blocks like ``alone``."""
         return self.one_pass and (
             self.soon
@@ -297,7 +291,7 @@ class ColumnsOfSize:
             or (self.nbytes >= 8 and self.blocks(alone.tx) >= self.heuristics.filled * self.sm_count)
         )
 
-    def others(self, first: Params) -> Iterator[Params]:
+    def others(self, first: Tiling) -> Iterator[Tiling]:
         """Further candidates."""
         alone, in_partials = self.alone(), self.in_partials()
         usual = [alone, in_partials] if self.without_partials(alone) else [in_partials, alone]
@@ -310,7 +304,7 @@ class ColumnsOfSize:
         found = [*usual, *self.unaligned_all(), *self.in_clusters(), *self.in_one_iteration([first, *usual])]
         return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
 
-    def alone(self) -> Params:
+    def alone(self) -> Tiling:
         """Parameters with one block for all of a column."""
         tiles = self.tiles
         if self.many:
@@ -325,7 +319,7 @@ class ColumnsOfSize:
         tx = min(self.tx, tiles.along) if self.lanes > 1 else self.tx
         return self.params(tx, tiles.most, max(tiles.in_flight, self.in_flight()), 0.0)
 
-    def coalesced_partial(self) -> Params:
+    def coalesced_partial(self) -> Tiling:
         """Coalesced rows, which a second kernel combines to columns: parts for a fraction of the device's threads, all
         resident at once; smaller blocks if there are many accumulators to exchange."""
         if self.written:
@@ -338,7 +332,7 @@ class ColumnsOfSize:
             min(self.tx, along[many]), tiles.coalesced_threads[many], tiles.rows_a_thread, full, iterations
         )
 
-    def in_partials(self) -> Params:
+    def in_partials(self) -> Tiling:
         """Columns split into parts that fill the device."""
         heuristics, tiles = self.heuristics, self.tiles
         few, full = self.lanes * self.accumulators <= heuristics.few_accumulators, heuristics.partials
@@ -361,13 +355,13 @@ class ColumnsOfSize:
         halved = 2 if self.iterations >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else tiles.least, self.in_flight(), float(halved))
 
-    def written_partial(self) -> Params:
+    def written_partial(self) -> Tiling:
         """Parts of columns with few accumulators and full-size outputs. 16-bit floats are loaded by vectors of four:
         more rows are in flight with as many registers."""
         tiles = self.tiles
         if self.lanes == 8 and self.coalesced_rows == 1 and self.element == 2:
             access = narrowed(self.analysis, self.access, 4)
-            return ColumnsOfSize(self.analysis, access, *self.given).written_partial()
+            return ColumnsOfSize(self.analysis, access, self.call).written_partial()
         nbytes = tiles.partial_bytes * (2 if self.coalesced_rows > 1 else 1)
         tx = max(1, min(self.tx, nbytes // self.nbytes))
         rows = max(1, min(tiles.in_flight, tiles.written_bytes // (self.nbytes * self.inputs)))
@@ -390,7 +384,7 @@ class ColumnsOfSize:
         """Bytes of shared memory for the accumulators of an unaligned block."""
         return shared_elements(tx, ty, lanes) * self.accumulator_bytes
 
-    def unaligned(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
+    def unaligned(self, tx: int, ty: int, unroll: int, split: int = 1) -> Tiling | None:
         """Unaligned blocks, if they have a thread per column, enough shared memory, and rows for one iteration."""
         coalesced_rows, access = self.wider
         enough = not self.written and (
@@ -398,10 +392,12 @@ class ColumnsOfSize:
             and ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
         )
         if enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
-            return Params(access, tx, ty, unroll, split, coalesced_rows, unaligned=True)
+            return self.tiling(
+                tx, ty, unroll, access=access, split=split, coalesced_rows=coalesced_rows, unaligned=True
+            )
         return None
 
-    def unaligned_all(self) -> Iterator[Params]:
+    def unaligned_all(self) -> Iterator[Tiling]:
         """Candidates with unaligned blocks."""
         for tx, ty, unroll in itertools.product(*self.tiles.tried_unaligned) if self.wider[0] > 1 else ():
             blocks = self.unaligned_block_count(tx)
@@ -417,7 +413,7 @@ class ColumnsOfSize:
                 if found:
                     yield found
 
-    def in_clusters(self) -> Iterator[Params]:
+    def in_clusters(self) -> Iterator[Tiling]:
         """Candidates whose parts a cluster combines."""
         if self.one_pass and self.coalesced_rows == 1:
             for widen, cluster in itertools.product((1, 2, 4), self.properties.cluster_sizes[1:]):
@@ -426,7 +422,7 @@ class ColumnsOfSize:
                 if fewest * self.sm_count <= blocks <= most * self.sm_count:
                     yield from self.of_cluster(widen, cluster)
 
-    def of_cluster(self, widen: int, cluster: int) -> Iterator[Params]:
+    def of_cluster(self, widen: int, cluster: int) -> Iterator[Tiling]:
         """Candidates with clusters of ``cluster`` blocks that read ``widen`` times 128 bytes of a row; first those
         whose threads have one iteration."""
         tiles, lanes = self.tiles, self.lanes * self.inputs
@@ -445,7 +441,7 @@ class ColumnsOfSize:
         ):
             ty = threads // tx
             if cluster <= ty and threads <= tiles.most and self.fits(tx, ty + cluster, self.lanes):
-                yield Params(self.access, tx, ty, iteration, cluster=cluster)
+                yield self.tiling(tx, ty, iteration, cluster=cluster)
 
     def in_flight(self) -> int:
         """Rows that a thread loads before it uses the first: fewer with full-size outputs."""
@@ -459,7 +455,7 @@ class ColumnsOfSize:
             else rows
         )
 
-    def in_one_iteration(self, given: list[Params]) -> Iterator[Params]:
+    def in_one_iteration(self, given: list[Tiling]) -> Iterator[Tiling]:
         """``given`` with all rows of a thread in one iteration, if those are few."""
         for p in given:
             for threads in dict.fromkeys((p.tx * p.ty, self.tiles.most, self.tiles.largest)):
@@ -470,9 +466,9 @@ class ColumnsOfSize:
                 if not unroll or ty > 2 * self.rows or registers > self.heuristics.iteration_registers:
                     continue
                 if self.fits(p.tx, ty, lanes) and not (p.unaligned and self.unaligned_bytes(p.tx, ty, lanes) > SHARED):
-                    yield p._replace(ty=ty, rows_per_thread=unroll, split=1, checked=True)
+                    yield p._replace(ty=ty, rows_per_thread=unroll, split=1, unmasked=0)
 
-    def narrow(self) -> Iterator[Params]:
+    def narrow(self) -> Iterator[Tiling]:
         """Candidates with narrower vectors, the narrowest first, so that every multiprocessor has a block without a
         split."""
         if not self.one_pass or self.coalesced_rows > 1:  # coalesced rows need the lanes that they were coalesced for
@@ -485,7 +481,7 @@ class ColumnsOfSize:
                 for threads, unroll in itertools.product((self.tiles.most, self.tiles.largest), (8, 16)):
                     yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
 
-    def in_registers(self) -> Iterator[Params]:
+    def in_registers(self) -> Iterator[Tiling]:
         """Candidates with register-resident columns, with as few threads as possible. First blocks with 128 bytes of a
         row (64 for 16-bit floats); more if there are few rows, so that a thread has some vectors in flight, but not so
         many that multiprocessors have no block."""
@@ -519,10 +515,10 @@ class ColumnsOfSize:
                     self.heuristics.in_registers // (self.lanes * self.inputs) // (2 if threads == tiles.largest else 1)
                 )
                 if unroll <= min(max(1, most), iteration) and self.fits(tx, threads // tx, self.lanes):
-                    yield Params(self.access, tx, threads // tx, unroll, in_registers=True)
+                    yield self.tiling(tx, threads // tx, unroll, persistent=True)
                     break
 
-    def in_shared_memory(self) -> Iterator[Params]:
+    def in_shared_memory(self) -> Iterator[Tiling]:
         """Candidates that keep columns in shared memory."""
         if self.can_copy():
             for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.properties.cluster_sizes):
@@ -534,32 +530,31 @@ class ColumnsOfSize:
         """Whether copying columns to shared memory is possible and saves reads."""
         return not self.one_pass and self.properties.async_copies and self.analysis.once(possible, self.access)
 
-    def shared(self, widen: int, threads: int, cluster: int) -> Params | None:
+    def shared(self, widen: int, threads: int, cluster: int) -> Tiling | None:
         """Clusters of ``cluster`` blocks that read ``widen`` times 64 bytes of a row and keep the columns in shared
         memory; None if they do not fit."""
         tx = max(1, widen * self.tiles.sector_bytes // self.nbytes)
         ty = threads // tx
-        vectors_per_thread = -(-self.rows // (ty * cluster))
+        stages = -(-self.rows // (ty * cluster))
         # Rounded up by at most an eighth, for fewer compiled programs.
-        step = 1 << max(0, vectors_per_thread.bit_length() - 3)
-        vectors_per_thread = -(-vectors_per_thread // step) * step
+        step = 1 << max(0, stages.bit_length() - 3)
+        stages = -(-stages // step) * step
         if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
             return None
         nbytes = (
-            self.shared_bytes(vectors_per_thread, threads)
-            + (ty + cluster + 2) * (tx * self.lanes + 1) * self.accumulator_bytes
+            self.shared_bytes(stages, threads) + (ty + cluster + 2) * (tx * self.lanes + 1) * self.accumulator_bytes
         )
         return (
-            Params(self.access, tx, ty, 4, vectors_per_thread=vectors_per_thread, cluster=cluster)
+            self.tiling(tx, ty, 4, stages=stages, cluster=cluster)
             if nbytes <= self.properties.shared_per_block
             else None
         )
 
-    def shared_bytes(self, vectors_per_thread: int, threads: int) -> int:
-        """Bytes of shared memory for ``vectors_per_thread`` rows of each thread."""
-        return vectors_per_thread * threads * self.lanes * self.analysis.once(_shared_bytes)
+    def shared_bytes(self, stages: int, threads: int) -> int:
+        """Bytes of shared memory for ``stages`` rows of each thread."""
+        return stages * threads * self.lanes * self.analysis.once(_shared_bytes)
 
-    def choice_in_shared(self) -> Params | None:
+    def choice_in_shared(self) -> Tiling | None:
         """Columns in shared memory, if that is faster than registers, which have room for few rows, and than stages,
         which read the columns twice. 16-bit floats with exponentials qualify only with few rows, since their
         instructions take longer than a second read. The smallest cluster whose blocks fit three to a multiprocessor:
@@ -580,18 +575,14 @@ class ColumnsOfSize:
                 share = tiles.copied_share_cluster
             else:
                 share = tiles.copied_share_few if blocks < heuristics.shared_few * self.sm_count else tiles.copied_share
-            if (
-                cluster > largest
-                or p is None
-                or self.shared_bytes(p.vectors_per_thread, tiles.copied_threads) > room * share
-            ):
+            if cluster > largest or p is None or self.shared_bytes(p.stages, tiles.copied_threads) > room * share:
                 continue
             if narrow:
                 better = not self.exponentials or blocks >= self.sm_count
             elif self.rows > heuristics.shared_most_exponentials:  # long columns need more blocks
                 better = (
                     blocks >= self.sm_count // 2
-                    or self.shared_bytes(p.vectors_per_thread, tiles.copied_threads) <= room * tiles.copied_share_few
+                    or self.shared_bytes(p.stages, tiles.copied_threads) <= room * tiles.copied_share_few
                 )
             else:
                 better = few > 2 * self.sm_count

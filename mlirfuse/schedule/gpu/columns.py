@@ -13,61 +13,61 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import walk_down
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, needs_of
 from mlirfuse.schedule.gpu.partial import combine_partials
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
 
 
-class GpuColumns(GpuScheduler[Params]):
+class GpuColumns(GpuScheduler[Tiling]):
     """Column reductions and normalizations."""
 
     name = "columns"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "rows_per_thread", "split", "cluster", "stages", "coalesced_rows", "unmasked",
+        "unaligned", "persistent", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if not is_outer(analysis, call.sizes):
             return iter(())
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        found = ColumnsOfSize(analysis, access, env, alignments, properties).candidates()
-        _, _, rows = analysis.values(extents, env)
+        access = access_of(analysis, True, call, hint_of(analysis, call))
+        found = ColumnsOfSize(analysis, access, call).candidates()
+        _, _, rows = analysis.values(extents, call.sizes)
         return (
-            p if p.in_registers or p.vectors_per_thread else compensated(p, analysis, rows // _rows_per_iteration(p))
-            for p in found
+            p if p.persistent or p.stages else compensated(p, analysis, rows // _rows_per_iteration(p)) for p in found
         )
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """Whether columns are neither register-resident nor in shared memory, and stages use more of the device; or
         results have to be transposed."""
-        if stores_strided(analysis, True, env, properties):
+        if stores_strided(analysis, True, call):
             return True
         if analysis.once(needs_of).one_pass:
             return None
-        columns, above, rows = analysis.values(extents, env)
+        columns, above, rows = analysis.values(extents, call.sizes)
         blocks = -(-columns // (p.tx * p.access.lanes)) * above
-        heuristics = heuristics_of(properties).columns
-        long = blocks < properties.sm_count or rows >= heuristics.shared_rows_long
-        return not p.in_registers and not p.vectors_per_thread and rows >= heuristics.shared_rows_least and long
+        heuristics = heuristics_of(call.properties).columns
+        long = blocks < call.properties.sm_count or rows >= heuristics.shared_rows_long
+        return not p.persistent and not p.stages and rows >= heuristics.shared_rows_least and long
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if columns are split."""
-        if p.vectors_per_thread:
+        if p.stages:
             return [in_shared(name, analysis, slots, p)]
         kernels = [(reduce_unaligned if p.unaligned else walk_down)(name, analysis, slots, p)]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
@@ -78,39 +78,23 @@ class GpuColumns(GpuScheduler[Params]):
             kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        require(is_outer(analysis, env), "columns: for these sizes a reduced axis is contiguous, not a kept one")
-        columns = ColumnsOfSize(analysis, p.access, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
+        columns = ColumnsOfSize(analysis, p.access, call)
         needs, rows = analysis.once(needs_of), columns.all_rows
-        check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, properties)
-        for name, n in (
-            ("rows_per_thread", p.rows_per_thread),
-            ("split", p.split),
-            ("coalesced_rows", p.coalesced_rows),
-        ):
-            require(n >= 1, f"{name} = {n}: must be at least 1")
+        check_tiling(p, call.properties)
         require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
         if p.coalesced_rows > 1:
-            _check_coalesced(analysis, p, env, alignments)
+            _check_coalesced(analysis, p, call)
             rows //= p.coalesced_rows
         else:
-            self.check_access(analysis, p, True, env, alignments, properties)
+            self.check_access(analysis, p, True, call)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
         require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
-        require(
-            p.split == 1 or (p.cluster == 1 and not p.in_registers and not p.vectors_per_thread),
-            "split: excludes cluster, in_registers and vectors_per_thread",
-        )
-        require(
-            p.compensation_interval >= 0, f"compensation_interval = {p.compensation_interval}: must not be negative"
-        )
-        require(
-            not p.compensation_interval or not (p.in_registers or p.vectors_per_thread),
-            "compensation_interval: excludes in_registers and vectors_per_thread",
-        )
+        p.excludes("split", "cluster", "persistent", "stages")
+        p.excludes("compensation_interval", "persistent", "stages")
+        p.excludes("coalesced_rows", "persistent", "stages", "cluster")
+        p.excludes("persistent", "stages", "cluster")
         require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
         if p.unaligned:
             least = max(p.coalesced_rows, p.access.lanes)
@@ -120,27 +104,23 @@ class GpuColumns(GpuScheduler[Params]):
             return
         needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.accumulator_bytes
         require(
-            needed <= SHARED or bool(p.vectors_per_thread),
+            needed <= SHARED or bool(p.stages),
             f"tx, ty: need {needed} bytes of shared memory, {SHARED} are available",
         )
-        if p.vectors_per_thread:
-            require(columns.can_copy(), "vectors_per_thread: columns cannot be copied to shared memory")
-            covered = p.ty * p.cluster * p.vectors_per_thread
-            require(covered >= rows, f"ty * cluster * vectors_per_thread = {covered}: there are {rows} rows")
-            nbytes, room = columns.shared_bytes(p.vectors_per_thread, p.tx * p.ty) + needed, properties.shared_per_block
-            require(
-                nbytes <= room,
-                f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
+        if p.stages:
+            require(columns.can_copy(), "stages: columns cannot be copied to shared memory")
+            covered = p.ty * p.cluster * p.stages
+            require(covered >= rows, f"ty * cluster * stages = {covered}: there are {rows} rows")
+            nbytes, room = (
+                columns.shared_bytes(p.stages, p.tx * p.ty) + needed,
+                call.properties.shared_per_block,
             )
-            require(not p.in_registers, "in_registers: excludes vectors_per_thread")
+            require(nbytes <= room, f"stages = {p.stages}: {nbytes} bytes of shared memory, but a block has {room}")
         else:
-            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need vectors_per_thread")
-        if p.in_registers:
-            require(
-                p.cluster == 1 and p.ty * p.rows_per_thread >= rows,
-                f"in_registers: ty * rows_per_thread = {p.ty * p.rows_per_thread} must cover {rows} rows, without "
-                "cluster",
-            )
+            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need stages")
+        if p.persistent:
+            covered = p.ty * p.rows_per_thread
+            require(covered >= rows, f"persistent: ty * rows_per_thread = {covered} must cover {rows} rows")
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
         require(
             p.rows_per_thread <= most,
@@ -148,20 +128,16 @@ class GpuColumns(GpuScheduler[Params]):
         )
 
 
-def _check_coalesced(analysis: Analysis, p: Params, env: Sizes, alignments: Alignments) -> None:
+def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
     """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
-    rows, access = coalesced(analysis, p.access._replace(lanes=1), env, alignments)
+    rows, access = coalesced(analysis, p.access._replace(lanes=1), call)
     require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
     require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
     same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
     require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
-    require(
-        not p.in_registers and not p.vectors_per_thread and p.cluster == 1,
-        "coalesced_rows: excludes in_registers, vectors_per_thread and cluster",
-    )
 
 
-def _rows_per_iteration(p: Params) -> int:
+def _rows_per_iteration(p: Tiling) -> int:
     """Rows that all threads of a column process in one iteration."""
     threads = p.ty if p.unaligned else p.ty * p.coalesced_rows
     return threads * p.rows_per_thread * p.split * p.cluster

@@ -28,23 +28,25 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import unaligned_reads
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 REMAPPING = ("slice", "pad", "concatenate", "roll")  # the index-remapping ops that are supported
 
 
 class Params(NamedTuple):
-    """``threads`` per block; ``rows`` whose intervals consecutive blocks compute; ``wide``: the intervals that have
+    """``tx`` threads per block; ``rows_per_block``, whose intervals consecutive blocks compute; ``wide``: the intervals
+    that have
     blocks of their own."""
 
     access: Access
-    threads: int
-    rows: int
+    tx: int
+    rows_per_block: int
     wide: tuple[int, ...]
 
 
@@ -191,15 +193,15 @@ def _cells(rows: ConcatRows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
 
 
 def _blocks(cell: Cell, p: Params) -> Size:
-    """The number of blocks of a cell, for ``p.rows`` rows."""
-    return sz.ceildiv(sz.mul(cell.vectors, p.rows), p.threads)
+    """The number of blocks of a cell, for ``p.rows_per_block`` rows."""
+    return sz.ceildiv(sz.mul(cell.vectors, p.rows_per_block), p.tx)
 
 
 class _Body(GpuBody):
     """The kernel body: computes vectors of the results' linear memory."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: ConcatRows):
-        super().__init__(name, analysis, slots, p.access, p.threads, past_end=True)
+        super().__init__(name, analysis, slots, p.access, p.tx, past_end=True)
         self.p, self.rows, self.lanes = p, rows, p.access.lanes
 
     def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
@@ -292,15 +294,15 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     cells = _cells(rows, p.wide, body.lanes)
     ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
     iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])
-    block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows)
+    block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows_per_block)
 
     def of(cell: Cell, start: Size) -> None:
-        number = e.add(e.mul(e.sub(block, body.size(start)), p.threads), body.wide(body.thread))
+        number = e.add(e.mul(e.sub(block, body.size(start)), p.tx), body.wide(body.thread))
         down, along = k.divmod(Index(number), cell.vectors)
         row = e.add(first_row, k.scalar(down.base))
         wraps = len(cell.intervals) > max(cell.wraps, 1)
         last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
-        exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows), e.cmp("le", row, last))
+        exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows_per_block), e.cmp("le", row, last))
         with k.region(f"scf.if {exists} {{"):
             (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
 
@@ -315,7 +317,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
             choose(at + 1)
 
     choose(0)
-    return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows)))]
+    return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows_per_block)))]
 
 
 class Concat(GpuScheduler[Params]):
@@ -327,12 +329,10 @@ class Concat(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_rows) is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        heuristics, heavy = heuristics_of(properties).concat, costly(analysis, properties)
-        found = _access(analysis, env, alignments, properties)
-        lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
+        found = _access(analysis, call)
+        lengths, sizes = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
         fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
         if found is None or not fewest <= len(lengths) <= heuristics.most or sizes[0] * sizes[1] < heuristics.least:
             return
@@ -347,23 +347,24 @@ class Concat(GpuScheduler[Params]):
             return
         usual = heuristics.threads_costly if heavy else heuristics.threads
         for threads in (usual, usual // 2, usual * 2):
-            yield _of_rows(analysis, Params(found, threads, threads, wide), env)
+            yield _of_rows(analysis, Params(found, threads, threads, wide), call.sizes)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        check_threads(p.threads, 1)
-        require(power_of_two(p.rows) and p.rows <= p.threads, f"rows = {p.rows}: must be a power of two up to threads")
-        found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        check_threads(p.tx, 1)
+        require(
+            power_of_two(p.rows_per_block) and p.rows_per_block <= p.tx,
+            f"rows_per_block = {p.rows_per_block}: must be a power of two up to tx",
+        )
+        found, lanes = _access(analysis, call), p.access.lanes
         require(found is not None, "concat: results are not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
         require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
         require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
-        lengths = analysis.values(_lengths, env)
+        lengths = analysis.values(_lengths, call.sizes)
         require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
         ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)
         require(bool(ordered), f"wide = {p.wide}: must be ascending numbers of some of the {len(lengths)} intervals")
@@ -391,25 +392,25 @@ def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
     vectors = [sz.substitute(cell.vectors, env) for cell in cells]
 
     def blocks(n: int) -> int:
-        return -(-(rows + 1) // n) * sum(-(-n * v // p.threads) for v in vectors)
+        return -(-(rows + 1) // n) * sum(-(-n * v // p.tx) for v in vectors)
 
-    sizes = [p.threads >> k for k in range(p.threads.bit_length())]
-    return p._replace(rows=min(sizes, key=blocks))
+    sizes = [p.tx >> k for k in range(p.tx.bit_length())]
+    return p._replace(rows_per_block=min(sizes, key=blocks))
 
 
-def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
+def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
     as wide."""
     both = analysis.inputs + analysis.outputs
     widest = max(analysis.stored(v).bytes for v in both)
     lanes = min(WIDEST // widest, 8)
-    ordinary = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, env)):
+    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
+    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, call.sizes)):
         return None
     aligns = []
     for value in both:
         nbytes = lanes * analysis.stored(value).bytes
-        aligned = alignments.get(value, WIDEST) % nbytes == 0
+        aligned = call.alignments.get(value, WIDEST) % nbytes == 0
         if value in analysis.outputs and not aligned:
             return None
         aligns.append(nbytes if aligned else analysis.stored(value).bytes)

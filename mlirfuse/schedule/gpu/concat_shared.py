@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -26,21 +25,22 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Access
 
 
 class Params(NamedTuple):
-    """``threads`` per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory, which
-    are reserved for them."""
+    """``tx`` threads per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory,
+    which are reserved for them."""
 
     access: Access
-    threads: int
+    tx: int
     rows_per_block: int
     shared_bytes: int
 
@@ -126,7 +126,7 @@ class _Body(GpuBody):
     concatenation."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p.access, p.threads)
+        super().__init__(name, analysis, slots, p.access, p.tx)
         self.p, self.concat = p, analysis.once(_concat)
         self.dtype = analysis.once(_shared_dtype)
         self.offset = self.reserve(p.shared_bytes)
@@ -238,15 +238,13 @@ class ConcatShared(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_concat) is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        heuristics = heuristics_of(properties).concat_shared
-        access = _access(analysis, env, alignments, properties)
-        rows, length, *operands = analysis.values(_sizes, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        heuristics = heuristics_of(call.properties).concat_shared
+        access = _access(analysis, call)
+        rows, length, *operands = analysis.values(_sizes, call.sizes)
         if access is None or min(operands) < access.lanes or rows * length < heuristics.least:
             return
-        longest = heuristics.mean_costly if costly(analysis, properties) else heuristics.mean
+        longest = heuristics.mean_costly if costly(analysis, call.properties) else heuristics.mean
         if WIDEST // access.lanes > heuristics.bytes or length > longest * len(operands) * access.lanes:
             return
         row = length * analysis.once(_shared_dtype).bytes
@@ -262,24 +260,22 @@ class ConcatShared(GpuScheduler[Params]):
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        check_threads(p.threads, 1)
-        found, lanes = _access(analysis, env, alignments, properties), p.access.lanes
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        check_threads(p.tx, 1)
+        found, lanes = _access(analysis, call), p.access.lanes
         require(found is not None, "concat_shared: memory is not aligned for vectors")
         assert found is not None
         same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
         require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
         require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
-        _, length, *operands = analysis.values(_sizes, env)
+        _, length, *operands = analysis.values(_sizes, call.sizes)
         require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
         require(
             p.rows_per_block > 0 and p.rows_per_block % lanes == 0,
-            f"rows = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
+            f"rows_per_block = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
         )
         needed = p.rows_per_block * length * analysis.once(_shared_dtype).bytes
-        most = heuristics_of(properties).concat_shared.most
+        most = heuristics_of(call.properties).concat_shared.most
         require(
             needed <= p.shared_bytes <= most, f"shared_bytes = {p.shared_bytes}: must be from {needed} to {most} bytes"
         )
@@ -295,15 +291,15 @@ def _sizes(analysis: Analysis) -> tuple:
     )
 
 
-def _access(analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties) -> Access | None:
+def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors of 16 bytes of the widest dtype; None if a tensor with adjacent rows is not aligned for them, or if
     ordinary accesses are as wide."""
     both, in_line = analysis.inputs + analysis.outputs, analysis.once(_concat).in_line
     lanes = min(WIDEST // max(analysis.stored(v).bytes for v in in_line), 8)
-    ordinary = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
     if ordinary.lanes >= lanes:
         return None
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in in_line else 1) for v in both)
-    if any(alignments.get(v, WIDEST) % nbytes for v, nbytes in zip(both, aligns)):
+    if any(call.alignments.get(v, WIDEST) % nbytes for v, nbytes in zip(both, aligns)):
         return None
     return ordinary._replace(lanes=lanes, aligns=aligns, multiples=frozenset())

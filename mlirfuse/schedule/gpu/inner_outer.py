@@ -9,40 +9,40 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, Params, ResidentRows, streamed_rows, sums_bytes
+from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, streamed_rows, sums_bytes
 from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Access, Tiling
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
 
 
-class InnerOuter(GpuScheduler[Params]):
+class InnerOuter(GpuScheduler[Tiling]):
     """Reductions along rows with partial sums over rows."""
 
     name = "inner_outer"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "vectors_per_thread", "stages", "unmasked", "min_blocks_per_sm", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.partials) and not analysis.finishing
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        rows, length = analysis.values(_extents, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        rows, length = analysis.values(_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
-        yielded: set[Params] = set()
-        for p in self._uncompensated(analysis, env, alignments, properties):
+        yielded: set[Tiling] = set()
+        for p in self._uncompensated(analysis, call):
             iterations = rows // (p.ty * blocks)
             p = compensated(
                 p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
@@ -54,48 +54,34 @@ class InnerOuter(GpuScheduler[Params]):
                 yielded.add(p)
                 yield p
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        hint = hint_of(analysis, env, properties)
-        access = access_of(analysis, False, env, alignments, hint)
-        _, length = analysis.values(_extents, env)
-        first = analysis.remembered(_first, access, length, properties)
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        hint = hint_of(analysis, call)
+        access = access_of(analysis, False, call, hint)
+        _, length = analysis.values(_extents, call.sizes)
+        first = analysis.remembered(_first, access, length, call.properties)
         yield first
-        others = itertools.islice(_ordered(analysis, access, length, properties), 1, None)
+        others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         rows: ResidentRows | LoopedRows = (
             ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else LoopedRows(name, analysis, slots, p)
         )
         rows.visit()
         return [rows.finish(rows.blocks)]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        self.check_access(analysis, p, False, env, alignments, properties)
-        check_threads(p.tx, p.ty)
-        _, length = analysis.values(_extents, env)
-        lanes, threads, most = p.access.lanes, p.tx * p.ty, properties.threads_per_sm
-        require(
-            p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
-        )
-        require(
-            p.vectors_per_thread >= 0 and p.stages >= 0 and p.compensation_interval >= 0,
-            "vectors_per_thread, stages, compensation_interval: must not be negative",
-        )
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        self.check_access(analysis, p, False, call)
+        check_tiling(p, call.properties)
+        _, length = analysis.values(_extents, call.sizes)
+        lanes, threads = p.access.lanes, p.tx * p.ty
         if not p.vectors_per_thread:
             require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")
             return
         covered, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
         require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
         inside = min(p.vectors_per_thread, length // stride)
-        require(
-            0 <= p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread"
-        )
+        require(p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread")
         require(
             p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
             f"vectors_per_thread * lanes: at most {MOST_REGISTER_ELEMENTS} elements per thread",
@@ -103,18 +89,18 @@ class InnerOuter(GpuScheduler[Params]):
         nbytes = sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
         if p.stages:
             require(p.stages > 1, "stages = 1: must be 0, or at least 2")
-            require(properties.async_copies, f"stages: {properties.chip} has no asynchronous copies")
+            require(call.properties.async_copies, f"stages: {call.properties.chip} has no asynchronous copies")
             require(analysis.once(_copyable, p.access), "stages: rows cannot be copied to shared memory")
             nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
 
-def _first(analysis: Analysis, *given) -> Params:
+def _first(analysis: Analysis, *given) -> Tiling:
     return next(_ordered(analysis, *given))
 
 
-def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Params]:
+def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Tiling]:
     """Parameters for rows of this length, best first.
 
     A block has as many rows as make 256 threads, or 128 if each widens many elements. If all threads have the same
@@ -125,7 +111,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
     heuristics = heuristics_of(properties).inner_outer
     room = properties.shared_per_block // 2 - heuristics.left_shared  # two blocks per multiprocessor
 
-    def without_copies() -> Iterator[Params]:
+    def without_copies() -> Iterator[Tiling]:
         for tx, vectors_per_thread in _places(length, lanes, lanes * registers, reduced_precision, heuristics):
             usual, less, more = heuristics.block, heuristics.block // 2, heuristics.block * 2
             much = vectors_per_thread * lanes > heuristics.widened or vectors_per_thread == heuristics.most_per_thread
@@ -133,13 +119,8 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
             # Several rows per block only if a row has few threads.
             for ty in [*(n // tx for n in threads if tx < heuristics.block and n > tx), 1]:
                 if sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
-                    yield Params(
-                        access,
-                        tx,
-                        ty,
-                        vectors_per_thread,
-                        vectors_per_thread - (tx * vectors_per_thread * lanes > length),
-                    )
+                    unmasked = vectors_per_thread - (tx * vectors_per_thread * lanes > length)
+                    yield Tiling("inner_outer", access, tx, ty, vectors_per_thread, unmasked=unmasked)
 
     in_shared = properties.async_copies and analysis.once(_copyable, access)
     for p in without_copies():
@@ -159,7 +140,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
         )
         yield from itertools.chain(prefetched, [p]) if first else itertools.chain([p], prefetched)
     yield from (p._replace(min_blocks_per_sm=r) for p in without_copies() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
-    yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
+    yield Tiling("inner_outer", access, 512 if length > 256 * lanes else 128)
 
 
 @functools.lru_cache
@@ -204,20 +185,20 @@ def rereading_is_cheaper(analysis: Analysis, env: dict[str, int]) -> bool:
     return _more_to_read(analysis, env) <= 0
 
 
-def separate_is_faster(analysis: Analysis, p: Params, env: dict[str, int], properties: DeviceProperties) -> bool:
+def separate_is_faster(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     """Whether separate kernels for rows and columns are faster than one pass over the rows.
 
     They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs
     again is faster than writing and reading the partial sums plus the prologue and epilogue of blocks; an eighth of
     that counts for rows that are read element by element, because other kernels suffer more from that."""
-    _, length = analysis.values(_extents, env)
+    _, length = analysis.values(_extents, call.sizes)
     streamed, shared = analysis.once(row_inputs)
     registers = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.vectors_per_thread or registers > REGISTERS:
         return True
-    heuristics = heuristics_of(properties).inner_outer
+    heuristics = heuristics_of(call.properties).inner_outer
     beginning = heuristics.beginning * len(analysis.partials)
-    return length * _more_to_read(analysis, env) < beginning / (
+    return length * _more_to_read(analysis, call.sizes) < beginning / (
         heuristics.beginning_elements if p.access.lanes == 1 else 1
     )
 

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
@@ -23,44 +22,17 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index
-
-
-class Params(NamedTuple):
-    """``tx`` threads per row and ``ty`` rows per block and iteration; ``vectors_per_thread`` (0: looped); ``unmasked``:
-    how many of those are inside the row for every thread; ``min_blocks_per_sm``: blocks that must fit a multiprocessor;
-    ``stages``: iterations in shared memory or in flight to it (0: the next one is prefetched to registers);
-    ``compensation_interval``: iterations after which sums over rows are added to compensated totals in memory (0:
-    never)."""
-
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    unmasked: int
-    min_blocks_per_sm: int = 1
-    stages: int = 0
-    compensation_interval: int = 0
-
-    @property
-    def cluster(self) -> int:
-        """Always 1; :class:`RowsBody` reads it."""
-        return 1
-
-    @property
-    def online(self) -> bool:
-        """Always False; :class:`RowsBody` reads it."""
-        return False
+from mlirfuse.schedule.tiling import Access, Tiling
 
 
 class _SummedRows(RowsBody):
     """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over
     them."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         super().__init__(name, analysis, slots, p)
         self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
         sums = {op.result for op in self.partials}
@@ -115,7 +87,7 @@ class _SummedRows(RowsBody):
 class ResidentRows(_SummedRows):
     """Rows in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         super().__init__(name, analysis, slots, p)
         self.streamed = analysis.once(streamed_rows)
         over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
@@ -290,7 +262,7 @@ class ResidentRows(_SummedRows):
 class LoopedRows(_SummedRows):
     """Rows that are read again in each phase; the sums over them are in memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         super().__init__(name, analysis, slots, p)
         self.rounding_errors: dict[Op, Memory] = {}
 

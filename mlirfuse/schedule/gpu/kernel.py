@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -22,18 +22,19 @@ from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.ptx import TENSOR_MAP_ALIGNMENT
 from mlirfuse.lowering.slots import GpuArguments, Slots
-from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.body import Body
+from mlirfuse.schedule.tiling import Access
 
 # The end of a loop. Schedulers unroll as far as useful; further unrolling by LLVM and ptxas makes compilation up to
 # three times as long.
 NO_UNROLL = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
-
-
 _TENSOR_MAP = f" {{{TENSOR_MAP_ALIGNMENT}}}"
 
 
-class GpuBody:
+class GpuBody(Body):
     """Base of GPU kernel bodies: the function, its arguments, loops, shared memory, cross-thread reductions."""
+
+    LOOP_END = NO_UNROLL
 
     def __init__(
         self,
@@ -120,10 +121,6 @@ class GpuBody:
         """An i32 cast to the index type."""
         return self.e.cast(val, self.index)
 
-    def size(self, size: Size) -> Val:
-        """The value of a symbolic size."""
-        return self.k.size(size)
-
     def quotient(self, val: Val, by: int) -> Val:
         """A non-negative i32 divided by a power of two."""
         e = self.e
@@ -168,28 +165,6 @@ class GpuBody:
 
     # ---- loops and conditions
 
-    def loop(self, low: Val, high: Val, step, carried: list[Val], body) -> list[Val]:
-        """Emit ``scf.for`` over the index type with loop-carried values, like
-        :meth:`mlirfuse.schedule.cpu.kernel.CpuBody.loop`."""
-        e = self.e
-        by = step if isinstance(step, Val) else e.const(step, self.index)
-        i, kind = e.fresh(), self.index.signless
-        if not carried:
-            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{", NO_UNROLL):
-                body(Val(i, self.index), [])
-            return []
-        inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
-        name, types = e.fresh(), ", ".join(v.type for v in carried)
-        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
-        with self.k.region(
-            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) "
-            f"-> ({types}) : {kind} {{",
-            NO_UNROLL,
-        ):
-            following = body(Val(i, self.index), inner)
-            e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
-        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
-
     def each_block(
         self,
         low: Val,
@@ -232,22 +207,6 @@ class GpuBody:
             return compensated_sums.added(e, phase, totals, [v for a in done for v in a])
 
         return self.each_block(low, high, step, iterations, totals, block)
-
-    def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
-        """Set a loop over merged axes in ``env``: its innermost axis gets the whole index, the others 0."""
-        for axis in loop[:-1]:
-            env[axis] = Index(0)
-        if loop:
-            env[loop[-1]] = index
-
-    def unlinear(self, env: Env, loops: list[list[Axis]], index: Index) -> None:
-        """Set the indices of ``loops`` from one linear row-major index."""
-        for k, loop in reversed(list(enumerate(loops))):
-            if k == 0:
-                self.set_loop(env, loop, index)
-            else:
-                index, here = self.k.divmod(index, size_of(loop))
-                self.set_loop(env, loop, here)
 
     def opaque(self, val: Val) -> Val:
         """``val``, hidden from the compiler's common-subexpression elimination: values computed from it before are not
@@ -334,6 +293,14 @@ class GpuBody:
         at = self.e.add(self.e.mul(index, nbytes), offset)
         name = self.e.fresh()
         self.e.line(f"{name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        return name
+
+    def beyond(self, address: str, nbytes: int) -> str:
+        """The address ``nbytes`` after one in shared memory: an offset in the instruction."""
+        if not nbytes:
+            return address
+        name = self.e.fresh()
+        self.e.line(f"{name} = llvm.getelementptr {address}[{nbytes}] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8")
         return name
 
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
@@ -500,15 +467,6 @@ class GpuBody:
             )
 
         return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
-
-    def position(self, op: Op, env: Env) -> Val | None:
-        """The row-major index along the reduced dimensions, for argmax and argmin; None for other ops."""
-        if op.row.accumulator != "position":
-            return None
-        index = Index(0)
-        for axis in self.analysis.axes.reduced(op):
-            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, Index(0)))
-        return self.e.cast(self.k.materialize(index), dt.i64)
 
     def store_at(
         self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None, predicated: bool = False

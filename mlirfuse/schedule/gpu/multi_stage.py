@@ -13,7 +13,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops import sizes_in
 from mlirfuse.schedule import multi_stage
 from mlirfuse.schedule.gpu import inner_outer
-from mlirfuse.schedule.scheduler import Alignments, Schedulers, Sizes
+from mlirfuse.schedule.scheduler import Schedulers, SizedCall
 
 
 class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
@@ -26,34 +26,32 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.finishing) or super().takes(analysis)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[multi_stage.Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[multi_stage.Params]:
         if not analysis.finishing:
             return
         rows, sums = analysis.once(stages.together)
-        found = self.schedulers.candidates(rows, env, alignments, properties)
-        separate = inner_outer.rereading_is_cheaper(rows, env)
+        found = self.schedulers.candidates(rows, call)
+        separate = inner_outer.rereading_is_cheaper(rows, call.sizes)
         if not separate:
             first = next(found)
-            separate = inner_outer.separate_is_faster(rows, first, env, properties)
+            separate = inner_outer.separate_is_faster(rows, first, call)
             found = itertools.chain([first], found)
         if separate:
-            yield self.in_form("apart", analysis, env, alignments, properties)
-        sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
-        aligned = tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments])
-        combine = sums.remembered(self._chosen, sizes, aligned, properties)
+            yield self.in_form("apart", analysis, call)
+        sizes = tuple([(name, call.sizes[name]) for name in sums.once(_symbols)])
+        aligned = tuple([(v, call.alignments[v]) for v in sums.inputs + sums.outputs if v in call.alignments])
+        combine = sums.remembered(self._chosen, sizes, aligned, call.properties)
         together = (multi_stage.Params((p, combine), "together") for p in found)
         if not separate:
             yield next(together)
-            yield self.in_form("apart", analysis, env, alignments, properties)
+            yield self.in_form("apart", analysis, call)
         yield from together
 
     def _chosen(
         self, analysis: Analysis, sizes: tuple, alignments: tuple, properties: DeviceProperties
     ) -> multi_stage.Params:
         """The choice for sizes and alignments that are given as hashable pairs, for memoization."""
-        return self.schedulers.choose(analysis, dict(sizes), dict(alignments), properties)
+        return self.schedulers.choose(analysis, SizedCall(dict(sizes), dict(alignments), properties))
 
 
 def _symbols(analysis: Analysis) -> list[str]:

@@ -10,7 +10,8 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
+from mlirfuse.schedule.tiling import Access
 
 THREADS = 256
 AT_ONCE = 16  # partial accumulators that a thread loads before it combines them

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.emitter import Val
@@ -23,7 +22,7 @@ from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, known_multiples, narrowed
+from mlirfuse.schedule.gpu.access import access_of, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
     Params,
@@ -38,7 +37,8 @@ from mlirfuse.schedule.gpu.pointwise_choice import (
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_at_once
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 _LONG = 1 << 28  # elements, more than any device has threads for
@@ -208,22 +208,18 @@ class Pointwise(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        return PointwiseOfSize(analysis, env, alignments, properties, True).candidates()
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        return PointwiseOfSize(analysis, call, True).candidates()
 
-    def together(
-        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> list[Params] | None:
+    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Params] | None:
         """Group 1-D segments by vector width, and tune each group as one segment with all of its elements.
 
         First a group of the segments with the widest vectors, and others that support that width; then one of the rest,
         with the width that all of those support. None if a segment is not one contiguous loop."""
         if any(len(analysis.loops(analysis.kept)) != 1 or analysis.pinned for analysis in analyses):
             return None
-        own = [access_of(analysis, True, env, alignments) for analysis in analyses]
-        counts = [analysis.values(row_extents, env)[0] for analysis in analyses]
+        own = [access_of(analysis, True, call) for analysis in analyses]
+        counts = [analysis.values(row_extents, call.sizes)[0] for analysis in analyses]
         out: list[Params | None] = [None] * len(analyses)
         left = list(range(len(analyses)))
         for all_of_them in (False, True):
@@ -231,8 +227,8 @@ class Pointwise(GpuScheduler[Params]):
             found = [at for at in left if all_of_them or (own[at].lanes, own[at].aligns) == widest]
             if len(found) >= LEAST:
                 largest = max(found, key=lambda at: counts[at])
-                sizes = _as_long(analyses[largest], env, counts[largest], sum(counts[at] for at in found))
-                best = next(PointwiseOfSize(analyses[largest], sizes, alignments, properties, False).candidates())
+                sizes = _as_long(analyses[largest], call.sizes, counts[largest], sum(counts[at] for at in found))
+                best = next(PointwiseOfSize(analyses[largest], call._replace(sizes=sizes), False).candidates())
                 lanes = min(best.access.lanes, *(own[at].lanes for at in found))
                 fitted = {at: narrowed(analyses[at], own[at], lanes) for at in left if own[at].lanes >= lanes}
                 aligns = tuple(map(min, *(fitted[at].aligns for at in found)))
@@ -242,30 +238,25 @@ class Pointwise(GpuScheduler[Params]):
                     line = fitted[at].multiples.intersection(row_extents(analyses[at])[:1])
                     out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
             left = [at for at in left if at not in found]
-        return [
-            p or next(PointwiseOfSize(a, env, alignments, properties, False).candidates())
-            for a, p in zip(analyses, out)
-        ]
+        return [p or next(PointwiseOfSize(a, call, False).candidates()) for a, p in zip(analyses, out)]
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         check_threads(p.tx, p.ty)
         for name, n in (("vectors_per_thread", p.vectors_per_thread), ("rows_per_thread", p.rows_per_thread)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: must be from 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
         require(not p.ragged or p.row_segments == 1, "ragged: needs row_segments = 1")
-        most = read_at_once(analysis, env, alignments)
+        most = read_at_once(analysis, call)
         require(
             p.runs == 0 or (p.row_segments <= 1 and power_of_two(p.runs) and p.runs <= most),
             f"runs = {p.runs}: must be 0, or a power of two up to {most} with row_segments <= 1",
         )
         if p.row_segments:
             narrow = p.access._replace(lanes=1)
-            found = coalesced(analysis, narrow, env, alignments, heuristics_of(properties).pointwise.coalesced)
+            found = coalesced(analysis, narrow, call, heuristics_of(call.properties).pointwise.coalesced)
             require(
                 found is not None, "row_segments: outputs are not contiguous across rows, or not aligned for vectors"
             )
@@ -277,9 +268,12 @@ class Pointwise(GpuScheduler[Params]):
                 p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
                 f"row_segments: lanes must be at most {access.lanes}, with matching aligns",
             )
-            known = known_multiples(analysis, lanes, env, alignments)
+            known = known_multiples(analysis, lanes, call)
             require(p.access.multiples <= known, f"multiples: not all are known to be multiples of {lanes}")
-            (elements, _), (rows, *_) = analysis.values(coalesced_extents, env), analysis.values(steps_across, env)
+            (elements, _), (rows, *_) = (
+                analysis.values(coalesced_extents, call.sizes),
+                analysis.values(steps_across, call.sizes),
+            )
             require(
                 p.row_segments > 0
                 and rows % p.row_segments == 0
@@ -291,7 +285,7 @@ class Pointwise(GpuScheduler[Params]):
                 p.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.row_segments),
                 "row_segments: needs ty = 1 and rows_per_thread = row_segments",
             )
-        elif p.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, env, alignments)):
+        elif p.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             wide = narrowed(analysis, wide, p.access.lanes)
@@ -302,7 +296,7 @@ class Pointwise(GpuScheduler[Params]):
                 f"multiples: not all are known to be multiples of {p.access.lanes}",
             )
         else:
-            self.check_access(analysis, p, True, env, alignments, properties)
+            self.check_access(analysis, p, True, call)
         rows_are = p.ty * p.rows_per_thread
         require(
             outer > 0 or p.row_segments > 1 or rows_are == 1,

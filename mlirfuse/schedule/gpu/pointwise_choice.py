@@ -14,11 +14,12 @@ from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
-from mlirfuse.schedule.scheduler import Alignments, Sizes
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 
@@ -44,19 +45,17 @@ class PointwiseOfSize:
     """Parameters for a segment at some sizes. ``folds``: vectors may cross row boundaries, and the last vector may be
     partial."""
 
-    def __init__(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties, folds: bool
-    ):
-        self.analysis, self.env, self.alignments, self.properties = analysis, env, alignments, properties
-        self.heuristics = heuristics = heuristics_of(properties).pointwise
-        self.cached = sum(moved(analysis, env, properties)) < heuristics_of(properties).access.staying
-        self.device_threads = properties.sm_count * properties.threads_per_sm
+    def __init__(self, analysis: Analysis, call: SizedCall, folds: bool):
+        self.analysis, self.call, self.properties = analysis, call, call.properties
+        self.heuristics = heuristics = heuristics_of(call.properties).pointwise
+        self.cached = sum(moved(analysis, call)) < heuristics_of(call.properties).access.staying
+        self.device_threads = call.properties.sm_count * call.properties.threads_per_sm
         self.spread = self.device_threads // heuristics.spread
-        self.access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        self.columns, self.rows = analysis.values(row_extents, env)
+        self.access = access_of(analysis, True, call, hint_of(analysis, call))
+        self.columns, self.rows = analysis.values(row_extents, call.sizes)
         self.row = self.columns  # elements of a row before coalescing
         self.window = bool(analysis.pinned) and analysis.once(unaligned_reads) > 1
-        self.at_once = read_at_once(analysis, env, alignments) if self.window else 0
+        self.at_once = read_at_once(analysis, call) if self.window else 0
         self.least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
         self.row_segments, self.ragged, self.runs = 0, False, 0
         under, self.odd = self._reads_several_rows()
@@ -87,15 +86,15 @@ class PointwiseOfSize:
 
     def _coalesce(self) -> None:
         """Coalesce rows if that gives wider vectors."""
-        found = coalesced(self.analysis, self.access, self.env, self.alignments, self.heuristics.coalesced)
+        found = coalesced(self.analysis, self.access, self.call, self.heuristics.coalesced)
         if found is None or (found[2] and self.columns * self.rows < found[1].lanes * self.spread):
             return  # fetching the code for the last elements of ragged rows takes longer than vectors save
         self.row_segments, self.access, self.ragged = found
-        self.columns, self.rows = self.analysis.values(coalesced_extents, self.env)
+        self.columns, self.rows = self.analysis.values(coalesced_extents, self.call.sizes)
 
     def _widen(self) -> None:
         """Use wider vectors for slices, whose elements are loaded in runs, if they leave few threads idle."""
-        heuristics, wide = self.heuristics, of_slices(self.analysis, self.access, self.env, self.alignments)
+        heuristics, wide = self.heuristics, of_slices(self.analysis, self.access, self.call)
         lanes = min(wide.lanes, heuristics.lanes_under) if wide else 1
         if wide and lanes > self.access.lanes and _busy(-(-self.columns // lanes)):
             self.access = narrowed(self.analysis, wide, lanes)
@@ -133,9 +132,9 @@ class PointwiseOfSize:
             if self.cached and wide_concat:
                 few = self.params(heuristics.small_block // 2, 1)
                 return _of_several_vectors(few, self.vectors, self.rows, self.properties)
-            return _of_several_rows(analysis, first, self.env, self.properties)
+            return _of_several_rows(analysis, first, self.call)
         if analysis.once(_column_share) >= heuristics.shared:
-            return _that_share_columns(analysis, first, self.env, self.properties)
+            return _that_share_columns(analysis, first, self.call)
         return first
 
     def _usual(self) -> Params:
@@ -193,7 +192,7 @@ class PointwiseOfSize:
         lanes, several = of_window(self.access.lanes, row, busy, self.least, self.heuristics)
         if lanes < self.access.lanes:
             aligned = self.row % lanes == 0
-            known = known_multiples(self.analysis, lanes, self.env, self.alignments) if aligned else frozenset()
+            known = known_multiples(self.analysis, lanes, self.call) if aligned else frozenset()
             self.access = narrowed(self.analysis, self.access, lanes)._replace(multiples=known)
             self.ragged = self.columns % lanes != 0
         return several
@@ -242,16 +241,16 @@ def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DevicePr
     return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
 
 
-def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
+def _of_several_rows(analysis: Analysis, p: Params, call: SizedCall) -> Params:
     """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread. Those
     have enough bytes in flight, share values that depend only on the column, and load elements that adjacent rows have
     in common once. The number of threads along a row is chosen to leave few of them idle."""
-    heuristics, lanes = heuristics_of(properties).pointwise, p.access.lanes
-    columns, rows, read, elements = analysis.values(_work, env)
+    heuristics, lanes = heuristics_of(call.properties).pointwise, p.access.lanes
+    columns, rows, read, elements = analysis.values(_work, call.sizes)
     written = analysis.once(_written)
     operands = analysis.once(_most_concatenated)
     if operands > 1 and lanes * written >= WIDEST:
-        return _of_aligned_operands(analysis, p, rows, columns, properties)
+        return _of_aligned_operands(analysis, p, rows, columns, call.properties)
     if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
@@ -265,7 +264,7 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, properties: Devi
     in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
     most_rows = heuristics.most_rows // lanes if p.runs else heuristics.most_rows
     wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
-    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
+    full = call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
@@ -287,9 +286,9 @@ def _of_aligned_operands(
     return Params(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
 
 
-def wide_access(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
+def wide_access(analysis: Analysis, hint: str, call: SizedCall) -> Access | None:
     """The access of rows that are not coalesced, and whose inputs may be unaligned."""
-    return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
+    return of_slices(analysis, access_of(analysis, True, call, hint), call)
 
 
 def _column_share(analysis: Analysis) -> float:
@@ -307,11 +306,11 @@ def _column_share(analysis: Analysis) -> float:
     return counts[True] / max(1, counts[False])
 
 
-def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> Params:
+def _that_share_columns(analysis: Analysis, p: Params, call: SizedCall) -> Params:
     """``p``, or parameters with several rows per thread, which share values that depend only on the column, and vectors
     of half the bytes, so that registers hold those values."""
-    heuristics = heuristics_of(properties).pointwise
-    columns, rows = analysis.values(row_extents, env)
+    heuristics = heuristics_of(call.properties).pointwise
+    columns, rows = analysis.values(row_extents, call.sizes)
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
     lanes = min(p.access.lanes, max(1, heuristics.shared_bytes // min(sizes)))
     aligns = tuple(max(n, min(a, lanes * n)) for a, n in zip(p.access.aligns, sizes))
@@ -319,7 +318,7 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, properties: D
     tx = min(heuristics.small_block, power_from(vectors))
     ty = heuristics.small_block // tx
     blocks = -(-vectors // tx) * (rows // (ty * heuristics.shared_rows))
-    if blocks < properties.sm_count * (properties.threads_per_sm // (tx * ty)):
+    if blocks < call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty)):
         return p
     access = p.access._replace(lanes=lanes, aligns=aligns)
     return Params(access, tx, ty, 1, heuristics.shared_rows)
@@ -336,9 +335,7 @@ def _work(analysis: Analysis) -> tuple:
     return (*row_extents(analysis), read, sz.product(a.size for a in analysis.domain))
 
 
-def coalesced(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
-) -> tuple[int, Access, bool] | None:
+def coalesced(analysis: Analysis, access: Access, call: SizedCall, many: int) -> tuple[int, Access, bool] | None:
     """The number of segments to coalesce rows to, the access, and whether the last vector is partial; None if
     coalescing does not give wider vectors. One segment, or several that share values if many inputs of 16-bit floats
     are read element by element."""
@@ -346,9 +343,9 @@ def coalesced(
     if not wide:
         return None
     lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
-    rows, *steps = analysis.values(steps_across, env)
-    elements = analysis.values(coalesced_extents, env)[0]
-    limits = [*steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
+    rows, *steps = analysis.values(steps_across, call.sizes)
+    elements = analysis.values(coalesced_extents, call.sizes)[0]
+    limits = [*steps, *(call.alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
     lanes = min(n & -n for n in limits if n)
     if lanes <= access.lanes:
         return None

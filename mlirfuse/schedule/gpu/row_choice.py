@@ -10,46 +10,20 @@ from typing import Any, NamedTuple
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import RowRegisterHeuristics
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Access, Tiling
 
 REGISTERS = 64 << 10  # per multiprocessor, on every chip
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory per block that the system reserves
 
 
-class Params(NamedTuple):
-    """``tx`` threads per row and ``ty`` rows per block; ``vectors_per_thread`` (0: looped); ``cluster`` blocks per row;
-    ``split`` blocks per row that a second kernel combines; ``unmasked``: how many of the vectors are inside the row for
-    every thread, and need no check; ``recompute``: recompute values in each phase from the loaded inputs, which needs
-    fewer registers; ``min_blocks_per_sm``: blocks that must fit a multiprocessor, which limits their registers;
-    ``online``: softmax's maximum and sum are one reduction; ``in_shared``: keep vectors in shared memory, not in
-    registers; ``unaligned``: aligned vectors that start before an unaligned row; ``prefetch``: load weights, and other
-    inputs that are used after the reductions, before them; ``compensation_interval``: iterations of a looped row after
-    which sums are added to compensated totals (0: never)."""
-
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    cluster: int = 1
-    split: int = 1
-    unmasked: int = 0
-    recompute: bool = False
-    min_blocks_per_sm: int = 1
-    online: bool = False
-    in_shared: bool = False
-    unaligned: bool = False
-    prefetch: bool = False
-    compensation_interval: int = 0
-
-
-def choice(analysis: Analysis, *given: Any) -> Params:
+def choice(analysis: Analysis, *given: Any) -> Tiling:
     """The heuristic's choice. The arguments are those of :class:`RowsOfSize`."""
     return RowsOfSize(analysis, *given).choice()
 
@@ -169,7 +143,7 @@ class RowsOfSize:
         wanted = registers.cluster_16bit if self.row.reduced_precision else registers.most
         return (False, used > most, wider, large, idle, abs(used - wanted))
 
-    def choice(self) -> Params:
+    def choice(self) -> Tiling:
         """The heuristic's choice."""
         row, looped, threads = self.row, self.heuristics.looped, self.heuristics.threads
         before = next(self.unaligned(), None)
@@ -191,7 +165,7 @@ class RowsOfSize:
             return self.looped()
         return self.persistent(*self.best)
 
-    def others(self) -> Iterator[Params]:
+    def others(self) -> Iterator[Tiling]:
         """All candidates, including the heuristic's choice."""
         places = sorted(self.one_block, key=self.cost) + sorted(self.several_blocks, key=self.cost)
         ordered = [self.persistent(*place) for place in places]
@@ -229,7 +203,7 @@ class RowsOfSize:
         most = heuristics.cluster_16bit if self.row.reduced_precision else heuristics.most
         return self.exact(self.best) and self.best[2] * self.registers <= most
 
-    def persistent(self, tx: int, cluster: int, vectors_per_thread: int) -> Params:
+    def persistent(self, tx: int, cluster: int, vectors_per_thread: int) -> Tiling:
         """The parameters of a register-resident row."""
         registers, threads = self.heuristics.registers, self.heuristics.threads
         ty = max(1, threads.block // tx)
@@ -244,8 +218,8 @@ class RowsOfSize:
             elif not few and used <= registers.most:
                 min_blocks_per_sm = threads.min_blocks_32bit
         widened = registers.widened_elements if self.wide else registers.widened_elements_narrow
-        return Params(
-            self.access, tx, ty, vectors_per_thread, cluster,
+        return Tiling(
+            "rows", self.access, tx, ty, vectors_per_thread, cluster=cluster,
             unmasked=self.length // (tx * cluster * self.lanes),
             recompute=vectors_per_thread * self.lanes > widened,
             min_blocks_per_sm=min_blocks_per_sm,
@@ -312,20 +286,21 @@ class RowsOfSize:
 
         return sorted(places, key=cost)
 
-    def in_shared_memory(self, p: _SharedLayout) -> Params:
+    def in_shared_memory(self, p: _SharedLayout) -> Tiling:
         """The parameters of a row with this layout in shared memory."""
-        return Params(
+        return Tiling(
+            "rows",
             self.access,
             p.tx,
             1,
             p.vectors_per_thread,
-            p.cluster,
+            cluster=p.cluster,
             unmasked=p.vectors_per_thread - (not self.exact(p[:3])),
             online=self.row.shorter,
             in_shared=True,
         )
 
-    def unaligned(self) -> Iterator[Params]:
+    def unaligned(self) -> Iterator[Tiling]:
         """Parameters for unaligned rows in shared memory by the wider vectors, best first.
 
         Preferred are few idle multiprocessors; two blocks on each, or one with many threads if one input of 16-bit
@@ -362,19 +337,20 @@ class RowsOfSize:
             key=cost,
         ):
             full_vectors = (length - lanes) // (p.tx * lanes * p.cluster)
-            yield Params(
+            yield Tiling(
+                "rows",
                 self.wider,
                 p.tx,
                 1,
                 p.vectors_per_thread,
-                p.cluster,
+                cluster=p.cluster,
                 unmasked=full_vectors,
                 online=row.shorter,
                 in_shared=True,
                 unaligned=True,
             )
 
-    def better_unaligned(self, p: Params) -> bool:
+    def better_unaligned(self, p: Tiling) -> bool:
         """Whether the unaligned layout is estimated to be faster."""
         row, kept, length, sm_count = self.row, self.kept, self.length, self.properties.sm_count
         heuristics = self.heuristics.unaligned
@@ -390,7 +366,7 @@ class RowsOfSize:
             )
         return length >= heuristics.plain or kept >= heuristics.many_rows * sm_count
 
-    def looped(self) -> Params:
+    def looped(self) -> Tiling:
         """The parameters of a row that is read again in each phase; split if one pass suffices and there are few
         rows."""
         row, vectors, sm_count, threads_per_sm = (
@@ -416,7 +392,7 @@ class RowsOfSize:
         while row.one_pass and split * 2 <= most and split * self.kept < blocks:
             split *= 2
         ty = max(1, self.heuristics.threads.block // tx) if split == 1 else 1
-        return Params(self.access, tx, ty, 0, split=split, online=row.shorter)
+        return Tiling("rows", self.access, tx, ty, split=split, online=row.shorter)
 
 
 @functools.lru_cache
@@ -505,15 +481,13 @@ def shared_bytes(tx: int, cluster: int, vectors_per_thread: int, vector_bytes: i
     return vectors_per_thread * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
 
 
-def unaligned_access(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], properties
-) -> Access:
+def unaligned_access(analysis: Analysis, access: Access, call: SizedCall) -> Access:
     """``access`` with the widest aligned vectors for unaligned rows, of which the first may start before the row;
     unchanged if that is not possible."""
     lanes, like, steps = analysis.once(_unaligned_layout)
-    if not properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
+    if not call.properties.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(call.sizes)):
         return access
-    if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
+    if any(call.alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
         return access
     aligns = [
         min(16, lanes * v.dtype.bytes) if v in like and v in analysis.outputs else analysis.stored(v).bytes

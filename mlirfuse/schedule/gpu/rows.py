@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
-    Params,
     RowsOfSize,
     accumulators_of,
     choice,
@@ -33,67 +31,73 @@ from mlirfuse.schedule.gpu.row_choice import (
     unaligned_access,
 )
 from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_per_iteration
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
 
 
-class GpuRows(GpuScheduler[Params]):
+class GpuRows(GpuScheduler[Tiling]):
     """Row reductions and normalizations."""
 
     name = "rows"
-    parameters = Params
+    fields = (
+        "access", "tx", "ty", "vectors_per_thread", "split", "cluster", "unmasked", "unaligned", "in_shared",
+        "recompute", "online", "prefetch", "min_blocks_per_sm", "compensation_interval",
+    )  # fmt: skip
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        _, length = analysis.values(extents, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        _, length = analysis.values(extents, call.sizes)
         inputs = [v for some in analysis.once(row_inputs) for v in some]
-        for p in self._uncompensated(analysis, env, alignments, properties):
+        for p in self._uncompensated(analysis, call):
             iteration = p.tx * p.access.lanes * vectors_per_iteration(p, inputs)
             yield p if p.vectors_per_thread else compensated(p, analysis, length // (p.split * iteration))
 
-    def _uncompensated(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env):
+    def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if is_outer(analysis, call.sizes):
             return
-        hint = hint_of(analysis, env, properties)
-        access = access_of(analysis, False, env, alignments, hint)
-        kept, length = analysis.values(extents, env)
+        hint = hint_of(analysis, call)
+        access = access_of(analysis, False, call, hint)
+        kept, length = analysis.values(extents, call.sizes)
         may_be_unaligned = (
-            length >= heuristics_of(properties).rows.unaligned.shortest
+            length >= heuristics_of(call.properties).rows.unaligned.shortest
             and access.lanes * analysis.once(row_of).widest < 16
         )
-        wider = unaligned_access(analysis, access, env, alignments, properties) if may_be_unaligned else access
-        first = analysis.remembered(choice, access, wider, leading_bits(kept), length, properties)
+        wider = unaligned_access(analysis, access, call) if may_be_unaligned else access
+        first = analysis.remembered(choice, access, wider, leading_bits(kept), length, call.properties)
         yield first
         if not may_be_unaligned:
-            wider = unaligned_access(analysis, access, env, alignments, properties)
-        others = RowsOfSize(analysis, access, wider, kept, length, properties).others()
+            wider = unaligned_access(analysis, access, call)
+        others = RowsOfSize(analysis, access, wider, kept, length, call.properties).others()
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are few blocks with much to read each, or results to be transposed."""
-        if stores_strided(analysis, False, env, properties):
+        if stores_strided(analysis, False, call):
             return True
         if analysis.once(row_of).one_pass:
             return None
-        kept, length = analysis.values(extents, env)
+        kept, length = analysis.values(extents, call.sizes)
         blocks = -(-kept // p.ty) * p.cluster
-        nbytes = kept * length * analysis.once(row_of).row_bytes
-        heuristics = heuristics_of(properties).rows.stages
+        # Rows that are read at other indices, those of a slice, have no inputs of their own.
+        each = analysis.once(row_of).row_bytes or analysis.phases[0][0].operands[0].dtype.bytes
+        nbytes = kept * length * each
+        heuristics = heuristics_of(call.properties).rows.stages
         if p.vectors_per_thread:  # in registers, or a cluster's shared memory
-            return blocks <= properties.sm_count // heuristics.kept_share and nbytes >= heuristics.kept_bytes * blocks
-        return blocks < properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
+            return (
+                blocks <= call.properties.sm_count // heuristics.kept_share and nbytes >= heuristics.kept_bytes * blocks
+            )
+        return (
+            blocks < call.properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
+        )
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if rows are split."""
         rows = (UnalignedRows if p.unaligned else RowsBody)(name, analysis, slots, p)
         emit = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
@@ -104,14 +108,12 @@ class GpuRows(GpuScheduler[Params]):
             )
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        _, length = analysis.values(extents, env)
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        _, length = analysis.values(extents, call.sizes)
         row, lanes = analysis.once(row_of), p.access.lanes
         if p.unaligned:
             require(p.in_shared, "unaligned: needs in_shared")
-            wider = unaligned_access(analysis, p.access._replace(lanes=1), env, alignments, properties)
+            wider = unaligned_access(analysis, p.access._replace(lanes=1), call)
             require(
                 lanes == wider.lanes > 1 and p.access.aligns == wider.aligns,
                 f"unaligned: lanes must be {wider.lanes} here, with matching aligns"
@@ -119,26 +121,11 @@ class GpuRows(GpuScheduler[Params]):
                 else "unaligned: not supported for these rows",
             )
         else:
-            self.check_access(analysis, p, False, env, alignments, properties)
-        check_threads(p.tx, p.ty)
-        check_cluster(p.cluster, properties)
-        threads, most = p.tx * p.ty, properties.threads_per_sm
-        require(
-            p.min_blocks_per_sm >= 1 and p.min_blocks_per_sm * threads <= most,
-            f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most // threads}",
-        )
-        require(
-            p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster),
-            f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster",
-        )
-        require(
-            p.vectors_per_thread >= 0 and p.split >= 1 and p.compensation_interval >= 0,
-            "vectors_per_thread and blocks must not be negative, and split at least 1",
-        )
-        require(
-            not p.compensation_interval or not p.vectors_per_thread,
-            "compensation_interval: needs vectors_per_thread = 0",
-        )
+            self.check_access(analysis, p, False, call)
+        check_tiling(p, call.properties)
+        fits = p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster)
+        require(fits, f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster")
+        p.excludes("vectors_per_thread", "compensation_interval", "split")
         if not p.vectors_per_thread:
             require(
                 p.cluster == 1 and not p.in_shared and not p.prefetch,
@@ -147,17 +134,14 @@ class GpuRows(GpuScheduler[Params]):
             require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: needs ty = 1, and rows with one pass")
             require(power_of_two(p.split), f"split = {p.split}: must be a power of two")
             return
-        require(p.split == 1, "split: needs vectors_per_thread = 0")
         stride = p.tx * p.cluster * lanes
         covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
         require(
             covered >= needed, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements"
         )
         inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
-        require(
-            0 <= p.unmasked <= min(p.vectors_per_thread, inside),
-            f"unmasked = {p.unmasked}: {min(p.vectors_per_thread, inside)} vectors are inside the row for every thread",
-        )
+        most = min(p.vectors_per_thread, inside)
+        require(p.unmasked <= most, f"unmasked = {p.unmasked}: {most} vectors are inside the row for every thread")
         if not p.in_shared:
             elements = p.vectors_per_thread * lanes
             require(
@@ -165,7 +149,7 @@ class GpuRows(GpuScheduler[Params]):
                 f"vectors_per_thread * lanes = {elements}: at most {MOST_REGISTER_ELEMENTS} elements per thread",
             )
             return
-        require(properties.async_copies, f"in_shared: {properties.chip} has no asynchronous copies")
+        require(call.properties.async_copies, f"in_shared: {call.properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
         require(
             p.unaligned or analysis.once(copied_by_16_bytes, p.access),
@@ -173,7 +157,7 @@ class GpuRows(GpuScheduler[Params]):
         )
         vector_bytes, accumulators = lanes * row.row_bytes, analysis.once(accumulators_of)
         nbytes = shared_bytes(p.tx, p.cluster, p.vectors_per_thread, vector_bytes, accumulators)
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(
             nbytes <= room,
             f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",

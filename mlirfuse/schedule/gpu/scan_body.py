@@ -8,9 +8,9 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
+from mlirfuse.schedule.tiling import Access
 
 
 class ScanBody(GpuBody):
@@ -27,15 +27,6 @@ class ScanBody(GpuBody):
         self.full = [v for v in analysis.outputs if along & set(analysis.axes.flat(v))]
         self.small = [v for v in analysis.outputs if v not in self.full]
         self.loaded = at_own_index(analysis, analysis.inputs)
-
-    def nothing(self, lanes: int) -> list[Val]:
-        """The identity states of all scans, as a flat list."""
-        return [v for op in self.scans for v in sc.identity(self.e, op, lanes)]
-
-    def grouped(self, flat: list[Val]) -> list[sc.State]:
-        """A flat list of states, grouped by scan."""
-        values = iter(flat)
-        return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
 
     def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
         """The env of ``lanes`` elements from ``position`` on, in scan order, clamped to the row, and whether they are

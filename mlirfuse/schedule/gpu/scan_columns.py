@@ -13,10 +13,8 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -26,13 +24,14 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
@@ -42,41 +41,21 @@ MOST_THREADS = 1024  # per block: the lanes of one warp scan the states of all w
 SHARED = 48 << 10  # bytes of shared memory
 
 
-class Params(NamedTuple):
-    """``tx`` threads along the columns and ``ty`` along the rows, each with ``rows_per_thread`` rows per iteration.
-    ``chained``: each iteration is a block of its own, in groups of ``chained * ty``; 0: not chained.
-    ``vectors_per_thread``: vectors at a distance of all threads' width."""
-
-    access: Access
-    tx: int
-    ty: int
-    rows_per_thread: int
-    chained: int = 0
-    vectors_per_thread: int = 1
-
-    @property
-    def columns(self) -> int:
-        """Columns per thread."""
-        return self.access.lanes * self.vectors_per_thread
-
-
-class ScanColumns(GpuScheduler[Params]):
+class ScanColumns(GpuScheduler[Tiling]):
     """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"
-    parameters = Params
+    fields = "access", "tx", "ty", "vectors_per_thread", "rows_per_thread", "chained"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if not is_outer(analysis, call.sizes):
             return
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        columns, above, length = analysis.values(_extents, env)
-        scans, count = heuristics_of(properties).scans, properties.sm_count
+        access = access_of(analysis, True, call, hint_of(analysis, call))
+        columns, above, length = analysis.values(_extents, call.sizes)
+        scans, count = heuristics_of(call.properties).scans, call.properties.sm_count
         heuristics, widest = scans.columns, analysis.once(widest_bytes)
         usual = heuristics.rows
         many, enough, few = heuristics.in_flight
@@ -85,7 +64,7 @@ class ScanColumns(GpuScheduler[Params]):
         if odd:
             usual = max(1, usual // 2)
 
-        def params(strip: int, in_flight: int, rows: int = usual) -> Params:
+        def params(strip: int, in_flight: int, rows: int = usual) -> Tiling:
             """Parameters with ``in_flight`` bytes of a strip in flight per block, or the whole strip."""
             lanes = min(
                 access.lanes, max(1, (heuristics.word if strip <= heuristics.narrow else heuristics.pair) // widest)
@@ -99,10 +78,10 @@ class ScanColumns(GpuScheduler[Params]):
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
             vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-            return Params(vectors, tx, max(down, WARP // tx) if down > 1 else 1, rows)
+            return _tiling(vectors, tx, max(down, WARP // tx) if down > 1 else 1, rows)
 
-        def blocks(p: Params) -> int:
-            return -(-columns // (p.tx * p.columns)) * above
+        def blocks(p: Tiling) -> int:
+            return -(-columns // (p.tx * p.width)) * above
 
         widths = [params(strip, enough) for strip in heuristics.strips]
         strip, in_flight = heuristics.strips[-1], few
@@ -134,7 +113,7 @@ class ScanColumns(GpuScheduler[Params]):
     @staticmethod
     def _chained(
         analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
-    ) -> Params:
+    ) -> Tiling:
         """A chained scan with blocks of one iteration each; the narrower they are, the more rows they have."""
         wide = columns >= WARP * heuristics.chained.lanes and not analysis.once(pairs)
         lanes = min(access.lanes, heuristics.chained.lanes) if wide else 1
@@ -143,25 +122,25 @@ class ScanColumns(GpuScheduler[Params]):
             lanes = 1
         rows, tx = _rows(analysis, heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        p = Params(vectors, tx, heuristics.block // tx, rows, 1)
+        p = _tiling(vectors, tx, heuristics.block // tx, rows, 1)
         tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(
             analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, heuristics) else p
         )
 
     @staticmethod
-    def _chained_narrow(analysis: Analysis, access: Access, columns: int, heuristics: ColumnScanHeuristics) -> Params:
+    def _chained_narrow(analysis: Analysis, access: Access, columns: int, heuristics: ColumnScanHeuristics) -> Tiling:
         """A chained scan for few columns, whose only strip is one chain: iterations of many rows make it short."""
         tx = min(WARP, power_from(columns))
         most = max(1, heuristics.chained.tall_bytes // (tx * analysis.once(widest_bytes)))
         rows = _rows(analysis, power_to(min(heuristics.chained.tall, most)), 1)
         vectors, chained = narrowed(analysis, access, 1), 2 if tx == WARP else 1
-        return _fitting(analysis, Params(vectors, tx, heuristics.block // tx, rows, chained))
+        return _fitting(analysis, _tiling(vectors, tx, heuristics.block // tx, rows, chained))
 
     @staticmethod
     def _chained_unaligned(
         analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
-    ) -> Params:
+    ) -> Tiling:
         """A chained scan for rows that are not aligned for vectors. ``share``: points of the outer kept loops per
         multiprocessor."""
         narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= heuristics.odd.short
@@ -169,14 +148,14 @@ class ScanColumns(GpuScheduler[Params]):
         rows = heuristics.rows if narrow or short else heuristics.rows // 2
         ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
-        p = Params(access, tx, ty * (WARP // tx), rows, chained)
+        p = _tiling(access, tx, ty * (WARP // tx), rows, chained)
         tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, heuristics) else p)
 
     @staticmethod
     def _several_columns(
         analysis: Analysis, access: Access, columns: int, share: float, scans: ScanHeuristics
-    ) -> Iterator[Params]:
+    ) -> Iterator[Tiling]:
         """Strips with several columns per thread, if there are enough of them for all multiprocessors. All strips of a
         multiprocessor are resident together, with the fewer threads the more there are. Not for expensive scans, which
         are slower this way."""
@@ -197,9 +176,9 @@ class ScanColumns(GpuScheduler[Params]):
         nbytes = odd.bytes if widest > odd.short or strips_per_sm <= odd.few else odd.bytes // 2
         rows = elements_of(analysis, min(nbytes // widest, heuristics.rows)) // beside
         ty = min(power_to(ty), heuristics.block // WARP)
-        yield _fitting(analysis, Params(access, WARP, ty, max(rows, odd.rows), vectors_per_thread=beside))
+        yield _fitting(analysis, _tiling(access, WARP, ty, max(rows, odd.rows), 0, beside))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         if not p.chained:
             return [_Kernel(name, analysis, slots, p).emit()]
         words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
@@ -208,12 +187,10 @@ class ScanColumns(GpuScheduler[Params]):
         empty = chained_scan.emptied(words, sz.mul(columns, above), iterations, p.ty * p.chained)
         return [empty, _Kernel(name, analysis, slots, p).emit()]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        require(is_outer(analysis, env), "scan_columns: for these sizes a scanned axis is contiguous")
-        self.check_access(analysis, p, True, env, alignments, properties)
-        check_threads(p.tx, p.ty)
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
+        self.check_access(analysis, p, True, call)
+        check_tiling(p, call.properties)
         require(p.tx <= WARP, f"tx = {p.tx}: must be at most {WARP}, a warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: must be 1, or make a block of at least a warp")
         require(not p.chained or analysis.once(apart), "chained: not for scans that depend on each other")
@@ -222,14 +199,18 @@ class ScanColumns(GpuScheduler[Params]):
             p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1),
             f"vectors_per_thread = {p.vectors_per_thread}: needs lanes = 1 and chained = 0",
         )
-        elements = p.rows_per_thread * p.columns
+        elements = p.rows_per_thread * p.width
         require(
             power_of_two(p.rows_per_thread) and elements <= MOST_REGISTER_ELEMENTS,
             f"rows_per_thread = {p.rows_per_thread}: must be a power of two, with at most {MOST_REGISTER_ELEMENTS} "
             "elements per thread",
         )
-        nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
+        nbytes = _bytes(analysis, p.tx, p.ty, p.width)
         require(nbytes <= SHARED, f"tx, ty: need {nbytes} bytes of shared memory, {SHARED} are available")
+
+
+def _tiling(access: Access, tx: int, ty: int, rows: int, chained: int = 0, vectors: int = 1) -> Tiling:
+    return Tiling("scan_columns", access, tx, ty, vectors, rows, chained=chained)
 
 
 def _rows(analysis: Analysis, most: int, lanes: int) -> int:
@@ -240,12 +221,12 @@ def _rows(analysis: Analysis, most: int, lanes: int) -> int:
 
 
 def _tall(
-    analysis: Analysis, p: Params, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
+    analysis: Analysis, p: Tiling, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
 ) -> bool:
     """Whether iterations with twice the rows are faster: few strips, at least one iteration of each per multiprocessor,
     and registers hold their elements."""
-    iterations = -(-columns // (p.tx * p.columns)) * share * (length // (p.ty * p.rows_per_thread))
-    fits = p.rows_per_thread * p.tx * p.columns * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
+    iterations = -(-columns // (p.tx * p.width)) * share * (length // (p.ty * p.rows_per_thread))
+    fits = p.rows_per_thread * p.tx * p.width * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
     few = columns * share < heuristics.chained.tall_strips
     return few and fits and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
 
@@ -256,10 +237,10 @@ def _extents(analysis: Analysis) -> tuple:
     return size_of(inner), sz.product(map(size_of, outer)), sz.product(a.size for a in analysis.reduced)
 
 
-def _strips(analysis: Analysis, p: Params) -> tuple[sz.Size, sz.Size]:
+def _strips(analysis: Analysis, p: Tiling) -> tuple[sz.Size, sz.Size]:
     """The number of strips of columns, each as wide as a block, and of iterations per strip."""
     columns, above, length = _extents(analysis)
-    return sz.mul(sz.ceildiv(columns, p.tx * p.columns), above), sz.ceildiv(length, p.ty * p.rows_per_thread)
+    return sz.mul(sz.ceildiv(columns, p.tx * p.width), above), sz.ceildiv(length, p.ty * p.rows_per_thread)
 
 
 def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
@@ -267,9 +248,9 @@ def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
     return 2 * (tx * ty // WARP) * (tx + 1) * columns * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
-def _fitting(analysis: Analysis, p: Params) -> Params:
+def _fitting(analysis: Analysis, p: Tiling) -> Tiling:
     """``p``, with fewer rows of threads if a block's shared memory has no room for their states."""
-    while p.ty > 1 and _bytes(analysis, p.tx, p.ty, p.columns) > SHARED:
+    while p.ty > 1 and _bytes(analysis, p.tx, p.ty, p.width) > SHARED:
         p = p._replace(ty=p.ty // 2)
     return p
 
@@ -280,7 +261,7 @@ ThreadRows = list[tuple[Env, Val]]
 class _Kernel:
     """The kernel of a segment."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         self.analysis, self.p = analysis, p
         states, threads = p.rows_per_thread * p.access.lanes * analysis.once(numbers), p.tx * p.ty
         full = p.chained and states == REGISTER_STATES
@@ -289,7 +270,7 @@ class _Kernel:
         self.e, self.k, self.lanes, self.iteration = body.e, body.k, p.access.lanes, p.ty * p.rows_per_thread
         k = self.k
         self.columns, above, _ = _extents(analysis)
-        across = sz.ceildiv(self.columns, p.tx * p.columns)
+        across = sz.ceildiv(self.columns, p.tx * p.width)
         self.strips, self.iterations = _strips(analysis, p)
         strip = Index(body.wide(body.block))
         points = sz.mul(self.columns, above)
@@ -319,7 +300,7 @@ class _Kernel:
             self.alone(self.chain)
         else:
             low, high = e.const(0, body.index), body.size(body.length)
-            body.loop(low, high, self.iteration, body.nothing(self.p.columns), self.one)
+            body.loop(low, high, self.iteration, body.nothing_scanned(self.p.width), self.one)
         if body.small:
             for at in self.places:
                 first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
@@ -369,7 +350,7 @@ class _Kernel:
         vectors = self.loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
+        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
             runs = [self.runs_of(op, rows) for rows in vectors]
             begin, after = self.exchange.starts(at, op, state, self.beside([run[-1] for run in runs]), parity)
             for n, (rows, run) in enumerate(zip(vectors, runs)):
@@ -384,7 +365,7 @@ class _Kernel:
         e, k, body, place, starts = self.e, self.k, self.body, self.places[0], self.exchange.starts
         (rows,) = self.loaded(e.mul(self.part, self.iteration))
         runs = [self.runs_of(op, rows) for op in body.scans]
-        nothing, zero = body.grouped(body.nothing(self.lanes)), e.const(0, dt.i32)
+        nothing, zero = body.by_scan(body.nothing_scanned(self.lanes)), e.const(0, dt.i32)
         found = [starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(self.outer.base), body.size(self.columns)), place.column)
         prefixes = chain.begin(self.part, column, [after for _, after in found], self.exchange.asker())
@@ -401,11 +382,11 @@ class _Kernel:
 class _Exchange:
     """Computes the state before each thread's rows by exchanging states between the threads of a column."""
 
-    def __init__(self, body: ScanBody, p: Params, place: ThreadPlace):
+    def __init__(self, body: ScanBody, p: Tiling, place: ThreadPlace):
         self.body, self.e, self.p, self.place = body, body.e, p, place
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
-        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.columns * 8
+        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.width * 8
         shared = self.warps > 1 or p.chained
         self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
 
@@ -416,7 +397,7 @@ class _Exchange:
         body, e, tx = self.body, self.e, self.p.tx
         if self.p.ty == 1:
             return carried, sc.combine(e, op, carried, total)
-        nothing = sc.identity(e, op, self.p.columns)
+        nothing = sc.identity(e, op, self.p.width)
         before = nothing
         if tx < WARP:
 
@@ -467,7 +448,7 @@ class _Exchange:
             body.put(self.offsets[at], index, scanned)
         body.barrier()
         upper = body.get(self.offsets[at], self._index(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
-        upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.columns))
+        upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.width))
         return upper, body.get(self.offsets[at], self._index(slot, e.const(warps - 1, dt.i32), self.place.x), total)
 
     def _index(self, slot: Val, warp: Val, x: Val) -> Val:

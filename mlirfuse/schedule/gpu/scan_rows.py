@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, apart, is_outer
@@ -35,109 +34,92 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
 SHARED = 44 << 10  # bytes of shared memory for elements
 
 
-class Params(NamedTuple):
-    """``tx`` threads per row, ``ty`` rows per block, ``vectors_per_thread`` per iteration; ``looped``: a row may take
-    more than one iteration; ``chained``: each iteration is a block of its own; ``striped``: lanes is 1, and a thread
-    scans consecutive elements."""
-
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    looped: bool
-    chained: bool = False
-    striped: bool = False
-
-
-class ScanRows(GpuScheduler[Params]):
+class ScanRows(GpuScheduler[Tiling]):
     """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"
-    parameters = Params
+    fields = "access", "tx", "ty", "vectors_per_thread", "persistent", "in_shared", "chained"
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.scans)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if is_outer(analysis, env):
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if is_outer(analysis, call.sizes):
             return
-        found = self._modelled(analysis, env, alignments, properties)
-        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, env, properties))
+        found = self._modelled(analysis, call)
+        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, call))
 
-    def _modelled(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        access = access_of(analysis, False, env, alignments, hint_of(analysis, env, properties))
-        kept, length = analysis.values(extents, env)
-        heuristics = heuristics_of(properties).scans
+    def _modelled(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        access = access_of(analysis, False, call, hint_of(analysis, call))
+        kept, length = analysis.values(extents, call.sizes)
+        heuristics = heuristics_of(call.properties).scans
         besides, scan = analysis.once(_costs)
         widest = analysis.once(widest_bytes)
         narrow = access.lanes < min(heuristics.lanes, 16 // widest) and scan >= heuristics.costly_scan
         if access.lanes == 1 or access.lanes * widest < heuristics.vector or narrow:
-            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, properties)
+            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, call.properties)
         needed = -(-length // access.lanes)  # vectors of a row
 
-        def params(most_threads: int, vectors: int) -> Params:
+        def params(most_threads: int, vectors: int) -> Tiling:
             tx = min(power_from(needed), most_threads)
             if needed > WARP:
                 tx = max(WARP, min(most_threads, power_from(-(-needed // vectors))))
             vectors = min(vectors, -(-needed // tx))
             ty = max(1, min(heuristics.short_block // tx, power_from(kept))) if tx <= WARP else 1
-            return Params(access, tx, ty, vectors, needed > tx * vectors)
+            return Tiling("scan_rows", access, tx, ty, vectors, persistent=needed <= tx * vectors)
 
         short = widest <= heuristics.short
         costly = short and besides >= heuristics.costly
         usual = max(1, elements_of(analysis, heuristics.elements) // (2 if costly else 1) // access.lanes)
-        block = heuristics.alone if kept < heuristics.few * properties.sm_count else heuristics.block
+        block = heuristics.alone if kept < heuristics.few * call.properties.sm_count else heuristics.block
         first = params(block, usual)
-        if first.looped and short and not costly:
+        if not first.persistent and short and not costly:
             usual = max(usual, heuristics.elements // access.lanes)
             first = params(block, usual)
-        if first.looped and (costly or scan >= heuristics.costly_scan or analysis.once(numbers) > 1):
+        if not first.persistent and (costly or scan >= heuristics.costly_scan or analysis.once(numbers) > 1):
             first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
-        if first.looped and analysis.phases:  # a row that is register-resident in a larger block is read once
-            first = min(first, params(heuristics.alone, usual), key=lambda p: p.looped)
+        if not first.persistent and analysis.phases:  # a row that is register-resident in a larger block is read once
+            first = min(first, params(heuristics.alone, usual), key=lambda p: not p.persistent)
         chained = params(
             heuristics.chained.block, max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
         )
-        yield from self._chained(analysis, chained, kept, length, properties)
+        yield from self._chained(analysis, chained, kept, length, call.properties)
         fewer = (usual, 1, max(1, usual // 2))
         yield from dict.fromkeys(
             [first, *(params(t, n) for t in (heuristics.block, WARP, heuristics.alone) for n in fewer)]
         )
 
     def _chained(
-        self, analysis: Analysis, p: Params, rows: int, length: int, properties: DeviceProperties
-    ) -> Iterator[Params]:
+        self, analysis: Analysis, p: Tiling, rows: int, length: int, properties: DeviceProperties
+    ) -> Iterator[Tiling]:
         """``p`` as a chained scan, if there are few long rows."""
         heuristics = heuristics_of(properties).scans.chained
         few = rows <= properties.sm_count // 2 and p.tx >= WARP and _iterations(p, length) >= heuristics.iterations
-        p = p._replace(chained=True, looped=True)
+        p = p._replace(chained=1, persistent=False)
         if few and not analysis.phases and analysis.once(apart) and not _long_chain(analysis, p, length):
             yield p
 
     def _striped(
         self, analysis: Analysis, access: Access, rows: int, length: int, properties: DeviceProperties
-    ) -> Iterator[Params]:
+    ) -> Iterator[Tiling]:
         scans = heuristics_of(properties).scans
         heuristics, costly = scans.striped, analysis.once(_costs)[0] >= scans.costly
 
-        def params(most_threads: int, elements: int) -> Params:
+        def params(most_threads: int, elements: int) -> Tiling:
             """Parameters with at most ``elements`` elements per thread; fewer if the row fits in one iteration, but an
             odd number, which needs no padding in shared memory."""
             tx = min(power_from(-(-length // elements_of(analysis, heuristics.short))), most_threads)
@@ -150,24 +132,26 @@ class ScanRows(GpuScheduler[Params]):
                 count |= 1
             block = heuristics.block_of_few if count <= heuristics.few + 1 else heuristics.block
             ty = min(block // tx, power_from(-(-rows // properties.sm_count))) if tx <= WARP else 1
-            return Params(access, tx, max(1, ty), count, looped, striped=True)
+            return Tiling("scan_rows", access, tx, max(1, ty), count, persistent=not looped, in_shared=True)
 
         first = params(heuristics.threads, elements_of(analysis, heuristics.elements))
-        if first.looped and costly:
+        if not first.persistent and costly:
             first = first._replace(vectors_per_thread=elements_of(analysis, heuristics.costly))
-        while first.looped and first.tx < scans.alone and rows * first.tx < heuristics.busy * properties.sm_count:
+        while (
+            not first.persistent and first.tx < scans.alone and rows * first.tx < heuristics.busy * properties.sm_count
+        ):
             wide = params(2 * first.tx, elements_of(analysis, heuristics.short))
-            wide = params(2 * first.tx, elements_of(analysis, heuristics.wide)) if wide.looped else wide
+            wide = params(2 * first.tx, elements_of(analysis, heuristics.wide)) if not wide.persistent else wide
             if wide.tx == first.tx or _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
         if analysis.phases and (
-            first.looped or first.vectors_per_thread > elements_of(analysis, heuristics.reduced) + 1
+            not first.persistent or first.vectors_per_thread > elements_of(analysis, heuristics.reduced) + 1
         ):
             counts = (elements_of(analysis, n) for n in (heuristics.reduced, heuristics.elements))
             wider = [params(n * heuristics.threads, most) for most in counts for n in (1, 2, 4)]
-            first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
-        if first.looped:
+            first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: not p.persistent)
+        if not first.persistent:
             chained_heuristics = scans.chained
             block, usual = chained_heuristics.striped, elements_of(analysis, chained_heuristics.elements)
             tried = (params(block, usual >> n) for n in range(usual.bit_length()))
@@ -176,7 +160,7 @@ class ScanRows(GpuScheduler[Params]):
         others = [params(n, elements_of(analysis, heuristics.short)) for n in (WARP, 2 * heuristics.threads)]
         yield from dict.fromkeys([first, *others])
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         if not p.chained:
             return [_Kernel(name, analysis, slots, p).emit()]
         words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
@@ -184,48 +168,47 @@ class ScanRows(GpuScheduler[Params]):
         iterations = sz.ceildiv(words.length, p.tx * p.vectors_per_thread * p.access.lanes)
         return [chained_scan.emptied(words, rows, iterations, p.tx), _Kernel(name, analysis, slots, p).emit()]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        _, length = analysis.values(extents, env)
-        self.check_access(analysis, p, False, env, alignments, properties)
-        check_threads(p.tx, p.ty)
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        _, length = analysis.values(extents, call.sizes)
+        self.check_access(analysis, p, False, call)
+        check_tiling(p, call.properties)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
         elements = p.vectors_per_thread * p.access.lanes
         iteration = p.tx * elements
-        power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and not p.looped)
+        power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and p.persistent)
         require(
             power and elements <= MOST_REGISTER_ELEMENTS,
             f"vectors_per_thread = {p.vectors_per_thread}: must be a power of two in loops, "
             f"with at most {MOST_REGISTER_ELEMENTS} elements per thread",
         )
-        require(not p.striped or p.access.lanes == 1, "striped: needs lanes = 1")
+        require(not p.in_shared or p.access.lanes == 1, "in_shared: needs lanes = 1")
         nbytes = _striped_bytes(analysis, p)
-        require(nbytes <= SHARED, f"striped: needs {nbytes} bytes of shared memory, {SHARED} are available")
-        alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart) and not analysis.phases
+        require(nbytes <= SHARED, f"in_shared: needs {nbytes} bytes of shared memory, {SHARED} are available")
+        alone = p.ty == 1 and p.tx >= WARP and not p.persistent and analysis.once(apart) and not analysis.phases
         require(
             not p.chained or alone,
-            "chained: needs looped, ty = 1, tx of at least a warp, and independent scans without reductions",
+            "chained: needs persistent = false, ty = 1, a warp or more, and independent scans without reductions",
         )
         require(
             not _long_chain(analysis, p, length),
-            f"looped: sums over {length // iteration} iterations need a kernel of their own (multi_stage)",
+            f"persistent = false: sums over {length // iteration} iterations need a kernel of their own (multi_stage)",
         )
         require(
-            p.looped or length <= iteration,
-            f"looped = false: an iteration has {iteration} elements, but a row has {length}",
+            not p.persistent or length <= iteration,
+            f"persistent: an iteration has {iteration} elements, but a row has {length}",
         )
 
 
-def _at_once(analysis: Analysis, p: Params, env: Sizes, properties: DeviceProperties) -> bool:
+def _at_once(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     """Whether a kernel that reduces rows before it scans them reads memory only once: L2 holds the rows that are
     processed concurrently, and as much output."""
-    kept, length = analysis.values(extents, env)
-    if not p.looped:
+    kept, length = analysis.values(extents, call.sizes)
+    if p.persistent:
         return True
-    rows = min(kept, properties.sm_count * (properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
+    rows = min(kept, call.properties.sm_count * (call.properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
     cached = (
-        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= properties.l2_bytes // 2
+        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0])
+        <= call.properties.l2_bytes // 2
     )
     return cached and not _long_chain(analysis, p, length)
 
@@ -236,18 +219,18 @@ def _costs(analysis: Analysis) -> tuple[int, int]:
     return sum(op.row.cost for op in ops), max(op.row.cost for op in analysis.scans)
 
 
-def _idle(p: Params, length: int) -> float:
+def _idle(p: Tiling, length: int) -> float:
     """The missing elements of the last iteration, relative to a row, rounded to tenths."""
     iteration = p.tx * p.vectors_per_thread * p.access.lanes
     return round(-length % iteration / length, 1)
 
 
-def _iterations(p: Params, length: int) -> int:
+def _iterations(p: Tiling, length: int) -> int:
     """The number of full iterations per row."""
     return length // (p.tx * p.vectors_per_thread * p.access.lanes)
 
 
-def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
+def _long_chain(analysis: Analysis, p: Tiling, length: int) -> bool:
     """Whether sums over iterations, or over groups of them, are too long a chain of uncompensated additions."""
     return chained(analysis, _iterations(p, length) // (p.tx if p.chained else 1))
 
@@ -255,7 +238,7 @@ def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
 class _Kernel:
     """The kernel of a segment."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         self.analysis, self.p = analysis, p
         self.body = body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
         self.e, self.k, self.lanes = e, k, lanes = body.e, body.k, p.access.lanes
@@ -279,9 +262,9 @@ class _Kernel:
         self.first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
         # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
         self.predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
-        self.exchange = _Exchange(body, lane, width, warp, warps, p.chained)
+        self.exchange = _Exchange(body, lane, width, warp, warps, p.chained > 0)
         self.stripes = None
-        if p.striped:
+        if p.in_shared:
             self.stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p))
 
     def emit(self) -> GpuKernel:
@@ -292,10 +275,10 @@ class _Kernel:
             self.reduce(phase, low, high)
         if self.chain:
             self.alone(self.chain)
-        elif p.looped:
-            body.loop(low, high, self.iteration, body.nothing(1), self.one)
+        elif not p.persistent:
+            body.loop(low, high, self.iteration, body.nothing_scanned(1), self.one)
         else:
-            self.one(low, body.nothing(1))
+            self.one(low, body.nothing_scanned(1))
         if body.small:
             valid = e.cmp("eq", self.x, 0)
             valid = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
@@ -311,7 +294,7 @@ class _Kernel:
             return body.accumulated(phase, [Place(*place) for place in self.loaded(start)], state)
 
         nothing = [v for op in phase for v in red.identity(e, op, self.lanes)]
-        found = body.loop(low, high, self.iteration, nothing, reduced) if p.looped else reduced(low, nothing)
+        found = body.loop(low, high, self.iteration, nothing, reduced) if not p.persistent else reduced(low, nothing)
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
         body.bind(phase, body.across_block(phase, totals, p.tx), self.env)
 
@@ -362,7 +345,7 @@ class _Kernel:
         places = self.loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
+        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
             runs, totals = self.runs_of(op, places)
             before, after = self.exchange.starts(at, op, state, totals, parity)
             self.bind(op, places, runs, before)
@@ -404,10 +387,10 @@ def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
     return list(itertools.accumulate(elements, functools.partial(sc.combine, body.e, op)))
 
 
-def _striped_bytes(analysis: Analysis, p: Params) -> int:
+def _striped_bytes(analysis: Analysis, p: Tiling) -> int:
     """Bytes of shared memory for transposing a block's elements."""
     count = p.tx * p.ty * p.vectors_per_thread
-    return (count + count // WARP + 1) * _element_bytes(analysis) if p.striped else 0
+    return (count + count // WARP + 1) * _element_bytes(analysis) if p.in_shared else 0
 
 
 def _element_bytes(analysis: Analysis) -> int:

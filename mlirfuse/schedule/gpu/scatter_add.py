@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -22,10 +21,11 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of
+from mlirfuse.schedule.gpu.access import access_of
 from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 THREADS_PER_BLOCK = 256
 ITEMS_PER_THREAD = 4  # all loaded before the first is added
@@ -36,16 +36,16 @@ LEAST, LEAST_IN_ALL = 16, 1 << 16  # least values for sums in shared memory: per
 
 
 class Params(NamedTuple):
-    """``threads`` per block; ``ordered``: a thread adds all values of a column, in order; ``items_per_thread``:
-    elements that a thread loads at a time; ``shared_elements``: elements in shared memory in which each of ``blocks``
+    """``tx`` threads per block; ``ordered``: a thread adds all values of a column, in order; ``vectors_per_thread``:
+    elements that a thread loads at a time; ``shared_elements``: elements in shared memory in which each of ``grid``
     blocks first adds its share of the values (0: none)."""
 
     access: Access
-    threads: int
+    tx: int
     ordered: bool
-    items_per_thread: int = 1
+    vectors_per_thread: int = 1
     shared_elements: int = 0
-    blocks: int = 0
+    grid: int = 0
 
 
 class ScatterAdd(GpuScheduler[Params]):
@@ -57,15 +57,13 @@ class ScatterAdd(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        access = access_of(analysis, True, env, alignments)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        access = access_of(analysis, True, call)
         aligns = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=aligns, multiples=frozenset())
-        rows, count = analysis.values(_sizes, env)
+        rows, count = analysis.values(_sizes, call.sizes)
         op = op_of(analysis)
-        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * properties.sm_count
+        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * call.properties.sm_count
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
             yield Params(access, THREADS_PER_BLOCK, False, ITEMS_PER_THREAD, room, blocks)
         usual = max(1, ITEMS_PER_THREAD // len(ops.added_at(op.operands)))
@@ -89,31 +87,29 @@ class ScatterAdd(GpuScheduler[Params]):
             kernels.append(_ScatterAdd(last, analysis, slots, p).end())
         return kernels
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
-        self.check_access(analysis, p, True, env, alignments, properties)
-        rows, _ = analysis.values(_sizes, env)
+        self.check_access(analysis, p, True, call)
+        rows, _ = analysis.values(_sizes, call.sizes)
         words = _words(op_of(analysis)) * p.shared_elements
         require(
             p.shared_elements == 0 or p.shared_elements >= rows,
             f"shared_elements = {p.shared_elements}: must be 0, or at least the result's {rows} elements",
         )
         require(
-            words <= MOST_SHARED and p.blocks >= (p.shared_elements > 0),
-            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and blocks > 0",
+            words <= MOST_SHARED and p.grid >= (p.shared_elements > 0),
+            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and grid > 0",
         )
         require(
             not p.shared_elements or (words > 0 and not p.ordered),
             "shared_elements: excludes ordered, and 64-bit floats",
         )
         require(
-            1 <= p.items_per_thread <= MOST_PER_THREAD,
-            f"items_per_thread = {p.items_per_thread}: must be from 1 to {MOST_PER_THREAD}",
+            1 <= p.vectors_per_thread <= MOST_PER_THREAD,
+            f"vectors_per_thread = {p.vectors_per_thread}: must be from 1 to {MOST_PER_THREAD}",
         )
-        require(power_of_two(p.threads), f"threads = {p.threads}: must be a power of two")
-        require(p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: a block has at most {LARGEST_BLOCK}")
+        require(power_of_two(p.tx), f"tx = {p.tx}: must be a power of two")
+        require(p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: a block has at most {LARGEST_BLOCK}")
 
 
 def _sizes(analysis: Analysis) -> tuple:
@@ -132,8 +128,8 @@ class _ScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
-        super().__init__(name, analysis, slots, p.access, p.threads)
-        self.p, self.elements, accumulated = p, p.items_per_thread, self.sums_type
+        super().__init__(name, analysis, slots, p.access, p.tx)
+        self.p, self.elements, accumulated = p, p.vectors_per_thread, self.sums_type
         self.stored = self.sums = self.k.memories[self.op.result]
         if accumulated is not self.op.result.dtype:
             pointer = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, accumulated.bytes))
@@ -257,16 +253,16 @@ class _ScatterAdd(ScatterAddBody):
             with k.region(f"scf.if {e.cmp('ne', rest, 0)} {{"):
                 added(1, at, rest)
 
-        axes, iteration = self.analysis.axes.flat(self.values), p.threads * p.items_per_thread
+        axes, iteration = self.analysis.axes.flat(self.values), p.tx * p.vectors_per_thread
         count = self.size(sz.product(a.size for a in axes))
-        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.blocks))
+        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.grid))
         low = e.min(e.mul(self.wide(self.block), length), count)
         high = e.min(e.add(low, length), count)
 
         def values(start: Val, _: list[Val]) -> list[Val]:
             found = []
-            for n in range(p.items_per_thread):
-                at = e.add(e.add(start, first), n * p.threads)
+            for n in range(p.vectors_per_thread):
+                at = e.add(e.add(start, first), n * p.tx)
                 env: Env = {}
                 self.unlinear(env, [[a] for a in axes], Index(e.min(at, e.sub(high, 1))))
                 found.append((env, e.cmp("lt", at, high), self.loaded(env)))
@@ -284,12 +280,12 @@ class _ScatterAdd(ScatterAddBody):
                 self.to_sum(env, total)
             return []
 
-        self.loop(first, end, p.threads, [], clear)
+        self.loop(first, end, p.tx, [], clear)
         self.barrier()
         self.loop(low, high, iteration, [], values)
         self.barrier()
-        self.loop(first, self.size(result.numel), p.threads, [], settle)
-        return self.finish(p.blocks)
+        self.loop(first, self.size(result.numel), p.tx, [], settle)
+        return self.finish(p.grid)
 
     def loaded(self, env: Env) -> list[tuple[Val, Val, Val]]:
         """For each value to add, the row, whether that row exists, and the value."""

@@ -9,8 +9,8 @@ from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.tiling import Access
 
 
 def sums_type(op: Op) -> dt.DType:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -23,14 +22,15 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WARP = 32
 SORT_THREADS = 256  # threads per block of the kernels that sort
@@ -42,7 +42,7 @@ LIST, CHUNKS, COUNTS = range(3)  # words: the list's length, the number of chunk
 
 class Params(NamedTuple):
     """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks per block;
-    ``chunk``: most values of a chunk, a power of two; ``items_per_thread``: values that a thread loads before it adds
+    ``chunk``: most values of a chunk, a power of two; ``rows_per_thread``: values that a thread loads before it adds
     them."""
 
     access: Access
@@ -50,7 +50,7 @@ class Params(NamedTuple):
     ty: int
     vectors_per_thread: int
     chunk: int
-    items_per_thread: int
+    rows_per_thread: int
 
 
 class ScatterAddRows(GpuScheduler[Params]):
@@ -67,17 +67,15 @@ class ScatterAddRows(GpuScheduler[Params]):
         loops = analysis.loops(analysis.kept)
         return bool(loops) and loops[-1] in analysis.once(_columns)
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        heuristics = heuristics_of(properties).scatter_add
-        rows, count, width = analysis.values(_sizes, env)
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        heuristics = heuristics_of(call.properties).scatter_add
+        rows, count, width = analysis.values(_sizes, call.sizes)
         if not _worth(analysis, heuristics, rows, count, width):
             return
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
+        access = access_of(analysis, True, call, hint_of(analysis, call))
         vectors = -(-width // access.lanes)
         all_ = (min(rows, count) + count // heuristics.chunk) * vectors  # of all rows and chunks
-        busy = max(1, all_ // (properties.sm_count * properties.threads_per_sm))
+        busy = max(1, all_ // (call.properties.sm_count * call.properties.threads_per_sm))
         words = sums_type(op_of(analysis)).bits // 32
         most = max(1, min(heuristics.most_across, heuristics.registers // (access.lanes * words), busy))
         layouts = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
@@ -98,7 +96,7 @@ class ScatterAddRows(GpuScheduler[Params]):
             for c in (heuristics.chunk, 2 * heuristics.chunk)
             for n in (4, 2, 1)
         )
-        yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, env))
+        yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, call.sizes))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:
@@ -114,16 +112,15 @@ class ScatterAddRows(GpuScheduler[Params]):
             body("_end", threads).end(),
         ]
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        self.check_access(analysis, p, True, env, alignments, properties)
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        self.check_access(analysis, p, True, call)
         check_threads(p.tx, p.ty)
         require(power_of_two(p.chunk), f"chunk = {p.chunk}: must be a power of two")
         require(
-            _fits(analysis, p, env), f"chunk = {p.chunk}: too many values, or too many words for the sums of chunks"
+            _fits(analysis, p, call.sizes),
+            f"chunk = {p.chunk}: too many values, or too many words for the sums of chunks",
         )
-        for what, n in (("items_per_thread", p.items_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
+        for what, n in (("rows_per_thread", p.rows_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
             require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: must be from 1 to {MOST_PER_THREAD}")
 
 
@@ -350,7 +347,7 @@ class _SortedScatterAdd(ScatterAddBody):
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
                     listed, found = self._memory("list", self.value_rows), []
-                    for n in range(p.items_per_thread):
+                    for n in range(p.rows_per_thread):
                         at = e.add(first, n)
                         position = self._load(listed, e.min(at, e.sub(high, 1)))
                         found.append((e.cmp("lt", at, high), [value(env, position) for env in envs]))
@@ -359,7 +356,7 @@ class _SortedScatterAdd(ScatterAddBody):
                     return sums
 
                 nothing = e.const(-0.0 if self.sums_type.is_float else 0, self.sums_type, lanes)
-                totals = self.loop(low, high, p.items_per_thread, [nothing] * p.vectors_per_thread, some)
+                totals = self.loop(low, high, p.rows_per_thread, [nothing] * p.vectors_per_thread, some)
 
                 def store(chunk: Val | None) -> None:
                     """Store the totals of a row, or add those of a ``chunk`` to its row's sums."""

@@ -12,7 +12,8 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.gpu import access
-from mlirfuse.schedule.scheduler import Alignments, EmittedKernels, Scheduler, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
@@ -37,34 +38,19 @@ class GpuScheduler(Scheduler[P, DeviceProperties]):
         lanes = params.access.lanes  # type: ignore[attr-defined]
         return [lanes * analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
 
-    def read(
-        self,
-        given: serialize.Attributes,
-        analysis: Analysis,
-        env: Sizes,
-        alignments: Alignments,
-        properties: DeviceProperties,
-    ) -> P:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> P:
         """Like :meth:`Scheduler.read`. If lanes are given without alignments, those are adapted to the lanes."""
-        params: Any = super().read(given, analysis, env, alignments, properties)
+        params: Any = super().read(given, analysis, call)
         wanted = given.get("access", {})
         if "lanes" in wanted and "aligns" not in wanted:
             aligns = tuple(map(min, params.access.aligns, self.widest(analysis, params)))
             params = params._replace(access=params.access._replace(aligns=aligns))
         return params
 
-    def check_access(
-        self,
-        analysis: Analysis,
-        params: P,
-        along_kept: bool,
-        env: Sizes,
-        alignments: Alignments,
-        properties: DeviceProperties,
-    ) -> None:
+    def check_access(self, analysis: Analysis, params: P, along_kept: bool, call: SizedCall) -> None:
         """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of the parameters."""
         given = params.access  # type: ignore[attr-defined]
-        access.check(analysis, given, along_kept, env, alignments, properties, self.widest(analysis, params))
+        access.check(analysis, given, along_kept, call, self.widest(analysis, params))
 
 
 def compensated(p: P, analysis: Analysis, iterations: int) -> P:
@@ -88,6 +74,19 @@ def check_threads(tx: int, ty: int) -> None:
     """Raise :class:`ScheduleError` unless a block can have ``tx`` by ``ty`` threads."""
     require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both must be powers of two")
     require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
+
+
+def check_tiling(p: Tiling, properties: DeviceProperties) -> None:
+    """Raise :class:`ScheduleError` unless a device can have blocks and clusters of these sizes, and numbers are in
+    range."""
+    check_threads(p.tx, p.ty)
+    check_cluster(p.cluster, properties)
+    most = properties.threads_per_sm // (p.tx * p.ty)
+    fits = 1 <= p.min_blocks_per_sm <= most
+    require(fits, f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most}")
+    for name, default in Tiling._field_defaults.items():
+        if type(default) is int:
+            require(getattr(p, name) >= default, f"{name} = {getattr(p, name)}: must be at least {default}")
 
 
 def check_cluster(cluster: int, properties: DeviceProperties) -> None:

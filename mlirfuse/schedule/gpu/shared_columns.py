@@ -16,11 +16,12 @@ from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.column_body import Place, accumulated, down_rows, place_of
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
+from mlirfuse.schedule.tiling import Access
 
 
 def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`)."""
+    """The kernel that computes ``analysis`` with ``p``."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
     e, k, lanes = body.e, body.k, p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else e.const(0, body.block.dtype)
@@ -40,7 +41,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     first, step = body.wide(e.add(e.mul(rank, p.ty), y)), p.ty * p.cluster
     iterations = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, one per row
     zero = e.const(0, body.index)
-    copies = AsyncCopies(body, streamed, lanes, p.vectors_per_thread)
+    copies = AsyncCopies(body, streamed, lanes, p.stages)
 
     def at(iteration: Val) -> Env:
         env = dict(base_env)

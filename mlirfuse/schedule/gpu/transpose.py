@@ -24,12 +24,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Access
 
 WIDEST_VECTOR = 8  # elements
 
@@ -37,7 +38,7 @@ WIDEST_VECTOR = 8  # elements
 class Params(NamedTuple):
     """``reading``: the loop along which values in shared memory are contiguous; ``read_lanes``: vector width along it;
     ``in_shared``: those values, by index among the inputs and then the ops' results; ``along_reading``: consecutive
-    blocks are along the reading loop; ``threads`` per block; ``writing``: the loop along which values from shared
+    blocks are along the reading loop; ``tx`` threads per block; ``writing``: the loop along which values from shared
     memory are stored, the innermost unless that is the reading one; ``along_both``: results are written along both
     loops, those that are not contiguous along the writing one as soon as they are computed."""
 
@@ -47,7 +48,7 @@ class Params(NamedTuple):
     read_lanes: int
     in_shared: tuple[int, ...]
     along_reading: bool
-    threads: int
+    tx: int
     writing: int = -1
     along_both: bool = False
 
@@ -57,7 +58,7 @@ class _Kernel:
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         self.analysis, self.p = analysis, p
-        self.body = body = GpuBody(name, analysis, slots, p.access, p.threads)
+        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx)
         self.e, self.k = e, k = body.e, body.k
         loops = analysis.loops(analysis.kept)
         self.writing, self.reading = loops[p.writing], loops[p.reading]
@@ -80,9 +81,10 @@ class _Kernel:
 
     def emit(self) -> list[GpuKernel]:
         """The finished kernel."""
-        self.fill()
+        targets = self.targets()
+        self.fill([env for _, env, _ in targets])
         self.body.barrier()
-        places = self.transposed()
+        places = self.transposed(targets)
         for env, _ in places:
             for value in self.late:
                 self.k.value(value, env)
@@ -108,16 +110,34 @@ class _Kernel:
 
     def lines(self, line: Val, lanes: int) -> Iterator[Val]:
         """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
-        step = self.p.threads // (self.p.tile // lanes)
+        step = self.p.tx // (self.p.tile // lanes)
         return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
-    def address(self, value: Value, index: Val) -> str:
-        """Where an element of a value's tile is in shared memory."""
-        return self.body.shared_address(self.offsets[value], index, self.dtypes[value].bytes)
+    def addresses(self, value: Value, local_w: Val, local_r: Val, step: int, lanes: int) -> list[str]:
+        """Where elements of a value's tile are in shared memory, the first of them at these indices, ``step`` elements
+        apart."""
+        nbytes, first = self.dtypes[value].bytes, self.e.add(self.e.mul(local_w, self.pitch[value]), local_r)
+        base = self.body.shared_address(self.offsets[value], first, nbytes)
+        return [self.body.beyond(base, n * step * nbytes) for n in range(lanes)]
 
-    def fill(self) -> None:
+    def uniform_inputs(self) -> list[Value]:
+        """The inputs of what is stored from shared memory that do not vary along the writing loop."""
+        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.along_both else list(self.late)
+        known, found = dict.fromkeys(self.in_shared), []
+        while left:
+            value = left.pop()
+            if value in known:
+                continue
+            known[value] = None
+            if value not in inputs:
+                left += value.op.operands if value.op is not None else []
+            elif self.analysis.axis_stride(value, along) == 0:
+                found.append(value)
+        return found
+
+    def fill(self, later: list) -> None:
         """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
-        loop, one row per index of the writing loop."""
+        loop, one row per index of the writing loop. Prefetch for the envs ``later`` what does not vary along that."""
         e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
         loaded, places = [], []
@@ -125,27 +145,31 @@ class _Kernel:
             env, inside = self.at(local_w, local_r, 1, lanes)
             places.append((env, inside))
             loaded += [(v, local_w, k.preload(v, env) if v in inputs else k.value(v, env)) for v in self.in_shared]
+        for env, value in itertools.product(later, self.uniform_inputs()):
+            k.preload(value, env)
         for value, local_w, val in loaded:
-            for lane in range(lanes):
-                index = e.add(e.mul(local_w, self.pitch[value]), e.add(local_r, lane))
-                self.body.shared_store(self.address(value, index), e.extract(val, lane))
+            for lane, address in enumerate(self.addresses(value, local_w, local_r, 1, lanes)):
+                self.body.shared_store(address, e.extract(val, lane))
         for env, inside in places if self.early else ():
             self.body.store_at(self.early, env, self.analysis.kept, inside)
 
-    def transposed(self) -> list:
-        """Load from shared memory: vectors along the writing loop, one row per index of the reading loop. Returns their
-        envs, and whether they are inside."""
-        e, k, lanes, places = self.e, self.k, self.p.access.lanes, []
+    def targets(self) -> list:
+        """For each of a thread's vectors along the writing loop, one row per index of the reading loop: that index, the
+        env, and whether it is inside."""
+        lanes = self.p.access.lanes
         local_w, line = self.split(lanes)
-        for local_r in self.lines(line, lanes):
-            env, inside = self.at(local_w, local_r, lanes, 1)
+        return [(local_r, *self.at(local_w, local_r, lanes, 1)) for local_r in self.lines(line, lanes)]
+
+    def transposed(self, targets: list) -> list:
+        """Load the vectors ``targets`` from shared memory. Returns their envs, and whether they are inside."""
+        k, lanes = self.k, self.p.access.lanes
+        local_w, _ = self.split(lanes)
+        for local_r, env, _ in targets:
             for value in self.in_shared:
-                pitch, dtype = self.pitch[value], self.dtypes[value]
-                indices = (e.add(e.mul(e.add(local_w, lane), pitch), local_r) for lane in range(lanes))
-                elements = [self.body.shared_load(self.address(value, index), dtype) for index in indices]
-                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, e.from_lanes(elements))
-            places.append((env, inside))
-        return places
+                addresses = self.addresses(value, local_w, local_r, self.pitch[value], lanes)
+                elements = [self.body.shared_load(address, self.dtypes[value]) for address in addresses]
+                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, self.e.from_lanes(elements))
+        return [(env, inside) for _, env, inside in targets]
 
 
 class Transpose(GpuScheduler[Params]):
@@ -156,14 +180,12 @@ class Transpose(GpuScheduler[Params]):
 
     def takes(self, analysis: Analysis) -> bool:
         alone = analysis.elementwise
-        return alone and bool(analysis.once(_unmapped_inputs))
+        return alone and bool(analysis.once(_unmapped_inputs) or analysis.once(_windowed))
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
-        return _candidates(analysis, env, alignments, properties)
+        return _candidates(analysis, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
@@ -183,10 +205,8 @@ class Transpose(GpuScheduler[Params]):
                 out[at] = (p.access.lanes if value in late else p.read_lanes) * analysis.stored(value).bytes
         return out
 
-    def check(
-        self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
-        found = list(self.candidates(analysis, env, alignments, properties))
+    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+        found = list(self.candidates(analysis, call))
         require(
             bool(found),
             "transpose: for these sizes no input is contiguous along another loop, or extents are too short",
@@ -203,63 +223,124 @@ class Transpose(GpuScheduler[Params]):
             p.in_shared == wanted.in_shared,
             f"in_shared = {list(p.in_shared)}: must be {list(wanted.in_shared)}",
         )
-        require(power_of_two(p.tile) and power_of_two(p.threads), "tile, threads: must be powers of two")
-        require(32 <= p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: must be from 32 to {LARGEST_BLOCK}")
+        require(power_of_two(p.tile) and power_of_two(p.tx), "tile, tx: must be powers of two")
+        require(32 <= p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: must be from 32 to {LARGEST_BLOCK}")
         for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
             require(
                 power_of_two(lanes) and lanes <= p.tile,
                 f"{name} = {lanes}: must be a power of two up to tile = {p.tile}",
             )
             vectors = p.tile // lanes
-            fits = vectors <= p.threads and p.threads // vectors <= p.tile
-            require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
+            fits = vectors <= p.tx and p.tx // vectors <= p.tile
+            require(fits, f"{name} = {lanes}: {p.tx} threads do not divide {p.tile} rows of {vectors} vectors")
         along_writing = max(c.access.lanes for c in found)
         require(
             not p.along_both or p.access.lanes <= along_writing,
             f"lanes = {p.access.lanes}: at most {along_writing} for these sizes and alignments",
         )
         require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: at most {most} for these sizes and alignments")
-        self.check_access(analysis, p, True, env, alignments, properties)
+        self.check_access(analysis, p, True, call)
 
 
-def _candidates(
-    analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-) -> Iterator[Params]:
+def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
     inputs = analysis.once(_unmapped_inputs)
+    if analysis.once(_windowed):
+        yield from _candidates_of_windows(analysis, call)
+        return
     if not inputs:
         return
-    extents, rows, results = analysis.once(_numbers)(env)
+    extents, rows, results = analysis.once(_numbers)(call.sizes)
     if loops := _along_both(analysis, extents, rows, results):
-        found = _candidates_along_both(analysis, loops, extents, env, alignments, properties)
+        found = _candidates_along_both(analysis, loops, extents, call)
         if (first_found := next(found, None)) is not None:
             yield first_found
             yield from found
             return
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
         if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
-        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        room = min(heuristics.shared, properties.shared_per_block // 2)
-        positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = _lanes(read, extent, alignments)
-        tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        layouts = _layouts(tile, tiles, widest, properties)
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-        along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
-        for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
-            most = size * size // threads  # lanes, so that each thread has a vector of the tile
-            read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
-            both = analysis.inputs + analysis.outputs
-            aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
-            for v, _ in read:
-                aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-            narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
-            yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+        yield from _tiled(analysis, call, n, extents, read, positions, widest, _tile(heuristics, widest))
         return
+
+
+def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
+    return heuristics.tile if widest <= 4 else heuristics.tile_wide
+
+
+def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
+           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Params]:  # fmt: skip
+    """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
+    as of :func:`_values_in_shared`."""
+    heuristics = heuristics_of(call.properties).transpose
+    extent, width = extents[n], extents[-1]
+    room = min(heuristics.shared, call.properties.shared_per_block // 2)
+    positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
+    lanes = _lanes(read, extent, call.alignments)
+    tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
+    layouts = _layouts(tile, tiles, widest, call.properties)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
+    for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
+        most = size * size // threads  # lanes, so that each thread has a vector of the tile
+        read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
+        both = analysis.inputs + analysis.outputs
+        aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
+        for v, _ in read:
+            aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
+        narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
+        yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+
+
+def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
+    not the innermost: everything is computed along it, and the results are stored in shared memory."""
+    heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
+    extents = analysis.values(_kept_extents, call.sizes)
+    along = iter(analysis.values(_strides_along, call.sizes))
+    rows = [[next(along) for _ in extents] for _ in inputs]
+    steps = iter(analysis.values(_strides_in_memory, call.sizes))
+    strides = [[next(steps) for _ in v.shape] for v in inputs]
+    width = extents[-1]
+    for n, extent in reversed(list(enumerate(extents[:-1]))):
+        read = [(v, step) for v, row, step in zip(inputs, rows, strides) if row[n] == 1]
+        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(row[-1] for row in rows):
+            continue
+        if min(extent, width) <= heuristics.least_extent or math.prod(extents) < heuristics.least_elements:
+            continue
+        nodes = _nodes(analysis)
+        positions = tuple([nodes.index(v) for v in analysis.outputs])
+        widest = max(_shared_dtype(v, analysis).bytes for v in analysis.outputs)
+        tile = _tile(heuristics, widest)
+        if min(extent, width) <= tile // 2:
+            tile //= 2
+        if len(positions) * tile * (tile + 4) * widest <= min(heuristics.shared, call.properties.shared_per_block // 2):
+            yield from _tiled(analysis, call, n, extents, read, positions, widest, tile)
+        return
+
+
+def _windowed(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at other indices, of segments whose outputs have all axes."""
+    loops, kept = analysis.loops(analysis.kept), set(analysis.kept)
+    if len(loops) < 2 or any(set(analysis.axes.flat(v)) != kept for v in analysis.outputs):
+        return []
+    return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept]
+
+
+def _kept_extents(analysis: Analysis) -> list[sz.Size]:
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_along(analysis: Analysis) -> list[sz.Size]:
+    """The strides of each input along each loop."""
+    return [analysis.axis_stride(v, loop[-1]) for v in analysis.inputs for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_in_memory(analysis: Analysis) -> list[sz.Size]:
+    return [stride for v in analysis.inputs for stride in analysis.strides[v]]
 
 
 class _AlongBoth(NamedTuple):
@@ -299,28 +380,23 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
 
 
 def _candidates_along_both(
-    analysis: Analysis,
-    both: _AlongBoth,
-    extents: tuple[int, ...],
-    env: Sizes,
-    alignments: Alignments,
-    properties: DeviceProperties,
+    analysis: Analysis, both: _AlongBoth, extents: tuple[int, ...], call: SizedCall
 ) -> Iterator[Params]:
     """Parameters for outputs along two loops; none where one of them is short."""
-    heuristics = heuristics_of(properties).transpose
+    heuristics = heuristics_of(call.properties).transpose
     height, width = extents[both.reading], extents[both.writing]
-    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, properties.shared_per_block // 2))
+    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, call.properties.shared_per_block // 2))
     if not tile or min(height, width) <= heuristics.least_extent or height * width < heuristics.least_elements:
         return
     nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
     positions = tuple([nodes.index(v) for v, _ in both.late])
-    access = access_of(analysis, True, env, alignments, hint_of(analysis, env, properties))
-    read_lanes = min(_lanes([*both.given, *both.early], height, alignments), WIDEST_VECTOR)
-    write_lanes = min(_lanes(both.late, width, alignments), WIDEST_VECTOR)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    read_lanes = min(_lanes([*both.given, *both.early], height, call.alignments), WIDEST_VECTOR)
+    write_lanes = min(_lanes(both.late, width, call.alignments), WIDEST_VECTOR)
     tiles = -(-height // tile) * -(-width // tile) * (math.prod(extents) // (height * width))
     blocks_along_reading = height <= heuristics.along_reading * width
     writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
-    layouts = _layouts(tile, tiles, widest, properties)
+    layouts = _layouts(tile, tiles, widest, call.properties)
     for (size, threads), first in itertools.product(layouts, (blocks_along_reading, not blocks_along_reading)):
         most = size * size // threads
         along_reading, along_writing = min(read_lanes, most), min(write_lanes, most)

@@ -29,7 +29,7 @@ from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
 
 def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (:class:`column_choice.Params`), or partial accumulators
+    """The kernel that computes ``analysis`` with ``p``, or partial accumulators
     if it is split. A block computes one vector of columns fewer than its threads read."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes

@@ -9,7 +9,7 @@ import functools
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.lowering.kernel import WIDEST
 from mlirfuse.schedule.gpu.tuning.heuristics import PointwiseHeuristics
-from mlirfuse.schedule.scheduler import Alignments, Sizes
+from mlirfuse.schedule.scheduler import SizedCall
 
 
 def unaligned_reads(analysis: Analysis) -> int:
@@ -32,15 +32,15 @@ def rows_read(analysis: Analysis) -> int:
     return max(map(len, rows.values()), default=0)
 
 
-def read_at_once(analysis: Analysis, env: Sizes, alignments: Alignments) -> int:
+def read_at_once(analysis: Analysis, call: SizedCall) -> int:
     """The number of elements of the narrowest type that can be loaded at once if vectors are unaligned: inputs start
     and end at a multiple of it."""
     inputs = [v for v in analysis.inputs if v.rank]
-    spans, strides = analysis.values(_spans, env), analysis.values(_input_strides, env)
+    spans, strides = analysis.values(_spans, call.sizes), analysis.values(_input_strides, call.sizes)
     if not inputs or min(strides, default=0) < 0:
         return 1
     sizes = [analysis.stored(v).bytes for v in inputs]
-    aligned = [alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
+    aligned = [call.alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
     together = functools.reduce(lambda a, b: a | b, (*spans, *aligned))
     return min(together & -together, WIDEST // min(sizes))
 

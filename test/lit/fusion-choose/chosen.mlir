@@ -10,7 +10,7 @@
 // CHECK-SAME: tx = {{[0-9]+}} : i64, ty = {{[0-9]+}} : i64
 // CHECK-SAME: vectors_per_thread = {{[1-9]}}
 // CHECK-SAME: scheduler = "normalization"
-// CPU: schedule = {compensated = false, in_registers = {{[0-9]+}} : i64, overlapped_tail = {{true|false}}, scheduler = "rows", split = 1 : i64, stash = {{true|false}}, streamed = {{true|false}}}
+// CPU: schedule = {compensation_interval = 0 : i64, persistent = {{true|false}}, scheduler = "rows", split = 1 : i64, streamed = {{true|false}}, unmasked = {{[01]}} : i64, vectors_per_thread = {{[0-9]+}} : i64}
 // Few long rows go in stages, each with a schedule of its own.
 // LONG: schedule = {form = "phases", scheduler = "multi_stage", stages = [{access = {
 // LONG-SAME: scheduler = "rows"

@@ -96,3 +96,14 @@ func.func @stay(%g: tensor<f32>, %x: tensor<4x8xf32>) -> (tensor<4xf32>, tensor<
   %4 = "fusion.sum"(%3) {axes = [1]} : (tensor<4x8xsi64>) -> tensor<4xsi64>
   return %2, %4 : tensor<4xf32>, tensor<4xsi64>
 }
+
+// An axis of extent 1: nothing is reduced, and a sum still begins with 0.
+// CHECK-LABEL: func.func @single(
+// CHECK-SAME: %[[X:[^:]*]]: tensor<3x1xf32>
+// CHECK-DAG: %[[S:.*]] = "fusion.squeeze"(%[[X]]) {axes = [1]}
+// CHECK: %[[R:.*]] = "fusion.add"(%[[S]]
+// CHECK-NEXT: return %[[R]]
+func.func @single(%x: tensor<3x1xf32>) -> tensor<3xf32> {
+  %0 = "fusion.sum"(%x) {axes = [1]} : (tensor<3x1xf32>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}

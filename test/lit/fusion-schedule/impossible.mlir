@@ -121,7 +121,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: no parameter 'threads': the parameters are access, tx, ty
+// CHECK: error: mlirfuse_normalization0: no parameter 'warps': the parameters are access, tx, ty
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):
@@ -133,7 +133,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
       %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
       %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
       "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
-    }) {scheduler = "normalization", schedule = {threads = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    }) {scheduler = "normalization", schedule = {warps = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
     "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
   }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>

@@ -18,6 +18,7 @@ from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 BOUNDS = {4: 2e-5, 8: 1e-12}  # by the bytes of a part, relative to the largest result
 
@@ -268,7 +269,7 @@ def emulated(fn, *inputs) -> list[np.ndarray]:
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
     target, env, split = targets.of("cuda:sm_90"), lowered.env, lowered._specialization.split
     program = Program(lowered.segmented(), target, env)
-    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
+    params = tuple(SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps)
     slots = program.slots()
     module = target.write(program, params, slots)
     code = parse(load.ptx_of(module.tiled(), target.properties.chip))

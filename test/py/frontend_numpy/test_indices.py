@@ -14,6 +14,7 @@ from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 
 def lookup(image, table):
@@ -150,7 +151,7 @@ def told(fn, x, positions) -> list[int]:
     env = lowered.env
     program = Program(lowered.segmented(), target, env)
     slots = program.slots()
-    params = tuple(SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps)
+    params = tuple(SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps)
     module = target.write(program, params, slots)
     code = parse(load.ptx_of(module.tiled(), target.properties.chip))
     compiled_program = CompiledProgram(params, module, slots, 0, None)

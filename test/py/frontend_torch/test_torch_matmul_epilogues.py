@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlirfuse.frontend.torch import fx_passes, lower
+from mlirfuse.frontend.torch import fx_passes, lower, matmul_epilogues
 from mlirfuse.lowering import devices
 from mlirfuse.passes import pipelines
 
@@ -23,7 +23,10 @@ def kernels(function, *shapes, mode="auto", chip="sm_90", dtype=torch.bfloat16, 
         module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     properties = devices.named(f"cuda:{chip}")
     fx_passes.run(fx_passes.before_lowering(properties, mode), module)
-    graph = pipelines.lower_to_segments(lower.lower(module, "inference").graph, properties, foreach=True)
+    lowered = lower.lower(module, "inference")
+    if mode == "auto" and matmul_epilogues.keep(module, lowered.graph, properties):
+        lowered = lower.lower(module, "inference")
+    graph = pipelines.lower_to_segments(lowered.graph, properties, foreach=True)
     products = [op for op in graph.ops if "mm" in str(op.attrs.get("callee", ""))]
     return [segment.scheduler for segment in graph.labels()[1]] + ["extern"] * len(products)
 
@@ -46,6 +49,20 @@ def test_a_gradient_through_an_activation_is_one_kernel():
         return torch.ops.aten.gelu_backward(dy @ w, u, approximate="tanh")
 
     assert kernels(backward, (8192, 768), (768, 3072), (8192, 3072)) == ["matmul"]
+
+
+@pytest.fixture
+def tf32():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_float32_is_multiplied_as_torch_is_told_to(tf32):
+    assert kernels(gelu_of_linear, *LINEAR, dtype=torch.float32, mode="always") == ["matmul"]
+    sizes = (2048, 768), (768, 3072)  # the second is not contiguous along the sums
+    assert "extern" in kernels(lambda x, w: torch.relu(x @ w), *sizes, dtype=torch.float32, mode="always")
 
 
 @pytest.mark.parametrize(

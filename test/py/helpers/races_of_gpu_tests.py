@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from mlirfuse.schedule.scheduler import SizedCall
+
 
 class _OnHost(TorchFunctionMode):
     """Tensors that are asked for on a GPU are made on the host."""
@@ -63,10 +65,10 @@ def _emulate(fn, inputs, only, most) -> int:
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*given)
     target, env = targets.of("cuda:sm_90"), lowered.env
     program = Program(lowered.segmented(), target, env)
-    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps]
     count = 0
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.properties)))
+        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, SizedCall(env, {}, target.properties))))
         for params in itertools.islice(found, most):
             everything = (*chosen[:at], params, *chosen[at + 1 :])
             kernels = target.write(program, everything, program.slots()).kernels

@@ -142,3 +142,21 @@ def test_the_bias_behind_a_mean(dtype, dynamic):
     with torch._dynamo.config.patch(assume_static_by_default=not dynamic):
         described = mlirfuse.torch.explain(f, g, like).graphs[0]
     assert [k.scheduler for k in described.kernels] == ["pointwise"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.bool_])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_axes_of_extent_1(dtype, keepdims):
+    """As NumPy gives them, the sign of zero too, and without a reduction."""
+
+    def program(x):
+        names = ("sum", "mean", "max", "min", "any", "all", "var")
+        return tuple(getattr(x, name)((1, 3), keepdims=keepdims) for name in names)
+
+    x = np.array([-0.0, 1, 0, 3], np.float64).reshape(2, 1, 2, 1).astype(dtype)
+    for found, expected in zip(mlirfuse.jit(program)(x), program(x), strict=True):
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+    (segment,) = mlirfuse.jit(program).explain(x).kernels
+    assert segment.scheduler == "pointwise"

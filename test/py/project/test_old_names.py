@@ -52,13 +52,30 @@ def lowered(fn, schedule, x=X):
     [
         (lambda x: mnp.softmax(x, axis=-1), {"whole": 4}, {"unmasked": 4}),
         (lambda x: x + 1, {"unroll_rows": 1}, {"rows_per_thread": 1}),
-        (lambda x: np.cumsum(x, 1), {"linked": False}, {"chained": False}),
+        (lambda x: np.cumsum(x, 1), {"linked": False}, {"chained": 0}),
+        (lambda x: np.cumsum(x, 1), {"looped": True}, {"persistent": False}),
+        (lambda x: x.sum(0), {"checked": False}, {"unmasked": 1}),
+        (lambda x: x.T.copy(), {"threads": 256}, {"tx": 256}),
     ],
 )
 def test_parameters_of_schedules(fn, old, new):
     with pytest.warns(DeprecationWarning, match=f"{next(iter(old))} is called {next(iter(new))}"):
         found = lowered(fn, {0: old})
     assert found == lowered(fn, {0: new})
+
+
+@pytest.mark.parametrize(
+    "old, new", [({"held": 0}, {"vectors_per_thread": 0}), ({"totals": True}, {"compensation_interval": 64})]
+)
+def test_parameters_of_cpu_schedules(old, new):
+    """A number stays one, and a flag becomes the number that it stood for."""
+
+    def text(schedule):
+        return mlirfuse.jit(lambda x: x.sum(1), target="cpu", schedule={0: schedule}).lower(X).as_text("segmented")
+
+    with pytest.warns(DeprecationWarning, match=f"{next(iter(old))} is called {next(iter(new))}"):
+        found = text(old)
+    assert found == text(new)
 
 
 def test_schedulers():
@@ -74,6 +91,6 @@ def test_schedulers():
 def test_every_new_name_is_one():
     schedulers = [*targets.of("cuda:sm_90").schedulers.all, *targets.of("cpu").schedulers.all]
     assert set(old_names.SCHEDULERS.values()) <= {s.name for s in schedulers}
-    fields = {field for s in schedulers for field in getattr(s.parameters, "_fields", ())}
+    fields = {field for s in schedulers for field in (s.fields or s.parameters._fields)}
     assert {new for names in old_names.FIELDS.values() for new in names} <= fields
     assert set(old_names.SETTINGS.values()) <= set(config.NAMES)

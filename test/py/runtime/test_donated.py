@@ -16,6 +16,7 @@ from mlirfuse.runtime import arrays
 from mlirfuse.runtime.launch_template import LaunchTemplate
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.scheduler import SizedCall
 
 
 def beside_sums(x, y):
@@ -64,7 +65,9 @@ def test_every_scheduler(name):
         if m > 1:
             assert graph.aliases == places
         for step in steps:
-            for params in itertools.islice(target.schedulers.candidates(step.analysis, env, {}, target.properties), 4):
+            for params in itertools.islice(
+                target.schedulers.candidates(step.analysis, SizedCall(env, {}, target.properties)), 4
+            ):
                 step.segment.schedule = target.schedulers.attributes(params)
                 for a, b in zip(results(graph.copy(), env, [x.copy() for x in given]), wanted, strict=True):
                     assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max()), (n, m, params)

@@ -16,6 +16,7 @@ from mlirfuse.lowering.host import gpu_host
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.scheduler import SizedCall
 
 SHAPES = {
     "vectors": [(16,), (4, 32), (2, 3, 48), (4096,), (16, 4), (1, 16), (48, 48), (1040,)],
@@ -170,7 +171,7 @@ def test_parameters_hold_for_each_member(shapes):
     inputs = arrays(SHAPES[shapes] * 2)
     program, env, params = compiled(descend, inputs)
     for step, chosen in zip(program.steps, params):
-        program.target.schedulers.check(step.analysis, chosen, env, {}, program.target.properties)
+        program.target.schedulers.check(step.analysis, chosen, SizedCall(env, {}, program.target.properties))
     program.write_schedules(params)
     again = Program(program.graph, program.target, env)
     assert again.decided and again.parameters(env, {}) == params

@@ -18,8 +18,6 @@ from mlirfuse.lowering import llvm
 from mlirfuse.runtime import counters
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.cpu import columns as cpu_columns
-from mlirfuse.schedule.cpu import rows as cpu_rows
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -388,16 +386,16 @@ def test_reduced_short_rows(shape, axes, dtype):
 def test_vectors_run_across_short_rows(fn, x, across):
     lowered = mlirfuse.jit(fn, target="cpu").lower(x)
     (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
-    assert isinstance(params, cpu_columns.Params if across else cpu_rows.Params)
+    assert params.scheduler == ("columns" if across else "rows")
     if across and params.split == 0:  # picked out of whole vectors
-        assert params.row_stride == x.shape[-1]
+        assert params.extent == x.shape[-1]
 
 
 def test_rows_are_not_said_to_be_where_they_are_not():
     """Steps that are constants of a kernel are those of its arguments."""
     for x, n in ((np.ones((5000, 2), np.float32), 3), (np.ones((5000, 4), np.float32)[:, :2], 2)):
-        given = {0: {"scheduler": "columns", "split": 0, "row_stride": n}}
-        with pytest.raises(ScheduleError, match="row_stride"):
+        given = {0: {"scheduler": "columns", "split": 0, "extent": n}}
+        with pytest.raises(ScheduleError, match="extent"):
             mlirfuse.jit(lambda x: x.max(-1), schedule=given)(x)
 
 
@@ -467,9 +465,9 @@ def test_expensive_values_of_columns_are_kept(shape, kept):
     x = data(shape)
     lowered = mlirfuse.jit(gelu_norm_of_columns, target="cpu").lower(x)
     (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
-    assert params.stash == kept
+    assert params.persistent == kept
     check(mlirfuse.jit(gelu_norm_of_columns), gelu_norm_of_columns, x, scale=10)
-    given = {0: params._asdict() | {"scheduler": "columns", "stash": False}}
+    given = {0: targets.of("cpu").schedulers.attributes(params) | {"persistent": False}}
     again = mlirfuse.jit(gelu_norm_of_columns, schedule=given)(x)
     assert np.array_equal(again, mlirfuse.jit(gelu_norm_of_columns)(x))
 

@@ -52,11 +52,11 @@ def test_rows_of_up_to_two_vectors(dtype):
             given = x[:, :-1], row, column
             np.testing.assert_array_equal(f(*given), fn(*given))
             chosen = f.lower(*given).as_text("segmented")
-            assert ("flat = true" in chosen) == (
+            assert ("coalesced_rows = 0" in chosen) == (
                 columns < min(lanes, 64) or (rows == many and columns < 64 and columns % lanes > 0)
             ), columns
     x = data((2 * many, lanes + 3), dtype)  # backwards, what vectors across rows have would be gathered
-    assert "flat = true" not in mlirfuse.jit(lambda x, y: x + y).lower(x, x[:, ::-1]).as_text("segmented")
+    assert "coalesced_rows = 0" not in mlirfuse.jit(lambda x, y: x + y).lower(x, x[:, ::-1]).as_text("segmented")
 
 
 def test_short_rows_in_place():
@@ -87,5 +87,5 @@ def test_neighbours_that_share_lines_of_the_cache(columns, dtype):
         given = x, data(columns, dtype, 1), data((rows, 1), dtype, 2)
         np.testing.assert_array_equal(f(*given), fn(*given))
         chosen = f.lower(*given).as_text("segmented")
-        assert "flat = true" in chosen
-        assert ("sides = 1 :" not in chosen) == (third * size == far), third
+        assert "coalesced_rows = 0" in chosen
+        assert ("rows_per_thread = 1 :" not in chosen) == (third * size == far), third

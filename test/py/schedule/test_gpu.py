@@ -10,8 +10,8 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
-from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -251,7 +251,7 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
         found = dict.fromkeys(
-            filter(only, SCHEDULERS.candidates(step.analysis, env, alignments, executor.target.properties))
+            filter(only, SCHEDULERS.candidates(step.analysis, SizedCall(env, alignments, executor.target.properties)))
         )
         for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
@@ -588,7 +588,7 @@ def test_columns_of_odd_rows(shape, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_columns_whose_parts_meet_in_a_cluster(shape, dtype):
     clusters = lambda params: (  # noqa: E731
-        isinstance(params, gpu_columns.Params) and params.cluster > 1 and not params.vectors_per_thread
+        getattr(params, "scheduler", "") == "columns" and params.cluster > 1 and not params.stages
     )
     x, along = torch.randn(shape, device="cuda").to(dtype), len(shape) - 2
     check_candidates(lambda x: (x.max(along), x.var(along)), x, only=clusters, fewest=1)
@@ -598,7 +598,7 @@ def test_columns_whose_parts_meet_in_a_cluster(shape, dtype):
 @pytest.mark.parametrize("shape", [(700, 264), (4096, 1000), (3, 5000, 40), (30_000, 64)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_columns_in_shared_memory(shape, dtype):
-    staged = lambda params: isinstance(params, gpu_columns.Params) and params.vectors_per_thread  # noqa: E731
+    staged = lambda params: getattr(params, "scheduler", "") == "columns" and params.stages  # noqa: E731
     x = torch.randn(shape, device="cuda").to(dtype)
     w = torch.randn(shape[-1], device="cuda").to(dtype)
     along = len(shape) - 2

@@ -19,6 +19,7 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import concat
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
@@ -63,7 +64,7 @@ def test_what_an_earlier_stage_passes_on(dtype):
         return padded - padded.min(0, keepdims=True)
 
     for fn in (less_the_least, padded_less_the_least):
-        check(fn, x, only=lambda p: is_pieces(getattr(p, "stages", [None])[-1]), candidates=2)
+        check(fn, x, only=lambda p: hasattr(p, "form") and is_pieces(p.stages[-1]), candidates=2)
 
 
 @pytest.mark.parametrize("width", range(1, 41))
@@ -126,7 +127,7 @@ def test_joins_and_shifts(fn, shapes, dtype):
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 16, 64, 256])
 def test_rows_at_a_time(rows):
-    changed = lambda p: p._replace(rows=rows, threads=256)  # noqa: E731
+    changed = lambda p: p._replace(rows_per_block=rows, tx=256)  # noqa: E731
     check(beside, *joined((30, 19), (30, 3), (30, 25)), only=is_pieces, candidates=1, changed=changed)
 
 
@@ -156,19 +157,19 @@ def test_inputs_at_odd_addresses():
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,), (first, _, last) = program.steps, program.graph.args
     odd = {first: 2, last: 6}
-    chosen = SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
+    chosen = SCHEDULERS.choose(step.analysis, SizedCall(lowered.env, odd, program.target.properties))
     check(beside, *inputs, only=is_pieces, candidates=1, changed=lambda p: chosen)
     assert chosen == unaligned(chosen) and is_pieces(chosen)
     assert not is_pieces(
         SCHEDULERS.choose(
-            step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").properties
+            step.analysis, SizedCall(lowered.env, {step.analysis.outputs[0]: 4}, targets.of("cuda:sm_90").properties)
         )
     )
 
 
 @pytest.mark.parametrize("given, why", [
-    ({"wide": (3,)}, "wide"), ({"wide": (1,)}, "wide"), ({"wide": ()}, "wide"), ({"rows": 3}, "rows"),
-    ({"threads": 96}, "power"),
+    ({"wide": (3,)}, "wide"), ({"wide": (1,)}, "wide"), ({"wide": ()}, "wide"), ({"rows_per_block": 3}, "rows"),
+    ({"tx": 96}, "power"),
 ])  # fmt: skip
 def test_what_cannot_be(given, why):
     inputs = joined((9, 19), (9, 3), (9, 25))
@@ -184,20 +185,20 @@ def test_the_choice(monkeypatch):
 
     def chosen(fn, *shapes, dtype=bf16):
         created = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
-        return re.findall(r'scheduler = "(\w+)", threads|scheduler = "(\w+)", tx', created.as_text("segmented"))[0]
+        return re.findall(r'scheduler = "(\w+)", tx', created.as_text("segmented"))[0]
 
     def erf_beside(*parts):
         return mnp.erf(np.concatenate(parts, -1))
 
-    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349)) == ("concat", "")
-    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349), dtype=f32) == ("", "pointwise")
-    assert chosen(beside, (9000, 280), (9000, 136)) == ("", "pointwise")
-    assert chosen(beside, (900, 577), (900, 331)) == ("", "pointwise")
-    assert chosen(beside, (9000, 1), (9000, 131), (9000, 49)) == ("", "pointwise")
-    assert chosen(erf_beside, (9000, 177), (9000, 131), (9000, 49)) == ("concat", "")
-    assert chosen(lambda x: np.roll(x, 3, 1), (9000, 1001)) == ("", "pointwise")
-    assert chosen(beside, (90000, 7), (90000, 13)) == ("", "pointwise")  # shorter than a vector
-    assert chosen(lambda x: x[:, 1:] * 2, (9000, 1000)) == ("", "pointwise")
+    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349)) == "concat"
+    assert chosen(beside, (9000, 577), (9000, 331), (9000, 349), dtype=f32) == "pointwise"
+    assert chosen(beside, (9000, 280), (9000, 136)) == "pointwise"
+    assert chosen(beside, (900, 577), (900, 331)) == "pointwise"
+    assert chosen(beside, (9000, 1), (9000, 131), (9000, 49)) == "pointwise"
+    assert chosen(erf_beside, (9000, 177), (9000, 131), (9000, 49)) == "concat"
+    assert chosen(lambda x: np.roll(x, 3, 1), (9000, 1001)) == "pointwise"
+    assert chosen(beside, (90000, 7), (90000, 13)) == "pointwise"  # shorter than a vector
+    assert chosen(lambda x: x[:, 1:] * 2, (9000, 1000)) == "pointwise"
 
 
 def test_caches_are_told(monkeypatch):

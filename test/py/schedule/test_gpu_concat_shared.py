@@ -19,6 +19,7 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import concat_shared
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
@@ -46,12 +47,12 @@ def chosen(fn, *inputs, aligned=16):
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
     odd = {step.analysis.inputs[0]: aligned}
-    return SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.properties)
+    return SCHEDULERS.choose(step.analysis, SizedCall(lowered.env, odd, program.target.properties))
 
 
 def few_rows(p):
     """``p`` with as few rows a block as can be: some blocks have all of theirs."""
-    return p._replace(rows_per_block=p.access.lanes, threads=64)
+    return p._replace(rows_per_block=p.access.lanes, tx=64)
 
 
 def runs(fn, *inputs, **options):
@@ -155,8 +156,8 @@ def test_not_what_lies_otherwise_in_memory():
 
 
 @pytest.mark.parametrize("given, why", [
-    ({"rows": 12}, "rows"), ({"rows": 0}, "rows"), ({"threads": 96}, "power"), ({"shared": 64}, "shared"),
-    ({"shared": 1 << 20}, "shared"),
+    ({"rows_per_block": 12}, "rows"), ({"rows_per_block": 0}, "rows"), ({"tx": 96}, "power"), ({"shared_bytes": 64}, "shared"),
+    ({"shared_bytes": 1 << 20}, "shared"),
 ])  # fmt: skip
 def test_what_cannot_be(given, why):
     inputs = parts((29, 19), (29, 9), (29, 25))

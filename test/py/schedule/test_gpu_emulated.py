@@ -22,21 +22,14 @@ from mlirfuse.analysis import joint, stages
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import multi_stage, targets
-from mlirfuse.schedule.gpu import (
-    columns as gpu_columns,
-)
-from mlirfuse.schedule.gpu import (
-    inner_outer as gpu_inner_outer,
-)
 from mlirfuse.schedule.gpu import pointwise, transpose
-from mlirfuse.schedule.gpu import (
-    rows as gpu_rows,
-)
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 BOUND = {
     "float16": 2e-3,
@@ -97,7 +90,7 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
                 base, at = slot.place
                 address = addresses[at] if base == "pointer" else workspace + plan.ints[at]
                 dims = plan.ints[slot.dims[0]], plan.ints[slot.dims[1]]
-                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box))
+                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box, BY_NAME[slot.dtype].bytes))
             else:
                 passed.append(plan.ints[slot])
         grid = plan.ints[slots.size(kernel.grid)]
@@ -129,9 +122,9 @@ def check(
     assert bool(graph.aliases) >= donated
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
-    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.properties) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps]
     for at, step in enumerate(program.steps):
-        given = SCHEDULERS.candidates(step.analysis, env, {}, target.properties)
+        given = SCHEDULERS.candidates(step.analysis, SizedCall(env, {}, target.properties))
         found = dict.fromkeys(map(changed, filter(only, given)))
         several = list(itertools.islice(found, candidates))
         assert several, "no such candidate"
@@ -278,7 +271,9 @@ def test_variances_of_large_numbers(columns):
     lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 6):
+    for params in itertools.islice(
+        SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {}, program.target.properties)), 6
+    ):
         (variance,) = run(program, lowered.env, (params,), [x])
         assert np.isposinf(variance).all(), params
 
@@ -449,6 +444,21 @@ def test_large_normalizations_store_no_element_alone():
         assert not isinstance(reduction, transpose.Params)
 
 
+def test_transposes_load_the_scales_of_columns_before_the_barrier(monkeypatch):
+    """Threads do not wait for the tile, and for what all of a vector needs after it."""
+    fn = lambda x: scaled(x, 0).T.copy()  # noqa: E731
+    x = np.zeros((2048, 2048), ml_dtypes.bfloat16)
+    ptx = mlirfuse.jit(fn, target="cuda:sm_90").lower(x).as_text("ptx")
+    (tiles,) = [
+        kernel for kernel in ptx.split(".entry ") if kernel.count("bar.sync") == 1 and "ld.shared.b16" in kernel
+    ]
+    before, after = tiles.split("bar.sync")
+    assert before.count("ld.global.b32") == 2
+    assert "ld.global" not in after
+    fit(monkeypatch, "transpose", stages=1)
+    check(fn, normal(72, 136))
+
+
 @pytest.mark.parametrize("name, dtype", [("e4m3fn", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)])
 def test_float8(name, dtype):
     """The hardware's conversion, of an odd number too, gives the bits of the nearest number, the largest for larger
@@ -536,7 +546,9 @@ def test_equal_elements_have_no_variance(columns):
     lowered = mlirfuse.jit(moments, target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.properties), 3):
+    for params in itertools.islice(
+        SCHEDULERS.candidates(step.analysis, SizedCall(lowered.env, {}, program.target.properties)), 3
+    ):
         variance, normalized = run(program, lowered.env, (params,), [x])
         assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
 
@@ -643,7 +655,7 @@ def test_rows_are_folded_where_they_are_written_one_behind_the_other(order):
     args = np.empty((20_000, 2730), np.float16), np.empty((20_000, 2730), np.float16, order=order)
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    reduces, *writes = getattr(params, "stages", (params,))
+    reduces, *writes = params.stages if hasattr(params, "form") else (params,)
     assert reduces.coalesced_rows > 1 and [stage.tile > 1 for stage in writes] == [True] * (order == "F")
 
 
@@ -717,7 +729,7 @@ def test_rows_left_over_of_a_turn(rows, split):
     check(
         lambda x: (x.sum(0), x.max(0)),
         normal(rows, 40),
-        only=lambda p: not p.in_registers,
+        only=lambda p: not p.persistent,
         candidates=1,
         changed=changed,
     )
@@ -738,7 +750,7 @@ def test_columns_in_shared_memory(fn, inputs, several):
     check(
         fn,
         *inputs,
-        only=lambda p: isinstance(p, gpu_columns.Params) and p.vectors_per_thread and (p.cluster > 1) == several,
+        only=lambda p: getattr(p, "scheduler", "") == "columns" and p.stages and (p.cluster > 1) == several,
         candidates=2,
     )
 
@@ -766,7 +778,7 @@ def test_columns_that_are_written_while_they_are_summed(shape, dtype, donated):
         lambda g, x: (g * np.maximum(x, 0), (g * np.maximum(x, 0)).sum(0)),
         normal(*shape, dtype=dtype),
         normal(*shape, dtype=dtype),
-        only=lambda p: isinstance(p, gpu_columns.Params) and p.split > 1,
+        only=lambda p: getattr(p, "scheduler", "") == "columns" and p.split > 1,
         candidates=2,
         donated=donated,
     )
@@ -788,7 +800,7 @@ def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
     check(
         fn,
         normal(*shape, dtype=dtype),
-        only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.vectors_per_thread,
+        only=lambda p: getattr(p, "scheduler", "") == "columns" and p.cluster > 1 and not p.stages,
         candidates=2,
     )
 
@@ -1035,11 +1047,15 @@ def test_rows_of_few_elements(columns, dtype):
 def test_columns_in_one_turn():
     """Rows that no number of threads divides, all in one turn of a loop."""
     for fn in (lambda x: x.sum(0), lambda x: (x.argmax(0), x.sum(0)), softmax_of_columns):
-        check(fn, np.abs(normal(70, 64)), only=lambda params: getattr(params, "checked", False))
+        check(
+            fn,
+            np.abs(normal(70, 64)),
+            only=lambda params: getattr(params, "scheduler", "") == "columns" and not params.unmasked,
+        )
     check(
         lambda x: x.sum(0),
         np.abs(normal(300, 512)),
-        only=lambda params: getattr(params, "checked", False),
+        only=lambda params: getattr(params, "scheduler", "") == "columns" and not params.unmasked,
         candidates=2,
     )
 
@@ -1060,14 +1076,14 @@ def test_columns_in_registers(shape, dtype):
         check(
             fn,
             normal(*shape, dtype=dtype) + dtype(1),
-            only=lambda params: getattr(params, "in_registers", False),
+            only=lambda params: getattr(params, "persistent", False),
             candidates=3,
         )
 
 
 def test_columns_with_more_lanes_than_rows_of_threads():
     """A block has fewer threads than columns to combine."""
-    few = lambda params: isinstance(params, gpu_columns.Params) and 1 < params.ty < params.access.lanes  # noqa: E731
+    few = lambda params: getattr(params, "scheduler", "") == "columns" and 1 < params.ty < params.access.lanes  # noqa: E731
     check(softmax_of_columns, normal(40, 512, dtype=np.float16), only=few, candidates=2)
     check(lambda x: x.sum(0), np.abs(normal(300, 512, dtype=np.float16)), only=few, candidates=2)
 
@@ -1284,7 +1300,7 @@ def test_few_rows_in_stages(fn, inputs):
 def test_rows_that_are_written_as_they_are_reduced(shape):
     """In one pass, by parts of each row where rows are few."""
     relu = lambda x: np.maximum(x, 0)  # noqa: E731
-    in_parts = lambda params: isinstance(params, gpu_rows.Params) and params.vectors_per_thread == 0  # noqa: E731
+    in_parts = lambda params: getattr(params, "scheduler", "") == "rows" and params.vectors_per_thread == 0  # noqa: E731
     for fn in (lambda x: (relu(x), relu(x).sum(-1)), lambda x: (x * 2, (x * x).mean(-1, keepdims=True), x.max(-1))):
         check(fn, normal(*shape), candidates=1)
         check(fn, normal(*shape), candidates=1, only=in_parts)
@@ -1523,8 +1539,8 @@ def in_blocks(params):
         return params._replace(stages=tuple(map(in_blocks, params.stages)))
     if not hasattr(params, "compensation_interval"):
         return params
-    kept = params.vectors_per_thread and not isinstance(params, gpu_inner_outer.Params)
-    return params if kept or getattr(params, "in_registers", False) else params._replace(compensation_interval=2)
+    kept = {"rows": params.vectors_per_thread, "columns": params.stages}.get(params.scheduler, 0)
+    return params if kept or getattr(params, "persistent", False) else params._replace(compensation_interval=2)
 
 
 def has_turns(params):

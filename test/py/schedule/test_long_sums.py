@@ -15,10 +15,9 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import columns as gpu_columns
-from mlirfuse.schedule.gpu import rows as gpu_rows
 from mlirfuse.schedule.gpu.scheduler import COMPENSATION_INTERVAL
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.scheduler import SizedCall
 
 EPS = float(np.finfo(np.float32).eps)
 STEADY = 4 * EPS  # of however many elements: less than the bound of a thousand
@@ -205,11 +204,11 @@ def test_running_totals_are_for_long_rows(fn, long):
         return mlirfuse.jit(fn, target="cpu").lower(np.zeros((40, width), np.float32))
 
     short, wide = (lowered(width).as_text("tiled") for width in (4096, 400_000))
-    assert "compensated = False" in short and f"compensated = {long}" in wide
-    asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "compensated": False}})
+    assert "compensation_interval = 0" in short and f"compensation_interval = {64 * long}" in wide
+    asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "compensation_interval": 0}})
     x = np.zeros((40, 400_000), np.float32)
     if long:
-        with pytest.raises(ScheduleError, match="compensated: sums of 400000 elements need them"):
+        with pytest.raises(ScheduleError, match="compensation_interval: sums of 400000 elements need one"):
             asked.lower(x).as_text("tiled")
     else:
         asked.lower(x).as_text("tiled")
@@ -255,7 +254,7 @@ def test_nothing_and_one():
 
 def few_threads(params, turns=16):
     """Of a loop over rows or columns."""
-    if isinstance(params, gpu_rows.Params):
+    if getattr(params, "scheduler", "") == "rows":
         return params._replace(
             tx=32,
             ty=1,
@@ -267,15 +266,15 @@ def few_threads(params, turns=16):
             prefetch=False,
             compensation_interval=turns,
         )
-    if isinstance(params, gpu_columns.Params):
+    if getattr(params, "scheduler", "") == "columns":
         return params._replace(
             tx=8,
             ty=4,
             rows_per_thread=4,
             split=1,
             cluster=1,
-            in_registers=False,
-            vectors_per_thread=0,
+            persistent=False,
+            stages=0,
             compensation_interval=turns,
         )
     one, *others = params.stages
@@ -331,7 +330,7 @@ def test_blocks_are_for_long_loops(fn, shape, long):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     env = {str(size): n for size, n in zip(program.graph.args[0].shape, shape)}
-    params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.properties)
+    params = SCHEDULERS.choose(program.steps[0].analysis, SizedCall(env, {}, target.properties))
     assert params.compensation_interval == (COMPENSATION_INTERVAL if long else 0)
 
 

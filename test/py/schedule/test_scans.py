@@ -23,6 +23,7 @@ from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.ir.ops import TABLE
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.scheduler import SizedCall
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 RNG = np.random.default_rng(0)
@@ -235,10 +236,10 @@ def test_short_rows_past_the_caches():
     for n in (2, 4, LANES):
         given = {0: {"scheduler": "scan_short_rows", "streamed": True}}
         assert agree(lambda x: np.cumsum(x, 1), RNG.standard_normal((5001, n)).astype(f32), schedule=given)
-    wrong = [(3, {"streamed": True}), (3, {"length": 4}), (LANES + 1, {"length": 0}), (9, {"streamed": True})]
+    wrong = [(3, {"streamed": True}), (3, {"extent": 4}), (LANES + 1, {"extent": 0}), (9, {"streamed": True})]
     for n, fields in wrong:
         with pytest.raises(ScheduleError):
-            given = {0: {"scheduler": "scan_short_rows", "length": 0, "streamed": False} | fields}
+            given = {0: {"scheduler": "scan_short_rows", "extent": 0, "streamed": False} | fields}
             mlirfuse.jit(lambda x: np.cumsum(x, 1), schedule=given)(np.ones((40, n), f32))
 
 
@@ -421,7 +422,7 @@ def test_gpu_with_reductions(name):
     """Rows that lanes, a warp and several warps have in registers, and those that take turns; striped ones too."""
     for shape in ((3, 37), (70, 12), (2, 700), (3, 701)):
         check_on_gpu(REDUCED[name](1), normal(*shape), candidates=4, bound=3e-5)
-    turns = lambda p: p._replace(tx=64, ty=1, vectors_per_thread=2, looped=True)  # noqa: E731
+    turns = lambda p: p._replace(tx=64, ty=1, vectors_per_thread=2, persistent=False)  # noqa: E731
     for shape in ((2, 704), (2, 701)):
         check_on_gpu(REDUCED[name](1), normal(*shape), candidates=1, changed=turns, bound=3e-5)
 
@@ -438,7 +439,7 @@ def test_gpu_rows_that_no_cache_holds_are_in_stages():
     x = lambda n: np.empty((4096, n), f32)  # noqa: E731
     for n, form in ((4096, "scan_rows"), (8191, "scan_rows"), (1 << 20, "multi_stage")):
         (found,) = segments(REDUCED["share"](1), x(n), target="cuda:sm_90")
-        assert f'scheduler = "{form}"' in found and ("looped = true" in found) == (n == 1 << 20)
+        assert f'scheduler = "{form}"' in found and ("persistent = false" in found) == (n == 1 << 20)
 
 
 @pytest.mark.parametrize("dtype", [f16, f64])
@@ -451,7 +452,7 @@ def test_gpu_types_with_reductions(dtype):
 @pytest.mark.parametrize("shape", [(1, 3), (5, 33), (70, 13), (3, 701), (2, 5001), (1, 60_001)])
 def test_gpu_odd_rows_are_striped(shape, dtype):
     """Elements go through shared memory to the thread that scans them, and back; several scans, one after the other."""
-    x, striped = (normal(*shape) * 5).astype(dtype), lambda p: p.striped
+    x, striped = (normal(*shape) * 5).astype(dtype), lambda p: p.in_shared
     check_on_gpu(lambda x: np.cumsum(x, 1), x, candidates=3, only=striped)
     if shape[1] < 1000:
         check_on_gpu(lambda x: (np.cumsum(x, 1) + x, np.maximum.accumulate(x > 1, 1)), x, candidates=2, only=striped)
@@ -462,7 +463,7 @@ def test_gpu_odd_rows_are_striped(shape, dtype):
 def test_gpu_striped_recurrence(reverse):
     """Two operands go through the same shared memory."""
     args = np.sin(normal(5, 333)), normal(5, 333)
-    check_on_gpu(recurring(1, reverse), *args, candidates=3, only=lambda p: p.striped)
+    check_on_gpu(recurring(1, reverse), *args, candidates=3, only=lambda p: p.in_shared)
 
 
 @pytest.mark.parametrize("chip", ["sm_70", "sm_80"])
@@ -503,10 +504,10 @@ def test_gpu_linked(name):
             normal(*shape),
             candidates=2,
             only=lambda p: p.tx >= 32,
-            changed=lambda p: p._replace(chained=True, looped=True, tx=32, vectors_per_thread=2),
+            changed=lambda p: p._replace(chained=1, persistent=False, tx=32, vectors_per_thread=2),
         )
     for shape in ((300, 40), (70, 130)):
-        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(chained=True))
+        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(chained=1))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
@@ -514,8 +515,8 @@ def test_gpu_linked_numbers_of_other_widths(dtype):
     """Numbers of eight bytes are two words of what others read."""
     rng = np.random.default_rng(3)
     large = 1 << (dtype(0).nbytes * 8 - 12)
-    along = lambda p: p._replace(chained=True, looped=True, tx=32, vectors_per_thread=2)  # noqa: E731
-    down = lambda p: p._replace(chained=True)  # noqa: E731
+    along = lambda p: p._replace(chained=1, persistent=False, tx=32, vectors_per_thread=2)  # noqa: E731
+    down = lambda p: p._replace(chained=1)  # noqa: E731
     for axis, shape, changed in ((1, (2, 9001), along), (0, (300, 40), down)):
         x = rng.integers(-large, large, shape).astype(dtype)
         if dtype is np.float64:
@@ -528,8 +529,8 @@ def test_gpu_linked_scans_of_odd_rows_beside_each_other():
     """What one scan's elements are read from is written by what the other makes."""
     both = lambda x: (np.cumsum(x, 1), np.maximum.accumulate(x * 2, 1))  # noqa: E731
     for tx, shape in ((32, (1, 2001)), (128, (2, 3003))):
-        linked = lambda p, tx=tx: p._replace(chained=True, looped=True, tx=tx, ty=1, vectors_per_thread=8)  # noqa: E731
-        check_on_gpu(both, normal(*shape), candidates=1, only=lambda p: p.striped, changed=linked)
+        linked = lambda p, tx=tx: p._replace(chained=1, persistent=False, tx=tx, ty=1, vectors_per_thread=8)  # noqa: E731
+        check_on_gpu(both, normal(*shape), candidates=1, only=lambda p: p.in_shared, changed=linked)
 
 
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
@@ -538,7 +539,7 @@ def test_gpu_linked_narrow_columns(name, shape):
     """A warp has several rows of threads, as they are chosen for many more rows; there are several groups."""
     x = normal(*shape)
     bound = 3e-5 if name == "logarithm" else None
-    linked = lambda p: p._replace(ty=32 // p.tx, rows_per_thread=2, chained=True)  # noqa: E731
+    linked = lambda p: p._replace(ty=32 // p.tx, rows_per_thread=2, chained=1)  # noqa: E731
     check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=linked, bound=bound)
 
 
@@ -591,7 +592,7 @@ def test_gpu_long_chains_of_narrow_columns_have_high_turns(shape, dtype, rows, l
 ])  # fmt: skip
 def test_gpu_odd_rows_have_an_odd_number_of_elements_a_thread(width, tx, ty, vectors):
     params = chosen(lambda x: np.cumsum(x, 1), 20_000, width)
-    assert params.striped and (params.tx, params.ty, params.vectors_per_thread) == (tx, ty, vectors)
+    assert params.in_shared and (params.tx, params.ty, params.vectors_per_thread) == (tx, ty, vectors)
 
 
 @pytest.mark.parametrize("count", [5, 9])
@@ -628,7 +629,7 @@ def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
         params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
         assert (params.vectors_per_thread > 1) == several
         if several:
-            strips = -(-shape[1] // (params.tx * params.columns))
+            strips = -(-shape[1] // (params.tx * params.width))
             assert 1024 >= -(-strips // 132) * params.tx * params.ty >= 512
 
 
@@ -652,7 +653,7 @@ def softplus_sums(x):
 
 def test_gpu_few_long_odd_rows_have_many_threads():
     few, some, many = (chosen(lambda x: np.cumsum(x, 1), rows, 8191, dtype=f16) for rows in (16, 500, 4000))
-    assert few.striped and few.tx > some.tx > many.tx
+    assert few.in_shared and few.tx > some.tx > many.tx
     for dtype in (f16, np.int8, np.float64):  # the elements of as many threads have room in shared memory
         check_on_gpu(lambda x: np.cumsum(x, 1), (normal(3, 5001) * 9).astype(dtype), candidates=1)
 
@@ -670,7 +671,7 @@ def test_gpu_the_last_turn_of_what_takes_many_instructions_is_full():
     for columns in (3000, 5120, 8192):
         dear = chosen(lambda x: mnp.logcumsumexp(x, 1), 4000, columns)
         turn = dear.tx * dear.vectors_per_thread * dear.access.lanes
-        assert dear.looped and -columns % turn < columns / 20
+        assert not dear.persistent and -columns % turn < columns / 20
 
 
 def test_gpu_rows_of_one_turn_take_the_vectors_that_they_have():
@@ -679,7 +680,7 @@ def test_gpu_rows_of_one_turn_take_the_vectors_that_they_have():
         params = chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype)
         needed = columns // params.access.lanes
         assert (
-            not params.looped
+            params.persistent
             and (params.vectors_per_thread - 1) * params.tx < needed <= params.vectors_per_thread * params.tx
         )
         check_on_gpu(lambda x: np.cumsum(x, 1), normal(2, columns).astype(dtype), candidates=1)
@@ -689,8 +690,8 @@ def test_gpu_costly_scans_of_narrow_vectors_are_striped():
     given = ((770, f32, True), (2002, f16, True), (772, f32, False), (2004, f16, False), (770, f64, False))
     for columns, dtype, striped in given:
         params = chosen(lambda x: mnp.logcumsumexp(x, 1), 4096, columns, dtype=dtype)
-        assert params.striped == striped
-        assert not chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype).striped
+        assert params.in_shared == striped
+        assert not chosen(lambda x: np.cumsum(x, 1), 4096, columns, dtype=dtype).in_shared
 
 
 def sums_of(axis):
@@ -710,13 +711,13 @@ def test_gpu_turns_down_columns_are_as_high_for_states_of_two_numbers(fn):
     for shape in ((5000, 6144), (100_000, 128), (1024, 8192), (1_000_000, 24)):
         params, plain = chosen(fn, *shape), chosen(lambda x: np.cumsum(x, 0), *shape)
         assert params.rows_per_thread == plain.rows_per_thread and params.chained == plain.chained
-        assert params.rows_per_thread * params.columns <= 32
+        assert params.rows_per_thread * params.width <= 32
 
 
 def test_gpu_long_rows_of_short_elements_have_as_many_whatever_their_states():
     for rows, columns in ((1000, 40_000), (300, 100_000)):
         params = chosen(recurrence_of(1), rows, columns, dtype=f16)
-        assert params.looped and params.vectors_per_thread * params.access.lanes == 16
+        assert not params.persistent and params.vectors_per_thread * params.access.lanes == 16
     check_on_gpu(recurrence_of(1), np.sin(normal(2, 9000)).astype(f16), candidates=1)
 
 
@@ -805,7 +806,7 @@ def test_odd_rows_that_are_reduced_first_fit_shared_memory(dtype, columns):
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
     for step, params in zip(program.steps, program.parameters(lowered.env, {}), strict=True):
-        target.schedulers.check(step.analysis, params, lowered.env, {}, target.properties)
+        target.schedulers.check(step.analysis, params, SizedCall(lowered.env, {}, target.properties))
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
@@ -814,10 +815,10 @@ def test_other_schedules_are_refused(target):
     lowered = mlirfuse.jit(lambda x: np.cumsum(x, 1), target=target).lower(normal(8, 4096))
     program = Program(lowered.segmented(), targets.of(target), lowered.env)
     (step,) = program.steps
-    wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"looped": False, "vectors": 1, "tx": 32}, {"vectors": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
+    wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"persistent": True, "vectors_per_thread": 1, "tx": 32}, {"vectors_per_thread": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
     for given in wrong:
         with pytest.raises(ScheduleError):
-            program.target.schedulers.read(given, step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties)  # fmt: skip
+            program.target.schedulers.read(given, step.analysis, SizedCall(lowered.env, {step.analysis.outputs[0]: 4}, program.target.properties))  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------------

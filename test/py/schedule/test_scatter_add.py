@@ -25,6 +25,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import scatter_add_rows
+from mlirfuse.schedule.scheduler import SizedCall
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 SHAPES = [
@@ -84,7 +85,7 @@ def added_twice(x, i, v):
 @pytest.mark.parametrize("schedule", [None, (1, False), (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.int64])
 def test_cpu(dtype, schedule):
-    given = {0: dict(zip(("tasks", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("grid", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(fused, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -95,7 +96,7 @@ def test_cpu(dtype, schedule):
 @pytest.mark.parametrize("schedule", [None, (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f16, np.int64])
 def test_cpu_of_more_indices(dtype, schedule):
-    given = {0: dict(zip(("tasks", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("grid", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(added_twice, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -234,7 +235,7 @@ def test_gpu_of_more_indices(dtype, shared):
         if not shared:
             check_on_gpu(added_twice, x, i, v, candidates=3, bound=bound)
             continue
-        changed = lambda p: p._replace(shared_elements=shared, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
+        changed = lambda p: p._replace(shared_elements=shared, grid=3, tx=32, vectors_per_thread=2)  # noqa: E731
         plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
         check_on_gpu(added_twice, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -245,7 +246,7 @@ def test_gpu_sums_in_shared_memory(dtype, shape):
     """Each block adds up its values there; few of them, and blocks without any."""
     x, i, v = operands(*shape, dtype)
     plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
-    changed = lambda p: p._replace(shared_elements=16, blocks=3, threads=32, items_per_thread=2)  # noqa: E731
+    changed = lambda p: p._replace(shared_elements=16, grid=3, tx=32, vectors_per_thread=2)  # noqa: E731
     bound = 2e-3 if dtype is f16 else 1e-5
     check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -273,7 +274,7 @@ def test_gpu_sums_of_64_bits_in_shared_memory_carry():
     generator = np.random.default_rng(5)
     x, i = np.zeros(3, np.int64), generator.integers(0, 3, 200)
     v = generator.integers(-(2**62) // 100, 2**62 // 100, 200) | 0xFFFFFFF0
-    changed = lambda p: p._replace(shared_elements=4, blocks=2, threads=32)  # noqa: E731
+    changed = lambda p: p._replace(shared_elements=4, grid=2, tx=32)  # noqa: E731
     check_on_gpu(fused, x, i, v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
     check_on_gpu(fused, x, i, -v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
 
@@ -299,7 +300,7 @@ def test_gpu_ordered_sums_are_numpys():
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
     program = Program(lowered.segmented(), target, lowered.env)
     (step,) = program.steps
-    ordered = target.schedulers.read({"ordered": True}, step.analysis, lowered.env, {}, target.properties)
+    ordered = target.schedulers.read({"ordered": True}, step.analysis, SizedCall(lowered.env, {}, target.properties))
     (got,) = run_on_gpu(program, lowered.env, (ordered,), (x, i, v))
     np.testing.assert_array_equal(got, added(x, i, v))
 
@@ -393,7 +394,7 @@ def test_gpu_zeros_that_are_added_to_take_no_memory(width):
     ({"chunk": 3}, "chunk"),
     ({"chunk": 1 << 31}, "too many"),
     ({"vectors_per_thread": 0}, "vectors_per_thread"),
-    ({"items_per_thread": 17}, "items_per_thread"),
+    ({"rows_per_thread": 17}, "rows_per_thread"),
     ({"tx": 48}, "tx"),
 ])  # fmt: skip
 def test_gpu_rows_have_no_other_schedules(given, says):
@@ -402,7 +403,7 @@ def test_gpu_rows_have_no_other_schedules(given, says):
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (step,) = Program(lowered.segmented(), target, lowered.env).steps
     with pytest.raises(ScheduleError, match=says):
-        target.schedulers.read(given, step.analysis, lowered.env, {}, target.properties)
+        target.schedulers.read(given, step.analysis, SizedCall(lowered.env, {}, target.properties))
 
 
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas")

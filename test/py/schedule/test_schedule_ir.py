@@ -16,6 +16,7 @@ from mlirfuse.dialects import fusion
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.program import SegmentedProgram
+from mlirfuse.schedule.scheduler import SizedCall
 
 f32, f16 = np.float32, np.float16
 
@@ -100,13 +101,15 @@ def test_every_candidate_is_data(name, target, dtype):
         env = env | {rows: n, columns: m}
         aligned = dict.fromkeys(created.graph.args, align)
         for at, step in enumerate(created.steps):
-            found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, properties), 24))
+            found = list(
+                itertools.islice(schedulers.candidates(step.analysis, SizedCall(env, aligned, properties)), 24)
+            )
             assert len(set(found)) == len(found)
             for params in found:
-                schedulers.check(step.analysis, params, env, aligned, properties)
+                schedulers.check(step.analysis, params, SizedCall(env, aligned, properties))
                 attributes = schedulers.attributes(params)
                 assert serialize.parse(serialize.text(attributes)) == attributes
-                assert schedulers.read(attributes, step.analysis, env, aligned, properties) == params
+                assert schedulers.read(attributes, step.analysis, SizedCall(env, aligned, properties)) == params
             everything = list(created.target.parameters(created, env, aligned))
             assert everything[at] == found[0]
             for params in {found[0], found[-1]} if (n, m) in SIZES[::4] else ():
@@ -132,9 +135,7 @@ def test_every_scheduler_is_met():
                 sizes = env | {rows: n, columns: m}
                 met |= {created.target.schedulers.of(p).name for p in created.target.parameters(created, sizes, {})}
                 for _step, p in zip(created.steps, created.target.parameters(created, sizes, {})):
-                    for inner in (
-                        getattr(p, "stages", None) or () if not isinstance(getattr(p, "stages", 0), int) else ()
-                    ):
+                    for inner in p.stages if hasattr(p, "form") else ():
                         met.add(created.target.schedulers.of(inner).name)
         assert met == {s.name for s in created.target.schedulers.all}, target
 
@@ -161,9 +162,9 @@ SOFTMAX = PROGRAMS["softmax 1"][0]
 @pytest.mark.parametrize(
     "given",
     [
-        {0: {"in_registers": 0}},
-        {"normalization": {"in_registers": 0}},
-        {0: "{in_registers = 0 : i64}"},
+        {0: {"vectors_per_thread": 0}},
+        {"normalization": {"vectors_per_thread": 0}},
+        {0: "{vectors_per_thread = 0 : i64}"},
         {0: {"scheduler": "multi_stage"}},
     ],
 )
@@ -176,19 +177,19 @@ def test_jit_takes_a_schedule(given):
         np.testing.assert_allclose(f(x), wanted / wanted.sum(-1, keepdims=True), rtol=1e-5)
         text = f.lower(x).as_text("segmented")
         assert ('scheduler = "multi_stage"' in text) == (given == {0: {"scheduler": "multi_stage"}})
-        assert "in_registers = 0 : i64" in text or "multi_stage" in text
+        assert "vectors_per_thread = 0 : i64" in text or "multi_stage" in text
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({0: {"in_registers": 1}}, "a row has 1000"),
-        ({0: {"hold": 1}}, "no parameter 'hold': the parameters are split, in_registers"),
-        ({0: {"in_registers": True}}, "is not of type int"),
-        ({1: {"in_registers": 0}}, "0 segments match 1; the segments are 0: normalization"),
+        ({0: {"vectors_per_thread": 1}}, "a row has 1000"),
+        ({0: {"hold": 1}}, "no parameter 'hold': the parameters are vectors_per_thread, split"),
+        ({0: {"vectors_per_thread": True}}, "is not of type int"),
+        ({1: {"vectors_per_thread": 0}}, "0 segments match 1; the segments are 0: normalization"),
         ({"reduction": {}}, "0 segments match 'reduction'"),
         ({0: {"scheduler": "transpose"}}, "does not take this segment"),
-        ({0: "{in_registers = "}, "is not an MLIR attribute"),
+        ({0: "{vectors_per_thread = "}, "is not an MLIR attribute"),
     ],
 )
 @pytest.mark.parametrize("fallback", [True, False])
@@ -203,10 +204,10 @@ def test_impossible_schedules_are_errors(given, problem, fallback):
 
 def test_a_schedule_is_checked_for_new_sizes():
     """Also where a variant with those parameters is compiled: it would compute a part of a longer row only."""
-    f = mlirfuse.jit(SOFTMAX, schedule={0: {"in_registers": 4}}, fallback=False)
+    f = mlirfuse.jit(SOFTMAX, schedule={0: {"vectors_per_thread": 4}}, fallback=False)
     lanes = targets.cpu().properties.vector_bytes // 4
     f(np.ones((4, 4 * lanes), f32))
-    with pytest.raises(ScheduleError, match=f"in_registers = 4: {4 * lanes} elements, a row has {4 * lanes + 1}"):
+    with pytest.raises(ScheduleError, match=f"vectors_per_thread = 4: {4 * lanes} elements, a row has {4 * lanes + 1}"):
         f(np.ones((4, 4 * lanes + 1), f32))
 
 
@@ -218,7 +219,9 @@ def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
     monkeypatch.setenv("MLIRFUSE_CACHE", "1")
     created, env, _ = program("layer norm", "cuda:sm_90")
     (step,), properties = created.steps, created.target.properties
-    for params in itertools.islice(created.target.schedulers.candidates(step.analysis, env, {}, properties), 1, 4):
+    for params in itertools.islice(
+        created.target.schedulers.candidates(step.analysis, SizedCall(env, {}, properties)), 1, 4
+    ):
         tuned_schedules.store(created, env, (params,))
         assert tuned_schedules.load(created, env, {}) == (params,)
     assert tuned_schedules.load(created, env | {created.symbols[0]: 7}, {}) is None
@@ -234,7 +237,7 @@ def test_checks_hold_for_other_machines():
     assert params.cluster > 1
     with pytest.raises(ScheduleError, match="sm_80 has clusters of 1 blocks"):
         created.target.schedulers.check(
-            created.steps[0].analysis, params, env, {}, DeviceProperties.of_architecture("sm_80")
+            created.steps[0].analysis, params, SizedCall(env, {}, DeviceProperties.of_architecture("sm_80"))
         )
 
 

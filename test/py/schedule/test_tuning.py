@@ -23,6 +23,7 @@ from mlirfuse.schedule.gpu import tuning
 from mlirfuse.schedule.gpu.tuning import h100
 from mlirfuse.schedule.gpu.tuning.derived import derive
 from mlirfuse.schedule.gpu.tuning.measured import Measured
+from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.tools import calibrate
 
 H100 = h100.PROPERTIES
@@ -97,7 +98,9 @@ def test_every_segment_has_a_schedule_that_the_card_can_run(name):
             params = program.parameters(lowered.env, {})
             for step, choice in zip(program.steps, params, strict=True):
                 attributes = target.schedulers.attributes(choice)
-                assert target.schedulers.read(attributes, step.analysis, lowered.env, {}, properties) == choice, what
+                assert (
+                    target.schedulers.read(attributes, step.analysis, SizedCall(lowered.env, {}, properties)) == choice
+                ), what
             for kernel in target.write(program, params, program.slots()).kernels:
                 shared = kernel.static_shared + kernel.dynamic_shared
                 assert 0 < kernel.threads <= min(1024, properties.threads_per_sm) and kernel.threads % 32 == 0, what

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlirfuse.analysis import traffic
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, narrowed
 from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.body import MatmulBody
-from mlirfuse.schedule.gpu.matmul.model import cost
-from mlirfuse.schedule.gpu.matmul.operands import UNIT, UNIT_ELEMENTS, Matrix
+from mlirfuse.schedule.gpu.matmul.model import Work, amounts, best_tiles
+from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Params
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
 
 LANES = 2  # most adjacent columns of a thread
 WIDEST = 256  # columns of a tile: of one instruction
@@ -32,60 +32,72 @@ class Matmul(GpuScheduler[Params]):
     def takes(self, analysis: Analysis) -> bool:
         return analysis.product is not None and analysis.product.operands[0].dtype in operands.TYPES
 
-    def candidates(
-        self, analysis: Analysis, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> Iterator[Params]:
-        if not properties.tensor_cores:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+        if not call.properties.tensor_cores:
             return
-        access = access_of(analysis, True, env, alignments)
+        access = access_of(analysis, True, call)
         access = narrowed(analysis, access, min(access.lanes, LANES))._replace(hint="")
-        m, n, _ = analysis.values(operands.extents, env)
-        tma = not _unaligned(analysis, env, alignments)
-        added = _added(analysis, env, alignments) if tma else ()
-        heuristics = heuristics_of(properties).matmul
-        for width, stages in sorted(heuristics.tiles, key=lambda tile: cost(m, n, tile[0], properties)):
-            yield Params(access, TILE_M, width, stages, heuristics.group, properties.sm_count, tma, added)
+        tma = not _unaligned(analysis, call)
+        added = _added(analysis, call) if tma else ()
+        work, group, blocks = (
+            _work(analysis, call),
+            heuristics_of(call.properties).matmul.group,
+            call.properties.sm_count,
+        )
+        for rows, columns, stages, apart, _ in best_tiles(work, call.properties):
+            yield Params(access, rows, columns, stages, group, blocks, tma, added, apart)
 
-    def check(
-        self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, properties: DeviceProperties
-    ) -> None:
+    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
         p = params
-        require(properties.tensor_cores, f"matmul: {properties.chip} has no wgmma instructions")
-        unaligned = _unaligned(analysis, env, alignments)
+        require(call.properties.tensor_cores, f"matmul: {call.properties.chip} has no wgmma instructions")
+        unaligned = _unaligned(analysis, call)
         require(not (p.tma and unaligned), f"tma = true: {unaligned}")
-        most = _added(analysis, env, alignments) if p.tma else ()
-        require(set(p.added) <= set(most), f"added = {list(p.added)}: TMA can copy {list(most)}")
+        added = _added(analysis, call) if p.tma else ()
+        require(set(p.added) <= set(added), f"added = {list(p.added)}: TMA can copy {list(added)}")
         require(p.m in (WGMMA_M, TILE_M), f"m = {p.m}: must be {WGMMA_M} or {TILE_M}")
-        require(p.n % COLUMNS == 0 and 0 < p.n <= WIDEST, f"n = {p.n}: must be a multiple of {COLUMNS} up to {WIDEST}")
+        most = WIDEST // p.parts  # more would not leave enough registers
+        require(p.n % COLUMNS == 0 and 0 < p.n <= most, f"n = {p.n}: must be a multiple of {COLUMNS} up to {most}")
         require(p.stages >= 2, f"stages = {p.stages}: must be at least 2")
         require(p.group >= 1 and p.blocks >= 1, f"group = {p.group}, blocks = {p.blocks}: must be at least 1")
-        room = properties.shared_per_block
+        room = call.properties.shared_per_block
         require(p.shared_bytes <= room, f"stages = {p.stages}: {p.shared_bytes} bytes of shared memory, of {room}")
         require(p.access.lanes <= LANES, f"lanes = {p.access.lanes}: at most {LANES}")
-        self.check_access(analysis, p, True, env, alignments, properties)
+        self.check_access(analysis, p, True, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Params) -> list[GpuKernel]:
         return [MatmulBody(name, analysis, slots, params).kernel()]
 
 
-def _unaligned(analysis: Analysis, env: Sizes, alignments: Alignments) -> str:
+def _work(analysis: Analysis, call: SizedCall) -> Work:
+    """The work of the kernel for these sizes."""
+    return Work.of(*analysis.values(_amounts, call.sizes))
+
+
+def _amounts(analysis: Analysis) -> list[Size]:
+    return [*amounts(analysis.ops, *traffic.of_segment(analysis.ops, analysis.inputs, analysis.outputs, {}))]
+
+
+def _unaligned(analysis: Analysis, call: SizedCall) -> str:
     """What TMA cannot copy for these sizes and alignments; empty if it can."""
     found = analysis.once(operands.operands)
     if found.a is None or found.b is None:
         return "an operand's rows or columns are several dimensions of memory, or none is contiguous"
-    both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, env))
-    return next((problem for matrix, pitch in both if (problem := _problem(matrix, pitch, alignments))), "")
+    across = [m for m in (found.a, found.b) if not m.contiguous and m.value.dtype.bytes > 2]
+    if across:  # which wgmma takes of 16-bit elements only
+        return f"{across[0].value!r} is not contiguous along the sums"
+    both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, call.sizes))
+    return next((problem for matrix, pitch in both if (problem := _problem(matrix, pitch, call.alignments))), "")
 
 
-def _added(analysis: Analysis, env: Sizes, alignments: Alignments) -> tuple[int, ...]:
+def _added(analysis: Analysis, call: SizedCall) -> tuple[int, ...]:
     """Which inputs besides the operands TMA can copy for these sizes and alignments."""
     found = analysis.once(operands.operands)
-    both = zip(found.added, analysis.values(_pitches_of_added, env))
-    return tuple([n for n, (matrix, pitch) in enumerate(both) if not _problem(matrix, pitch, alignments)])
+    both = zip(found.added, analysis.values(_pitches_of_added, call.sizes))
+    return tuple([n for n, (matrix, pitch) in enumerate(both) if not _problem(matrix, pitch, call.alignments)])
 
 
 def _problem(matrix: Matrix, pitch: int, alignments: Alignments) -> str:
-    if pitch % UNIT_ELEMENTS or pitch < UNIT_ELEMENTS:
+    if pitch * matrix.value.dtype.bytes % UNIT or pitch < 1:
         return f"rows of {matrix.value!r} are {pitch} elements apart, not a multiple of {UNIT} bytes"
     aligned = alignments.get(matrix.value, UNIT) % UNIT == 0
     return "" if aligned else f"{matrix.value!r} is not aligned to {UNIT} bytes"
