@@ -364,10 +364,10 @@ def reads_elsewhere(analysis: Analysis, argument: Value) -> bool:
 
 
 def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
-    """Order the domain's axes by memory: the reduced ones as in the largest input, the kept ones as in the first output
-    over them; scanned axes keep their order. ``hint``: sizes of one call; all calls of a specialization have the same
-    order of strides."""
-    of_memory = [(analysis.kept, analysis.outputs)]
+    """Order the domain's axes by memory: the reduced ones as in the largest input; the kept ones as in the first output
+    over them, or, in a reduction that reads several times as much as it writes, as in the largest input; scanned axes
+    keep their order. ``hint``: sizes of one call; all calls of a specialization have the same order of strides."""
+    of_memory = [(analysis.kept, _decisive(analysis))]
     if not analysis.scans:
         of_memory.append((analysis.reduced, analysis.inputs))
     for axes, tensors in of_memory:
@@ -375,6 +375,16 @@ def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
         if covering and axes:
             main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
             axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))
+
+
+def _decisive(analysis: Analysis) -> list[Value]:
+    """Return the tensors whose memory order the kept axes take over."""
+    domain = set(analysis.domain)
+    stores_rows = any(set(analysis.axes.flat(v)) == domain for v in analysis.outputs)
+    if not analysis.phases or analysis.scans or stores_rows:
+        return analysis.outputs
+    rows = [v for v in analysis.inputs if set(analysis.axes.flat(v)) == domain]
+    return rows or analysis.outputs
 
 
 def depends_on(analysis: Analysis, axes) -> set[Value]:

@@ -16,6 +16,7 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 _LARGE = 1024  # the assumed value of unknown sizes
 _LONGEST = 32  # ops in a copy, views and constants among them
+_SMALL = 4  # times the bytes of a tensor that are gathered from it, for it to be stored rather than computed for each
 
 
 @register
@@ -28,7 +29,9 @@ class ComputeAgain(Pass):
     together would exceed ``max-args`` gets no copy.
 
     A value that ops outside of groups read, or that is returned, is in memory anyway, and is read where that takes no
-    more bytes. So is a transposed tensor that was stored to be read along other axes.
+    more bytes. So is a transposed tensor that was stored to be read along other axes. Rows that are gathered from a
+    tensor take as many bytes to gather again as to read, but need not be written, and memory need not hold them; a
+    tensor that is smaller than what is gathered from it is stored for that.
 
     Before::
 
@@ -115,13 +118,14 @@ class _Between:
         sources = _sources(cone)
         if any(map(self.written, sources)):
             return
-        own = _bytes(value)
+        own, gathered = _bytes(value), _gathered(cone)
         unwritten = 0 if stored else own // len(readers)  # each group's share of that, if all recompute it
         for group in readers:
             read = self.inputs[group]
             more = [v for v in sources if v not in read]
-            saved = own - sum(map(_bytes, more))
-            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.against_memory_order(cone, more, group):
+            saved = own - sum(gathered.values()) - sum(_bytes(v) for v in more if v not in gathered)
+            least = -unwritten if gathered else 0
+            if saved <= least or not self.pays(cone, saved + unwritten) or self.against_memory_order(cone, more, group):
                 continue
             if len(read) - 1 + len(more) + self.shown[group] <= self.options.max_args:
                 self.copy(cone, value, group)
@@ -145,13 +149,17 @@ class _Between:
             found[op] = None
             if not _may_be_copied(op) or len(found) > _LONGEST:
                 return None
-            worklist += [v.op for v in op.operands if not self.in_memory(v, last.group)]
+            worklist += [v.op for v in op.operands if not self.in_memory(v, last.group) and not _is_small_table(v, op)]
         return sorted(found, key=self.place.__getitem__)
 
     def pays(self, cone: list[Op], saved: int) -> bool:
         """Whether moving ``saved`` bytes takes longer than computing ``cone``."""
-        instructions = sum(cost_of(op) for op in cone if not op.row.literal)
-        return 2 * instructions * _elements(cone[-1].result.numel) <= self.options.most * saved
+        computed = [op for op in cone if not op.row.literal]
+        if any(op.row.kind == "index" for op in cone):  # an index is computed for each row alone
+            instructions = sum(cost_of(op) * _elements(op.result.numel) for op in computed)
+        else:
+            instructions = sum(map(cost_of, computed)) * _elements(cone[-1].result.numel)
+        return 2 * instructions <= self.options.most * saved
 
     def against_memory_order(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
         """Whether ``group`` would read one of ``sources`` with strides, unlike the result of ``cone`` and most of its
@@ -221,9 +229,25 @@ def _sources(cone: list[Op]) -> list[Value]:
     return list(dict.fromkeys(v for op in cone for v in op.operands if v.op not in cone))
 
 
+def _is_small_table(value: Value, op: Op) -> bool:
+    """Whether ``op`` gathers from ``value`` several times as many elements as it has."""
+    return op.row.kind == "index" and value is op.operands[0] and _SMALL * _bytes(value) <= _bytes(op.result)
+
+
+def _gathered(cone: list[Op]) -> dict[Value, int]:
+    """Return the tensors that the ops of ``cone`` gather from, with the bytes that they read of them."""
+    found: dict[Value, int] = {}
+    for op in cone:
+        if op.row.kind == "index":
+            table = op.operands[0]
+            found[table] = found.get(table, 0) + _elements(op.result.numel) * table.dtype.bytes
+    return found
+
+
 def _may_be_copied(op: Op) -> bool:
     row = op.row
-    return row.may_be_copied and len(op.results) == 1 and not row.barrier and not op.blocks
+    may = row.may_be_copied or row.kind == "index"
+    return may and len(op.results) == 1 and not row.barrier and not op.blocks
 
 
 @functools.lru_cache(1024)

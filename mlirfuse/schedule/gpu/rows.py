@@ -85,7 +85,9 @@ class GpuRows(GpuScheduler[Tiling]):
             return None
         kept, length = analysis.values(extents, call.sizes)
         blocks = -(-kept // p.ty) * p.cluster
-        nbytes = kept * length * analysis.once(row_of).row_bytes
+        # Rows that are read at other indices, those of a slice, have no inputs of their own.
+        each = analysis.once(row_of).row_bytes or analysis.phases[0][0].operands[0].dtype.bytes
+        nbytes = kept * length * each
         heuristics = heuristics_of(call.properties).rows.stages
         if p.vectors_per_thread:  # in registers, or a cluster's shared memory
             return (

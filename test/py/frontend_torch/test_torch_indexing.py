@@ -25,6 +25,8 @@ READS = {
     "the last two": lambda x: x[:, COLUMNS, COLUMNS],
     "transposed": lambda x: x.transpose(0, 1)[COLUMNS],
     "permuted, two": lambda x: x.permute(2, 0, 1)[:, ROWS, COLUMNS],
+    "selected": lambda x: x.index_select(0, ROWS % 16),
+    "selected columns": lambda x: x.index_select(1, COLUMNS % 5),
 }
 
 

@@ -835,3 +835,33 @@ def test_threads_of_a_row_beside_a_batchs_scale_have_vectors_of_it(dtype, width)
         lambda x, s: (x - x.mean(-1, keepdims=True)) * s[:, None], (64, 1024, width), (64, width), dtype=dtype
     )
     assert params.tx * params.vectors_per_thread * params.access.lanes <= 1.25 * width
+
+
+def chosen(fn, *args):
+    """The analysed steps of a function on an H100, and their schedules."""
+    target = targets.of("cuda:sm_90")
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
+    program = Program(lowered.segmented(), target, lowered.env)
+    return lowered.env, list(zip(program.steps, program.parameters(lowered.env, {})))
+
+
+def test_a_reduction_reads_in_the_order_of_its_input():
+    """Also where its result, which is a small part of what it reads, lies in another order."""
+    turned = lambda x: mnp.ascontiguousarray(mnp.transpose((2 * x).sum(0), (1, 2, 0)))  # noqa: E731
+    env, ((step, _),) = chosen(turned, np.empty((64, 8, 128, 512), np.float32))
+    (x,) = step.analysis.inputs
+    strides = [sz.substitute(step.analysis.axis_stride(x, axis), env) for axis in step.analysis.kept]
+    assert strides == sorted(strides, reverse=True) and strides[-1] == 1
+
+
+def test_long_rows_of_a_slice_are_split():
+    """As those of an array: a block for each of four rows would leave all other multiprocessors idle."""
+
+    def standardized(x, n):
+        x = x.reshape(-1)[:n].reshape(4, -1)
+        return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+
+    x = np.empty((2100, 8192), np.float32)
+    for n in (x.size, 4 << 22):
+        _, found = chosen(lambda x, n=n: standardized(x, n), x)
+        assert isinstance(found[0][1], multi_stage.Params), n

@@ -298,6 +298,14 @@ def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
     return c.op("take", table, checked(c, index, table.shape[0], 0), axis=0)
 
 
+@rule("aten.index_select.default")
+def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if not x.rank or index.rank != 1:
+        raise Unsupported("a scalar, or a scalar index")
+    dim = axis(dim, x.rank)
+    return c.op("take", x, checked(c, index, x.shape[dim], dim), axis=dim)
+
+
 @rule("aten._unsafe_index.Tensor")
 def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     """Indexes one dimension after the other, as in resizing an image. All indices are in bounds: torch computes
