@@ -55,18 +55,28 @@ class ReduceBroadcasts(Pass):
         nonzero = {str(n) for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol}
         written = written_memory(graph.ops)
         constant: dict[Value, Dims] = {}
+        fresh = _returned(graph)
         for block in blocks(graph):
-            self._block(block, constant, nonzero, written)
+            self._block(block, constant, nonzero, written, fresh)
 
-    def _block(self, block: Block, constant: dict[Value, Dims], nonzero: set[str], written: Written) -> None:
-        """``constant``: for values of the blocks around and of this one, the dimensions along which they repeat."""
+    def _block(
+        self, block: Block, constant: dict[Value, Dims], nonzero: set[str], written: Written, fresh: set[Value]
+    ) -> None:
+        """``constant``: for values of the blocks around and of this one, the dimensions along which they repeat.
+        ``fresh``: values that need memory of their own."""
         new: dict[Value, Value] = {}
         kept: list[Op] = []
         for op in block.ops:
             if op.name in _REDUCTIONS and "inplace" not in op.attrs:
                 created = _reduced(op, constant, nonzero)
                 if created is not None:
-                    ops, new[op.result] = created
+                    ops, found = created
+                    if op.result in fresh and _viewed(found).op not in ops:
+                        b = Builder(Block(), lambda op=op: op.loc)
+                        found = b.op("copy", found)
+                        _place(b.block.ops, op)
+                        ops = [*ops, *b.block.ops]
+                    new[op.result] = new.get(found, found)  # which may be what an earlier reduction has become
                     kept += ops
                     for part in ops:
                         _note(part, constant, written)
@@ -76,6 +86,25 @@ class ReduceBroadcasts(Pass):
         block.ops = kept
         for old, value in new.items():
             block.replace(old, value)
+
+
+def _returned(graph: Graph) -> set[Value]:
+    """The values that are returned, and those whose views are: callers must not see other memory in them."""
+    found: set[Value] = set()
+    for block in blocks(graph):
+        for value in block.returns:
+            found.add(value)
+            while value.op is not None and value.op.row.view:
+                value = value.op.operands[0]
+                found.add(value)
+    return found
+
+
+def _viewed(value: Value) -> Value:
+    """What ``value`` is a view of, or it."""
+    while value.op is not None and value.op.row.view:
+        value = value.op.operands[0]
+    return value
 
 
 def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple[list[Op], Value] | None:
@@ -92,9 +121,13 @@ def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple
     narrow = _Narrowing(b).run(source, equal)
     count = sz.product(source.shape[d] for d in sorted(equal))
     found = _of_others(b, op, narrow, axes, count, nonzero)
-    for part in b.block.ops:
-        part.group, part.segment, part.origin = op.group, op.segment, op.origin
+    _place(b.block.ops, op)
     return b.block.ops, found
+
+
+def _place(ops: list[Op], replaced: Op) -> None:
+    for part in ops:
+        part.group, part.segment, part.origin = replaced.group, replaced.segment, replaced.origin
 
 
 def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzero: set[str]) -> Value:
