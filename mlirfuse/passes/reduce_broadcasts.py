@@ -138,10 +138,10 @@ def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzer
         found = b.op(op.name, wide, **{key: op.attrs[key] for key in op.row.attrs})
     else:
         found = wide if op.attrs.get("keepdims") else b.op("squeeze", wide, axes=tuple(sorted(axes)))
-        if count == 1:  # memory of its own, as any reduction gives; a sum begins with 0: -0.0 becomes 0.0
+        if count == 1:
             found = b.cast(found, op.result.dtype)
-            begins = op.name in ("sum", "mean") and found.dtype.kind == "f"
-            found = b.op("add", found, b.constant(0.0, found.dtype)) if begins else b.op("copy", found)
+            if op.name in ("sum", "mean") and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
+                found = b.op("add", found, b.constant(0.0, found.dtype))
         elif op.name in ("any", "all"):
             found = b.cast(found, dt.bool_)
     if multiply:
