@@ -147,14 +147,20 @@ def _cost(graph: Graph, properties: DeviceProperties) -> float | None:
         if not all(isinstance(number, int) for number in amounts):
             return None
         if segment.scheduler == "matmul":
-            total += model.kernel_us(model.Work.of(*amounts), properties)
+            total += _product_us(model.Work.of(*amounts), properties)
         elif segment.scheduler != "no-op":
             total += model.elementwise_us(sum(sizes), properties)
     return total
 
 
+def _product_us(work: model.Work, properties: DeviceProperties) -> float:
+    """What a kernel of a product is expected to take; without ops on the result no less than the library's."""
+    least = 0.0 if work.instructions else model.library_us(work.m, work.n, work.k, properties)
+    return max(least, model.kernel_us(work, properties))
+
+
 def _extents(op: Op) -> tuple[int, int, int]:
-    """M, N and K of a product, which are numbers in those that a kernel can compute."""
+    """M, N and K of a product, the latter in units of 16 bits; they are numbers in those that a kernel can compute."""
     a, b = op.operands
     m, n, k = (size if isinstance(size, int) else sz.supposed(size) for size in (a.shape[0], b.shape[1], a.shape[1]))
-    return m, n, k
+    return m, n, k * a.dtype.bytes // 2
