@@ -26,7 +26,8 @@ class ReduceBroadcasts(Pass):
     """Rewrites a reduction along axes on which all elements of its operand are equal, because they come from a
     broadcast through elementwise ops and views: ``sum`` becomes the extent times the sum over the other axes, ``mean``,
     ``max``, ``min``, ``any`` and ``all`` leave the axes out. The ops between the broadcast and the reduction are
-    repeated with extent 1. A reduction along axes of extent 1 alone becomes a ``squeeze``. The gradient of a mean is such a broadcast, and the gradient of a bias sums it.
+    repeated with extent 1. A reduction along axes of extent 1 alone becomes a ``squeeze``. The gradient of a mean is
+    such a broadcast, and the gradient of a bias sums it.
 
     The product is computed in the accumulation type (float32 for 16-bit floats) and rounded once; of integers it wraps
     around as the sum does. An extent that may be 0 gives 0 for a sum; the other reductions stay as they are then.

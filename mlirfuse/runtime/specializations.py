@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from mlirfuse import _native
 from mlirfuse.core import config, deadline, threads
@@ -59,6 +59,10 @@ class Call:
     aliases: dict[int, int] = field(default_factory=dict)
 
 
+class _ByIndex(Protocol):
+    def __getitem__(self, leaf: int, /) -> Any: ...
+
+
 @dataclass(eq=False)
 class Assumptions:
     """The assumptions of a graph about a call, besides the call's key.
@@ -90,7 +94,7 @@ class Assumptions:
             and self.values_hold(leaves, env)
         )
 
-    def values_hold(self, leaves: Sequence, env: dict[str, int]) -> bool:
+    def values_hold(self, leaves: _ByIndex, env: dict[str, int]) -> bool:
         """Whether the numbers and constants among the leaves have the assumed values."""
         for leaf, ranges in self.scalar_ranges.items():
             if not all(low <= leaves[leaf] <= high for low, high in ranges):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value, fits
 from mlirfuse.frontend.numpy.indices import gather, scatter
 from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
 from mlirfuse.frontend.numpy.slicing import basic_view, index_components, is_index_array, is_mask
@@ -73,7 +73,7 @@ def setitem(self, key, new) -> None:
     while len(own) > len(shape) and own[0] == 1:
         value = t.emit("squeeze", value, axes=(0,))
         own = own[1:]
-    if len(own) > len(shape) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(shape))):
+    if not fits(t, own, shape):
         fail(ShapeError, f"could not broadcast input array from shape {t.hints_of(own)} into shape {t.hints_of(shape)}")
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 

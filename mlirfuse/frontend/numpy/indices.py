@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value, fits
 from mlirfuse.frontend.numpy.created_array import known_elements
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis, squeeze
 from mlirfuse.frontend.numpy.memory_order import order_of, packed, strides_of
@@ -143,7 +143,7 @@ def scatter(x, parts, new) -> None:
     while len(own) > len(inner) and own[0] == 1:
         source = squeeze(source, 0)
         own = own[1:]
-    if len(own) > len(inner) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(inner))):
+    if not fits(t, own, inner):
         fail(
             ShapeError,
             f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of "

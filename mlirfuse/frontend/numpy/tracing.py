@@ -34,7 +34,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
-from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, Permute, ReadOnly, Reshape
+from mlirfuse.frontend.numpy.views import At, Diagonal, Permute, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -364,7 +364,7 @@ def _is_read_only(x: TracedArray) -> bool:
     """Whether NumPy makes the array read-only. A reshape of a broadcast is a copy, so writable."""
     found = False
     for step in x._path:
-        found = isinstance(step, (Broadcast, Diagonal, ReadOnly)) or (found and not isinstance(step, Reshape))
+        found = bool(step.read_only) or (found and not isinstance(step, Reshape))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import special
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
@@ -170,9 +170,7 @@ def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "
             f"non-broadcastable output operand with shape {t.hints_of(target_shape)} doesn't match the broadcast shape "
             f"{t.hints_of(shape)}"
         )
-        if len(shape) > len(target_shape) or any(
-            n != 1 and not t.unify(n, m) for n, m in zip(reversed(shape), reversed(target_shape))
-        ):
+        if not fits(t, shape, target_shape):
             fail(ShapeError, message)
         value = broadcast_value(t, value, t.shape(target._value))
     target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
@@ -11,8 +12,26 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
 
+class Step:
+    """A step from an array to a view. ``read_only``: why NumPy makes the view read-only, if it does."""
+
+    read_only: ClassVar[str] = ""
+
+    def out(self, shape) -> tuple[Size, ...]:
+        """The view's shape."""
+        return shape
+
+    def read(self, t, x: Value) -> Value:
+        """The view of ``x``."""
+        return x
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        """``base`` with the view replaced by ``new``."""
+        return fail(ValueError, f"assignment destination is read-only: {self.read_only}") if self.read_only else new
+
+
 @dataclass(frozen=True)
-class Permute:
+class Permute(Step):
     dims: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
@@ -29,7 +48,7 @@ class Permute:
 
 
 @dataclass(frozen=True)
-class Reshape:
+class Reshape(Step):
     shape: tuple[Size, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
@@ -43,7 +62,7 @@ class Reshape:
 
 
 @dataclass(frozen=True)
-class ExpandDims:
+class ExpandDims(Step):
     axes: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
@@ -60,7 +79,7 @@ class ExpandDims:
 
 
 @dataclass(frozen=True)
-class Squeeze:
+class Squeeze(Step):
     axes: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
@@ -74,7 +93,7 @@ class Squeeze:
 
 
 @dataclass(frozen=True)
-class Slice:
+class Slice(Step):
     start: tuple[Size, ...]
     size: tuple[Size, ...]
     step: tuple[int, ...]
@@ -97,7 +116,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class At:
+class At(Step):
     """One index of an axis, known at run time; removes the axis."""
 
     axis: int
@@ -122,10 +141,11 @@ class At:
 
 
 @dataclass(frozen=True)
-class Broadcast:
-    """A broadcast; read-only in NumPy."""
+class Broadcast(Step):
+    """A broadcast."""
 
     shape: tuple[Size, ...]
+    read_only = "it is a broadcast view"
 
     def out(self, shape) -> tuple[Size, ...]:
         return self.shape
@@ -134,45 +154,27 @@ class Broadcast:
         shape = tuple(map(t.canonical, self.shape))
         return t.emit("broadcast_in_dim", x, shape=shape, dims=tuple(range(len(shape) - x.rank, len(shape))))
 
-    def write(self, t, base: Value, new: Value) -> Value:
-        return fail(ValueError, "assignment destination is read-only: it is a broadcast view")
-
 
 @dataclass(frozen=True)
-class FullView:
+class FullView(Step):
     """The whole array, as another array object."""
 
-    def out(self, shape) -> tuple[Size, ...]:
-        return shape
-
-    def read(self, t, x: Value) -> Value:
-        return x
-
-    def write(self, t, base: Value, new: Value) -> Value:
-        return new
-
 
 @dataclass(frozen=True)
-class ReadOnly:
+class ReadOnly(Step):
     """The same array, read-only in NumPy."""
 
-    def out(self, shape) -> tuple[Size, ...]:
-        return shape
-
-    def read(self, t, x: Value) -> Value:
-        return x
-
-    def write(self, t, base: Value, new: Value) -> Value:
-        return fail(ValueError, "assignment destination is read-only: NumPy gives a read-only view here")
+    read_only = "NumPy gives a read-only view here"
 
 
 @dataclass(frozen=True)
-class Diagonal:
-    """The elements of the last two axes from (``row``, ``column``) on, ``length`` of them; read-only in NumPy."""
+class Diagonal(Step):
+    """The elements of the last two axes from (``row``, ``column``) on, ``length`` of them."""
 
     row: int
     column: int
     length: Size
+    read_only = "NumPy gives a read-only view of a diagonal"
 
     def out(self, shape) -> tuple[Size, ...]:
         return (*shape[:-2], self.length)
@@ -188,18 +190,12 @@ class Diagonal:
         flat = t.emit("reshape", x, shape=(*shape[:-2], t.extent(sz.mul(shape[-2], shape[-1]))))
         return t.emit("take", flat, at, axis=len(shape) - 2)
 
-    def write(self, t, base: Value, new: Value) -> Value:
-        return fail(ValueError, "assignment destination is read-only: NumPy gives a read-only view of a diagonal")
-
 
 @dataclass(frozen=True)
-class ComplexPart:
+class ComplexPart(Step):
     """The real or imaginary parts ("real", "imag") of complex elements."""
 
     name: str
-
-    def out(self, shape) -> tuple[Size, ...]:
-        return shape
 
     def read(self, t, x: Value) -> Value:
         return t.emit(self.name, x)

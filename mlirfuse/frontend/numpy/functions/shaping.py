@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
-from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, full_shape
+from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, fits, full_shape
 from mlirfuse.frontend.numpy.memory_order import (
     checked_order,
     forced,
@@ -173,10 +173,7 @@ def broadcast_to(array, shape, subok=False):
     x = asarray(array)
     t = x._trace
     target, own = shape_of(t, shape), t.shape(x._value)
-    ok = len(own) <= len(target)
-    for n, m in zip(reversed(own), reversed(target)):
-        ok = ok and (n == 1 or t.unify(n, m))
-    if not ok:
+    if not fits(t, own, target):
         fail(
             ShapeError,
             "operands could not be broadcast together with remapped shapes [original->remapped]: "

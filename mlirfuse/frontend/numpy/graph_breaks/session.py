@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -131,26 +131,29 @@ class Session:
 
     def _holds(self) -> Holds:
         """The guards that the trace has recorded since the last step."""
-        t, held = self.t, Holds()
-        guards = list(t.guards)
-        held.guards, held.equalities = guards[self._taken[0] :], t.equalities[self._taken[1] :]
+        t, guards = self.t, list(self.t.guards)
+        held = Holds(
+            size_guards=guards[self._taken[0] :],
+            equalities=t.equalities[self._taken[1] :],
+            constants=[(leaf, value) for leaf, value in t.static_leaves.items() if self._is_new("value", leaf)],
+            scalar_ranges=self._new_ranges("scalar", t.scalar_ranges),
+            index_ranges=self._new_ranges("index", t.index_ranges),
+            number_guards=[guard for guard in t.number_guards.values() if self._is_new("number", guard)],
+        )
         self._taken = [len(guards), len(t.equalities)]
-        for leaf, value in t.static_leaves.items():
-            self._hold(("value", leaf), held.values, (leaf, value))
-        for leaf, ranges in t.scalar_ranges.items():
-            for low, high in ranges:
-                self._hold(("range", leaf, low, high), held.ranges, (leaf, low, high))
-        for leaf, places in t.index_ranges.items():
-            for first, last in places:
-                self._hold(("place", leaf, first, last), held.places, (leaf, first, last))
-        for guard in t.number_guards.values():
-            self._hold(("number", guard), held.numbers, guard)
         return held
 
-    def _hold(self, key: tuple, kept: list, what: Any) -> None:
-        if key not in self._held:
-            self._held.add(key)
-            kept.append(what)
+    def _new_ranges(self, kind: str, ranges: Mapping[int, Iterable]) -> dict[int, list]:
+        found = {
+            leaf: [bounds for bounds in given if self._is_new(kind, leaf, bounds)] for leaf, given in ranges.items()
+        }
+        return {leaf: given for leaf, given in found.items() if given}
+
+    def _is_new(self, *key: Any) -> bool:
+        """Whether a guard is assigned to no step yet; assigns it."""
+        new = key not in self._held
+        self._held.add(key)
+        return new
 
     def cut(self) -> None:
         """Ends the subgraph: compiles and runs it; live values become arrays in slots."""
@@ -344,7 +347,7 @@ class Session:
             other = ref()
             if other is None or other._buffer.slot is None:
                 continue
-            known = self.state.at(other._buffer.slot)
+            known = self.state[other._buffer.slot]
             if self.state.like is not None or (isinstance(known, np.ndarray) and np.may_share_memory(known, array)):
                 buffer.fixed = other._buffer.fixed = True
 

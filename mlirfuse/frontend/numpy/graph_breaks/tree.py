@@ -20,8 +20,9 @@ from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
-from mlirfuse.runtime.signature import ArgSpec, NumberGuard, SizeGuard, key_of, layout_of, same_value
+from mlirfuse.runtime.signature import ArgSpec, key_of, layout_of
 from mlirfuse.runtime.size_cache import SizeCache
+from mlirfuse.runtime.specializations import Assumptions
 from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
 
@@ -52,7 +53,7 @@ class State:
         """A NumPy array converted to the call's array type."""
         return array if self.like is None else arrays.from_numpy(array, self.like)
 
-    def at(self, slot: int) -> Any:
+    def __getitem__(self, slot: int) -> Any:
         """The object in a slot; negative slots are captured arrays."""
         return self.slots[slot] if slot >= 0 else self.captured[-1 - slot]
 
@@ -72,46 +73,22 @@ class State:
 
 
 @dataclass(eq=False)
-class Holds:
-    """The guards of a branch: sizes, and arguments that the function took as constants."""
+class Holds(Assumptions):
+    """The guards of a branch, about the sizes and slots of a call."""
 
-    guards: list[SizeGuard] = field(default_factory=list)
-    equalities: list[tuple] = field(default_factory=list)
-    values: list[tuple[int, Any]] = field(default_factory=list)
-    ranges: list[tuple[int, int, int]] = field(default_factory=list)  # (slot, lowest, highest)
-    places: list[tuple[int, sz.Size, sz.Size]] = field(default_factory=list)
-    numbers: list[NumberGuard] = field(default_factory=list)
-    _known: set[tuple] = field(default_factory=set)
+    _known: set[tuple] = field(default_factory=set)  # sizes for which those about sizes hold
 
     def allows(self, state: State) -> bool:
         """Whether the guards hold."""
-        try:
-            self.check(state)
-        except Unknown:
-            return False
-        return True
-
-    def check(self, state: State) -> None:
-        """Adopts new symbols and checks the guards. Raises :class:`Unknown`."""
         env = state.env
-        if self.guards or self.equalities:
+        if self.size_guards or self.equalities:
             key = tuple(env.values())
             if key not in self._known:
                 same = all(sz.substitute(a, env) == sz.substitute(b, env) for a, b in self.equalities)
-                if not (same and all(guard.holds(env) for guard in self.guards)):
-                    raise Unknown
+                if not (same and all(guard.holds(env) for guard in self.size_guards)):
+                    return False
                 self._known.add(key)
-        for slot, value in self.values:
-            if not same_value(state.at(slot), value):
-                raise Unknown
-        for slot, low, high in self.ranges:
-            if not low <= state.at(slot) <= high:
-                raise Unknown
-        for slot, low_size, high_size in self.places:
-            if not sz.substitute(low_size, env) <= state.at(slot) <= sz.substitute(high_size, env):
-                raise Unknown
-        if not all(guard.holds(state.at, env) for guard in self.numbers):
-            raise Unknown
+        return self.values_hold(state, env)
 
 
 @dataclass(eq=False)
@@ -158,7 +135,7 @@ class Subgraph(Step):
         )  # fmt: skip
 
     def run(self, state: State) -> Any:
-        given = [state.at(k) for k in self.sources]
+        given = [state[k] for k in self.sources]
         env = state.env
         target = placement.target_of(given)
         key = (target.device, *[env[s] for s in self._symbols])
@@ -172,7 +149,7 @@ class Subgraph(Step):
         final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
         for slot, k in self.writes:
             state.writes(slot, final and bool(self.after))
-            state.at(slot)[...] = created[k]
+            state[slot][...] = created[k]
         state.slots += [array for k, array in enumerate(created) if k not in written]
         return None
 
@@ -333,8 +310,7 @@ class Return(Step):
     @property
     def is_certain(self) -> bool:
         """Whether it follows for any sizes."""
-        held = self.holds
-        return not (held.guards or held.equalities or held.values or held.ranges or held.places)
+        return not (self.holds.size_guards or self.holds.equalities or self.holds.values)
 
     def result(self, state: State) -> Any:
         found: list = []

@@ -59,7 +59,7 @@ def seen(leaf: Any, state: State) -> Any:
     """The object of a leaf of a call's arguments, or of the result, in this call."""
     kind = type(leaf)
     if kind is SlotView:
-        found = state.at(leaf.slot)
+        found = state[leaf.slot]
         if leaf.path:
             found = _view(found, leaf, state)
         if leaf.number is None or not isinstance(found, (np.ndarray, np.generic)):
@@ -85,7 +85,7 @@ def _view(array: Any, place: SlotView, state: State) -> Any:
     index = iter(place.index)
     for step in place.path:
         if isinstance(step, RunTime):
-            array = real_views.at(array, step.axis, int(state.at(next(index))))
+            array = real_views.at(array, step.axis, int(state[next(index)]))
         else:
             array = real_views.through(array, step, state.env)
     return array

@@ -26,7 +26,6 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
-    Slots,
     Tuple,
     TupleType,
     type_of,
@@ -424,6 +423,7 @@ def _write(
     left, end = writer.left
     e.go(end)
     e.place(end)
+    flag = lambda slot, at: e.store(e.cast(e.load(slot, dt.bool_), dt.i64), e.offset("%args", 8 * at))  # noqa: E731
     outputs: list[tuple[str, Any, int, Any]] = []
     for name in assigned:
         variable = writer.variables.get(name)
@@ -431,9 +431,10 @@ def _write(
             outputs.append((name, None, 0, None))
             continue
         outputs.append((name, variable.type, at, variable.other and variable.other[0]))
-        at = _outgoing(writer, variable, at, True)
+        flag(variable.assigned, at)
+        at = writer.note(writer.get(name, variable), "%args", 8 * (at + 1)) // 8
         if variable.other is not None:
-            e.store(e.cast(e.load(variable.other[1], dt.bool_), dt.i64), e.offset("%args", 8 * at))
+            flag(variable.other[1], at)
             at += 1
     e.store(e.load(left, dt.i64), e.offset("%args", 8 * at))
     return outputs, at + 1
@@ -462,37 +463,10 @@ def _incoming(writer: Statements, name: str, kind: Any, at: int, known: tuple = 
         sizes[axis] = e.const(1, dt.i64) if number < 0 else e.extent(number, least, at + 1 + axis)
     if kind.inner:
         sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
-    array = Array(
-        kind.dtype,
-        pointer,
-        sizes[: kind.rank],
-        sizes[kind.rank :],
-        kind.inner,
-        writer.roots.get(name, frozenset([name])),
-        e.const(0, dt.i64),
-    )
-    return array, at + 1 + 2 * kind.rank
-
-
-def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = False) -> int:
-    e = writer.code
-    put = lambda val, k: e.store(val, e.offset("%args", 8 * k))  # noqa: E731
-    if flagged:
-        put(e.cast(e.load(variable.assigned, dt.bool_), dt.i64), at)
-        at += 1
-    kind = variable.type
-    if isinstance(kind, NumberType):
-        val = e.load(variable.slots[0], kind.dtype)
-        put(e.cast(val, dt.i64) if kind.dtype is dt.bool_ else val, at)
-        return at + words_of(kind)
-    if isinstance(kind, TupleType):
-        for item in variable.slots:
-            at = _outgoing(writer, item, at)
-        return at
-    e.store_pointer(e.load_pointer(variable.slots[0]), e.offset("%args", 8 * at))
-    for k, slot in enumerate(variable.slots[1:]):
-        put(e.load(slot, dt.i64), at + 1 + k)
-    return at + 1 + 2 * kind.rank
+    shape, strides = sizes[: kind.rank], sizes[kind.rank :]
+    roots = writer.roots.get(name, frozenset([name]))
+    array = Array(kind.dtype, pointer, shape, strides, kind.inner, roots, e.const(0, dt.i64))
+    return array, at + words_of(kind)
 
 
 def _shared(places: dict[str, tuple]) -> tuple:
