@@ -327,7 +327,7 @@ def bias_of_windows(n: int, heads: int, side: int, dtype):
 def reductions():
     bias = [bias_of_windows(*s, bf16) for s in ((1024, 3, 7), (512, 6, 7), (256, 12, 7), (128, 4, 8), (64, 16, 12))]
     yield from of_shapes("Swin's position bias, gradient", window_attention, bf16, *bias)
-    merged = [(x_of(s, bf16, gradient=True), vector(4 * s[-1], f32, 1.0, gradient=True), vector(4 * s[-1], gradient=True))
+    merged = [(x_of(s, bf16, gradient=True), vector(4 * s[-1], bf16, 1.0, gradient=True), vector(4 * s[-1], bf16, gradient=True))
               for s in ((96, 56, 56, 96), (96, 28, 28, 192), (64, 14, 14, 384), (32, 60, 44, 96), (16, 64, 64, 128))]  # fmt: skip
     yield from of_shapes("Swin's patch merging, gradient", patch_merging, bf16, *merged)
     gelus = [(x_of((r, c), bf16, gradient=True), vector(c, bf16, gradient=True))

@@ -1,28 +1,34 @@
 #!/usr/bin/env python3
-"""Matrix products with the ops on their results three ways: the library's product and a kernel of ours, one kernel of
-ours, and cuBLASLt's epilogues. Bias, ReLU, tanh-GELU, their backward with the bias gradient, a residual, accumulation
-into the output.
+"""Matrix products with the ops on their results: the library's product and a kernel of ours, one kernel of ours,
+Inductor's max-autotune, and cuBLASLt's epilogues. Bias, ReLU, GELU, their backward with the bias gradient, a gate, a
+residual of either type, accumulation into the output.
 
     python benchmarks/matmul_epilogues.py --json matmul-epilogues.json
-    python benchmarks/matmul_epilogues.py --only bias_gelu --only dgelu_bgrad --shapes 4
+    python benchmarks/matmul_epilogues.py --only bias_gelu --only dgelu_bgrad --shape 8192x3072x768
 
-For one GPU that nothing else uses. bfloat16 with float32 accumulation. ``library`` is one call of cuBLASLt by the first
-algorithm of its heuristic, ``best`` by the fastest of the first eight; ``two`` and ``one`` are the same by
-torch.compile with mlirfuse as back end, with ``matmul_epilogues`` "never" and "always"; ``mm`` the product alone.
-Milliseconds by events around replays of CUDA graphs, medians of rounds in turn. Results are checked against float64
-first.
+For one GPU that nothing else uses. bfloat16 with float32 accumulation. ``two``, ``one`` and ``auto`` are by
+torch.compile with mlirfuse as back end, with ``matmul_epilogues`` "never", "always" and "auto"; ``inductor`` by
+Inductor's max-autotune; ``library`` is one call of cuBLASLt by the first algorithm of its heuristic, ``best`` by the
+fastest of the first eight; ``mm`` the product alone. Milliseconds by events around replays of CUDA graphs, medians of
+rounds in turn. Results are checked against float64 first.
+
+``--part K/N --lock FILE``: the Kth of N parts of the rows; of N such commands one measures at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import functools
+import itertools
 import os
 import pathlib
 import re
 import statistics
 import sys
+import time
+import types
 from typing import Any, NamedTuple
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -51,7 +57,14 @@ SHAPES = (
     (8192, 14336, 4096),
     (8192, 4096, 14336),
     (16384, 11008, 4096),
+    (16384, 2304, 768),
+    (16384, 768, 768),
+    (16384, 1536, 1536),
+    (16384, 4096, 1536),
+    (16384, 1536, 4096),
+    (8192, 8192, 8192),
 )
+WAYS = ("two", "one", "auto", "inductor", "library")
 
 # cublasLtEpilogue_t
 DEFAULT, RELU, BIAS, GELU, DGELU, AUX, BGRAD, BGRADB = 1, 2, 4, 32, 64, 128, 16, 512
@@ -169,16 +182,19 @@ class Product:
 
 
 class Case(NamedTuple):
-    """One kind of product at one shape: the library's call, its results, and the same function for torch."""
+    """One kind of product at one shape: the library's call, if it has one, its results, and the same function for
+    torch."""
 
-    library: Product
+    library: Product | None
     results: list[torch.Tensor]
     function: Any
     operands: list[torch.Tensor]
     product: Any  # without the ops
 
 
-def normal(*shape, dtype=torch.bfloat16, scale=1.0):
+@functools.cache
+def normal(*shape, dtype=torch.bfloat16, scale=1.0, use=""):
+    """Random numbers, the same tensor for all cases of this ``use``."""
     return (torch.randn(*shape, device="cuda") * scale).to(dtype)
 
 
@@ -205,7 +221,7 @@ def forward(lt: CublasLt, m: int, n: int, k: int, epilogue: int, activation, sav
 
 def backward(lt: CublasLt, m: int, n: int, k: int, sums: bool) -> Case:
     """The gradient of GELU's argument, through the next layer's weight; ``sums``: with the bias gradient."""
-    dy, w, u = normal(m, k), normal(k, n, scale=k**-0.5), normal(m, n)
+    dy, w, u = normal(m, k), normal(k, n, scale=k**-0.5), normal(m, n, use="r")
     du, grad = torch.empty_like(u), torch.empty(n, device="cuda").bfloat16()
 
     def function(dy, w, u):
@@ -217,7 +233,12 @@ def backward(lt: CublasLt, m: int, n: int, k: int, sums: bool) -> Case:
 
 
 def residual(lt: CublasLt, m: int, n: int, k: int, with_bias: bool) -> Case:
-    x, w, r, y = normal(m, k), normal(n, k, scale=k**-0.5), normal(m, n), torch.empty(m, n, device="cuda").bfloat16()
+    x, w, r, y = (
+        normal(m, k),
+        normal(n, k, scale=k**-0.5),
+        normal(m, n, use="r"),
+        torch.empty(m, n, device="cuda").bfloat16(),
+    )
     bias = normal(n) if with_bias else None
 
     def function(x, w, r, bias):
@@ -229,7 +250,7 @@ def residual(lt: CublasLt, m: int, n: int, k: int, with_bias: bool) -> Case:
 
 def accumulate(lt: CublasLt, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
     """A weight's gradient, added to what is there."""
-    dy, x, total = normal(m, n), normal(m, k), normal(n, k, dtype=dtype)
+    dy, x, total = normal(m, n), normal(m, k), normal(n, k, dtype=dtype).clone()
 
     def function(dy, x, total):
         return (total.add_(dy.t() @ x),)
@@ -248,7 +269,33 @@ def weight_gradient(lt: CublasLt, m: int, n: int, k: int) -> Case:
     return Case(Product(lt, dy.t(), x, dw, BGRADB, db), [dw, db], function, [dy, x], lambda: dy.t() @ x)
 
 
+def elementwise(lt: CublasLt, m: int, n: int, k: int, ops, *others: torch.dtype) -> Case:
+    """Any ops on the result and on other matrices of its shape, which the library has no epilogue for."""
+    x, w, rest = normal(m, k), normal(n, k, scale=k**-0.5), [normal(m, n, dtype=dtype, use="r") for dtype in others]
+
+    def function(x, w, *rest):
+        return (ops(F.linear(x, w), *rest),)
+
+    return Case(None, [], function, [x, w, *rest], lambda: x @ w.t())
+
+
+def gated(lt: CublasLt, m: int, n: int, k: int) -> Case:
+    """The gate of a gated MLP: two products."""
+    x, gate, up = normal(m, k), normal(n, k, scale=k**-0.5), normal(n, k, scale=k**-0.5, use="up")
+
+    def function(x, gate, up):
+        return (F.silu(F.linear(x, gate)) * F.linear(x, up),)
+
+    return Case(None, [], function, [x, gate, up], lambda: x @ gate.t())
+
+
 CASES = {
+    "none": lambda lt, *s: elementwise(lt, *s, lambda u: u),
+    "cast": lambda lt, *s: elementwise(lt, *s, lambda u: u.float()),
+    "gelu_erf": lambda lt, *s: elementwise(lt, *s, F.gelu),
+    "residual_f32": lambda lt, *s: elementwise(lt, *s, lambda u, r: u + r, torch.float32),
+    "gate": lambda lt, *s: elementwise(lt, *s, lambda u, g: F.silu(g) * u, torch.bfloat16),
+    "gated_silu": gated,
     "bias": lambda lt, *s: forward(lt, *s, BIAS, lambda u: u),
     "bias_relu": lambda lt, *s: forward(lt, *s, BIAS | RELU, F.relu),
     "bias_gelu": lambda lt, *s: forward(lt, *s, BIAS | GELU, gelu),
@@ -263,103 +310,137 @@ CASES = {
 }
 
 
-def errors(case: Case, one) -> list[float]:
-    """The relative error of each result, of the library's and of the function ``one``, in the Frobenius norm against
-    float64."""
-    wide = [None if x is None else x.double() for x in case.operands]
-    again = [None if x is None else x.clone() for x in case.operands]
-    references = case.function(*wide)
-    case.library()
-    found = []
-    for results in (case.results, one(*again)):
-        for result, reference in zip(results, references, strict=True):
-            reference = reference.double()
-            found.append(((result.double() - reference).norm() / reference.norm()).item())
-    return found
+class Captured:
+    """A call as a CUDA graph, so that the host's time is not measured. Its results lie where the next one's do."""
+
+    pool: Any = None
+
+    def __init__(self, call, check=None):
+        self.call = call  # has the graph's kernels
+        Captured.pool = Captured.pool or torch.cuda.graph_pool_handle()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=Captured.pool):
+            results = call()
+        self.errors = check(self.graph.replay, results) if check else []
+
+    def milliseconds(self, repeats: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeats):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / repeats
 
 
-def timed(call, repeats: int) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(repeats):
+def checker(case: Case) -> Any:
+    """What gives the relative errors of a call's results in the Frobenius norm against float64."""
+    given = [None if x is None else x.clone() for x in case.operands]
+    references = [y.float() for y in case.function(*(None if x is None else x.double() for x in given))]
+
+    def check(call, results):
+        for x, saved in zip(case.operands, given):
+            if x is not None:
+                x.copy_(saved)  # one is added to
         call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / repeats
+        pairs = zip(case.results if results is None else results, references, strict=True)
+        return [((x.float() - y).norm() / y.norm()).item() for x, y in pairs]
+
+    return check
 
 
-def captured(call):
-    """``call`` as a CUDA graph, so that the host's time is not measured."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
-def measure(case: Case, ways: dict, flops: float, rounds: int) -> dict:
-    """Milliseconds of the product alone, of ``ways``, and of the library's first and fastest algorithm."""
-    repeats = max(4, int(4e-3 / (flops / 6e14)))
-    calls = {"mm": captured(case.product)}
-    calls |= {name: captured(functools.partial(way, *case.operands)) for name, way in ways.items()}
-    for number, algorithm in enumerate(case.library.algorithms):
+def prepare(case: Case, names: list[str]) -> tuple[dict[str, Captured], dict[str, float]]:
+    """The ways ``names`` of a case, and the seconds that each one's first call took."""
+    ways, seconds, check = {"mm": Captured(case.product)}, {}, checker(case)
+    for name in names:
+        if name == "library":
+            continue
+        code = case.function.__code__.replace()  # Dynamo keeps what it compiles, and its limits, by code object
+        function = types.FunctionType(code, case.function.__globals__, name, None, case.function.__closure__)
+        start = time.perf_counter()
+        if name == "inductor":
+            way = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+        else:
+            mode = {"two": "never", "one": "always", "auto": "auto"}[name]
+            options = {"matmul_epilogues": mode, "fallback": False}
+            way = torch.compile(function, backend="mlirfuse", dynamic=False, options=options)
+        way(*case.operands)
+        torch.cuda.synchronize()
+        seconds[name] = round(time.perf_counter() - start, 2)
+        ways[name] = Captured(functools.partial(way, *case.operands), check)
+    for number, algorithm in enumerate(case.library.algorithms if "library" in names and case.library else ()):
         case.library.chosen = algorithm
         try:
-            calls[f"library {number}"] = captured(case.library)
+            ways[f"library {number}"] = Captured(case.library, check)
         except RuntimeError as error:
             print("#", timing.summary(error))
-    took: dict[str, list[float]] = {name: [] for name in calls}
+    return ways, seconds
+
+
+def measure(ways: dict[str, Captured], flops: float, rounds: int) -> dict[str, float]:
+    """Milliseconds of ``ways``, and of the library's first and fastest algorithm."""
+    repeats = max(4, int(4e-3 / (flops / 6e14)))
+    took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for name, call in calls.items():
-            took[name].append(timed(call, repeats))
-    medians = {name: statistics.median(times[1:]) for name, times in took.items()}
-    library = [ms for name, ms in medians.items() if name.startswith("library")]
-    return {"library": medians.get("library 0"), "best": min(library), **medians}
+        for name, way in ways.items():
+            took[name].append(way.milliseconds(repeats))
+    medians = {name: round(statistics.median(times[1:]), 5) for name, times in took.items()}
+    found = [ms for name, ms in medians.items() if name.startswith("library")]
+    return medians | ({"library": medians["library 0"], "best": min(found)} if found else {})
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
+
+
+def line(row: dict, ways: list[str]) -> str:
+    """A row in one line: times, the library's product and a kernel over each way, errors."""
+    head = f"{row['case']:22}{'x'.join(map(str, row['shape'])):18}"
+    if "failed" in row:
+        return head + row["failed"]
+    shown = ["mm", *(way for way in [*ways, "best"] if way in row)]
+    times = "".join(f" {way} {row[way]:.4f}" for way in shown)
+    ratios = "".join(f" {row['two'] / row[way]:.3f}" for way in shown[2:]) if "two" in row else ""
+    worst = max(itertools.chain.from_iterable(row["errors"].values()))
+    return f"{head}{times} |{ratios} | {worst:.1e}{'' if worst < BOUND else '  WRONG'} {row['compile_s']}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=tuple(CASES))
-    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="only the first so many")
+    parser.add_argument("--shape", action="append", type=shape_of, help="as 8192x3072x768")
+    parser.add_argument("--ways", default="two,one,library", help=f"by commas, of {', '.join(WAYS)}")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--lock")
     parser.add_argument("--json")
     given = parser.parse_args()
-    lt = CublasLt()
-    rows: list[dict] = []
+    lt, ways = CublasLt(), given.ways.split(",")
+    part, parts = map(int, given.part.split("/"))
+    rows: list[dict] = [{"case": name, "shape": s} for s in given.shape or SHAPES for name in given.only or CASES]
+    rows = rows[len(rows) * part // parts : len(rows) * (part + 1) // parts]
+    record = {"environment": timing.environment(), "cublaslt": lt.version, "rows": rows}
     print(f"# cuBLASLt {lt.version}")
-    print(f"{'':44}{'mm':>9}{'two':>9}{'one':>9}{'library':>9}{'best':>9}  two over one, best  errors")
-    for name in given.only or CASES:
-        for shape in SHAPES[: given.shapes]:
-            row: dict[str, Any] = {"case": name, "shape": shape}
-            rows.append(row)
-            try:
-                torch._dynamo.reset()
-                case, ways = CASES[name](lt, *shape), {}
-                for way, mode in (("two", "never"), ("one", "always")):
-                    options = {"matmul_epilogues": mode, "fallback": False}
-                    ways[way] = torch.compile(case.function, backend="mlirfuse", dynamic=False, options=options)
-                row["errors"] = errors(case, ways["one"])
-                row |= measure(case, ways, 2.0 * shape[0] * shape[1] * shape[2], given.rounds)
-            except Exception as error:  # a row that fails is a line that says so
-                row["failed"] = timing.summary(error)
-                print(f"{name:22}{'x'.join(map(str, shape)):22}{row['failed']}", flush=True)
-                continue
-            times = "".join(f"{row[way]:9.4f}" for way in ("mm", "two", "one", "library", "best"))
-            wrong = "" if max(row["errors"]) < BOUND else "  WRONG"
-            print(
-                f"{name:22}{'x'.join(map(str, shape)):22}{times}{row['two'] / row['one']:8.3f}"
-                f"{row['two'] / row['best']:7.3f}  {' '.join(f'{e:.1e}' for e in row['errors'])}{wrong}",
-                flush=True,
-            )
-        torch.cuda.empty_cache()
-    if given.json:
-        record = {"environment": timing.environment(), "cublaslt": lt.version, "rows": rows}
-        timing.write_json(given.json, record)
+    for row in rows:
+        m, n, k = row["shape"]
+        try:
+            made, row["compile_s"] = prepare(CASES[row["case"]](lt, m, n, k), ways)
+            row["errors"] = {name: way.errors for name, way in made.items()}
+            with open(given.lock or os.devnull, "a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                row |= measure(made, 2.0 * m * n * k, given.rounds)
+        except Exception as error:  # a row that fails is a line that says so
+            row["failed"] = timing.summary(error)
+        print(line(row, ways), flush=True)
+        torch.cuda.empty_cache()  # other such commands need memory, too
+        if given.json:
+            timing.write_json(given.json, record)
 
 
 if __name__ == "__main__":

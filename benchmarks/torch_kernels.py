@@ -4,7 +4,7 @@ ops (``kernel_cases.py``), and four-dimensional tensors drawn at random.
 
     python benchmarks/torch_kernels.py --json benchmarks/results/torch-kernels-h200.json
     python benchmarks/torch_kernels.py --groups drawn --draw 60 --json benchmarks/results/torch-drawn-h200.json
-    OMP_NUM_THREADS=1 python benchmarks/torch_kernels.py --device cpu --only resizing,pool,Mish --lanes 1
+    OMP_NUM_THREADS=1 python benchmarks/torch_kernels.py --device cpu --only "resizing;pool;Mish" --lanes 1
 
 Processes (``--lanes``) compile side by side, wait for each other, and then measure one by one, each case's
 implementations in turns. Inductor's choice among its own candidates is made then, too, on a GPU that nothing else uses.
@@ -43,7 +43,7 @@ def arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--groups", default="pools,convolutions,reductions,index_ops", help="of cases, or drawn")
-    parser.add_argument("--only", default="", help="cases with one of these in their names, by commas")
+    parser.add_argument("--only", default="", help="cases with one of these in their names, by semicolons")
     parser.add_argument("--sizes", type=int, default=5, help="the first sizes of each kind of case")
     parser.add_argument("--peers", default="eager,inductor", help="eager is the check's reference for errors, too")
     parser.add_argument("--draw", type=int, default=60, help="families of four drawn points each")
@@ -63,7 +63,7 @@ def chosen_cases(options) -> list:
     found = []
     for group in options.groups.split(","):
         found += kernel_cases.drawn(options.draw, options.seed) if group == "drawn" else getattr(kernel_cases, group)()
-    names = [name for name in options.only.split(",") if name]
+    names = [name for name in options.only.split(";") if name]
     divide = options.divide or (16 if options.device == "cpu" else 1)
     seen = collections.defaultdict(itertools.count)
     found = [case for case in found if not names or any(name in case.name for name in names)]

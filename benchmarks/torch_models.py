@@ -179,6 +179,10 @@ COMPILED = {  # what torch.compile is told
     "reduce-overhead": {"mode": "reduce-overhead"},
     "mlirfuse": {"backend": "mlirfuse"},
     "mlirfuse-reduce-overhead": {"backend": "mlirfuse", "mode": "reduce-overhead"},
+    **{
+        f"epilogues-{when}": {"backend": "mlirfuse", "options": {"matmul_epilogues": when}}
+        for when in ("never", "auto", "always")
+    },
     "channels-last": {"backend": "mlirfuse", "options": {"channels_last": None}},
     "aot_eager": {"backend": "aot_eager"},
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded build
     raise ImportError("mlirfuse needs Python's global interpreter lock: run with PYTHON_GIL=1, or a build that has it")
 
-from mlirfuse.core import config
+from mlirfuse.core import config, gc_control
 from mlirfuse.core.errors import (
     CompileError,
     CudaError,
@@ -71,7 +71,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LATE:
         message = f"module 'mlirfuse' has no attribute '{name}'"
         raise AttributeError(message, name=name, obj=sys.modules[__name__])  # of which Python names the nearest
-    module = importlib.import_module(_LATE[name])
+    with gc_control.gc_disabled(aged=True):  # collections would be a sixth of the import, or of the first call
+        module = importlib.import_module(_LATE[name])
     found = globals()[name] = module if _LATE[name] == f"mlirfuse.{name}" else getattr(module, name)
     return found
 

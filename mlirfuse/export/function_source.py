@@ -80,6 +80,8 @@ class Function:
         constants = {
             leaf: value for leaf, value in found.assumes.constants if not isinstance(self.leaves[leaf], ShapeDtype)
         }
+        decided = {leaf for guard in found.assumes.number_guards if guard.decides for leaf in guard.leaves}
+        constants |= {leaf: self.leaves[leaf] for leaf in decided if not isinstance(self.leaves[leaf], ShapeDtype)}
         leaves = [*self.leaves, *(constant.spec for constant in self.constants.found)]
         return _specialization(found, env, leaves, self.target, outs, constants)
 

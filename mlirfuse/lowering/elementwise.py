@@ -333,3 +333,8 @@ EMIT: dict[str, Callable[..., Val]] = {
 for _dtype in dt.NARROW_FORMATS:
     EMIT[f"decode_{_dtype.name[2:]}"] = _decode_emit(_dtype)
     EMIT[f"encode_{_dtype.name[2:]}"] = _encode_emit(_dtype)
+# Approximations for a GPU of float32 results that are rounded to 16-bit floats.
+ROUGH: dict[str, Callable[..., Val]] = {
+    "sigmoid": m.rough_sigmoid,
+    "silu": lambda e, x: e.mul(x, m.rough_sigmoid(e, x)),
+}

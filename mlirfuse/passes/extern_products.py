@@ -10,7 +10,7 @@ from mlirfuse.passes.base import Pass, blocks, register
 @register
 class ExternProducts(Pass):
     """Replaces ``dot`` by the extern op ``matmul`` where the target has no kernel for it: other element types than
-    16-bit floats, no sums, and all where ``tensor-cores`` is off.
+    16-bit floats, and float32 with ``tf32``, no sums, and all where ``tensor-cores`` is off.
 
     Before::
 
@@ -39,4 +39,4 @@ class ExternProducts(Pass):
 
 def _has_kernel(op: Op) -> bool:
     a = op.operands[0]
-    return a.dtype in (dt.bf16, dt.f16) and a.shape[1] != 0
+    return (a.dtype in (dt.bf16, dt.f16) or (a.dtype is dt.f32 and op.attrs["tf32"])) and a.shape[1] != 0

@@ -1,8 +1,8 @@
 """What the dispatcher compares of the numbers that a specialization's guards read.
 
 A guard ``h*h != 0`` needs the sign of ``h*h``, not ``h``: the dispatcher computes it at each call (see
-``native/conditions.h``), so that a new number costs no more than one that has been there. Guards with other steps than
-sums, products and quotients of Python's numbers and of extents are left: the numbers themselves are in the key.
+``native/conditions.h``), so that a new number costs no more than one that has been there. Of guards with other steps
+than sums, products, quotients and comparisons of Python's numbers and of extents the numbers themselves are in the key.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ _CODES: dict[Callable[..., Any], str] = {
     operator.neg: "negative",
     operator.abs: "absolute",
     abs: "absolute",
+    operator.lt: "less",
+    operator.le: "at_most",
+    operator.eq: "equal",
 }
+_SWAPPED = {operator.gt: "less", operator.ge: "at_most"}
 _MOST_STEPS = 64  # as native/conditions.h
+_MOST_IN_ALL = 128  # steps of a specialization, each some nanoseconds a call: a value in the key costs less
 _NUMBERS = (int, float, bool)
 
 
@@ -55,7 +60,10 @@ def split(specialization: Specialization, leaves: Sequence) -> tuple[set[Steps],
             conditions.add(_Builder(specialization, leaves).distance(leaf, bound))
         except _Unsupported:
             values.add(leaf)
-    return {steps for steps in conditions if not {s[1] for s in steps if s[0] == "leaf"} <= values}, values
+    conditions = {steps for steps in conditions if not {s[1] for s in steps if s[0] == "leaf"} <= values}
+    if sum(map(len, conditions)) > _MOST_IN_ALL:
+        return set(), assumes.values
+    return conditions, values
 
 
 class _Builder:
@@ -80,6 +88,11 @@ class _Builder:
                 at.append(self._operand(step.operands[0], at))
             elif step.compute in _CODES:
                 at.append(self._add(_CODES[step.compute], *[self._operand(x, at) for x in step.operands]))
+            elif step.compute in _SWAPPED:
+                at.append(self._add(_SWAPPED[step.compute], *[self._operand(x, at) for x in reversed(step.operands)]))
+            elif step.compute is operator.ne:
+                equal = self._add("equal", *[self._operand(x, at) for x in step.operands])
+                at.append(self._add("subtract", self._value(1), equal))
             else:
                 raise _Unsupported
         return tuple(self.steps)

@@ -135,10 +135,12 @@ class NumberStep:
 
 @dataclass(frozen=True)
 class NumberGuard:
-    """A condition on the numbers of a call for a specialization to be valid: the last step's value ``op`` 0."""
+    """A condition on the numbers of a call for a specialization to be valid: the last step's value ``op`` 0.
+    ``decides``: a branch of the function depends on it; else only whether an operator raises an error."""
 
     steps: tuple[NumberStep, ...]
     op: str
+    decides: bool = False
 
     @property
     def leaves(self) -> set[int]:

@@ -3,28 +3,32 @@
 ``python test/py/fuzz.py COUNT [FIRST] [GENERATOR ...]``, or ``make fuzz N=COUNT``, runs COUNT programs in all, the seeds
 of each generator from FIRST on, prints those that differ, made small where the generator can, and ends with how many of
 each ran. Programs run in a child, a few of one generator at a time: one that crashes is told of and the others go on.
-Generators whose packages are not installed are left out.
+A generator that cannot be imported, as its packages are not installed, is left out. No GPU is visible: all programs run
+on the CPU.
 """
 
 from __future__ import annotations
 
 import collections
 import importlib
-import importlib.util
 import multiprocessing
 import os
 import pathlib
 import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 for folder in ("helpers", "frontend_numpy", "frontend_definition", "frontend_torch", "passes"):
     sys.path.insert(0, str(pathlib.Path(__file__).parent / folder))
 
 Problem = Callable[[int], "str | None"]  # what is wrong with the program of a seed
 AT_A_TIME = 20
+PROGRESS = 200  # programs between two lines that tell how far it is
+SECONDS = 300  # of a program
 OF_A_CHILD = 400  # programs: what compiled functions hold is freed with the child
 
 
@@ -134,17 +138,11 @@ GENERATORS: dict[str, Callable[..., Problem]] = {  # by their modules
     "torch_checks_of_eager": _checks,
     "malformed_definitions": _problem,
 }
-NEEDS = {  # packages, where the generators are left out without them
-    "torch_view_programs": ("torch",),
-    "torch_numbers": ("torch",),
-    "torch_strides": ("torch", "expecttest"),  # which torch's op_db imports
-    "torch_checks_of_eager": ("torch",),
-    "malformed_definitions": ("torch",),
-}
 
 
 def _child(pipe) -> None:
-    """Runs programs as they are asked for: (generator, seed) comes, what is wrong goes back."""
+    """Runs programs as they are asked for: (generator, seed) comes, what is wrong goes back; ImportError where the
+    generator cannot be used."""
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the parent ends this one
     problems: dict[str, Problem] = {}
@@ -156,59 +154,91 @@ def _child(pipe) -> None:
         try:
             if name not in problems:
                 problems[name] = GENERATORS[name](importlib.import_module(name))
+        except Exception as error:
+            pipe.send(ImportError(f"{type(error).__name__}: {error}"))
+            continue
+        try:
             found = problems[name](seed)
         except Exception as error:
             found = f"seed {seed}: {type(error).__name__}: {error}"
         pipe.send(found)
 
 
-def _order(names: list[str], count: int, first: int) -> Iterator[tuple[str, int]]:
-    """The generators in turn, some seeds of each at a time."""
-    done, seed = 0, first
-    while True:
-        for name in names:
+class _Child:
+    """The process that runs programs, started anew after :data:`OF_A_CHILD` of them and where one has ended it."""
+
+    def __init__(self) -> None:
+        self.process: Any = None
+        self.pipe: Any = None
+        self.left = 0
+
+    def run(self, name: str, seed: int) -> str | ImportError | None:
+        if self.process is None or not self.left:
+            self.end()
+            context = multiprocessing.get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=_child, args=(theirs,), daemon=False)
+            self.process.start()
+            theirs.close()
+            self.left = OF_A_CHILD
+        self.left -= 1
+        process = self.process
+        try:
+            self.pipe.send((name, seed))
+            if not self.pipe.poll(SECONDS):
+                self.end(at_once=True)
+                return f"seed {seed}: takes more than {SECONDS} s"
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            return f"seed {seed}: the process ended with {process.exitcode}"
+
+    def end(self, at_once: bool = False) -> None:
+        if self.process is None:
+            return
+        if at_once:
+            self.process.kill()
+        self.pipe.close()
+        self.process.join()
+        self.process = None
+
+
+def _order(names: list[str], first: int) -> Iterator[tuple[str, int]]:
+    """The generators in turn, some seeds of each at a time; those removed from ``names`` meanwhile are left out."""
+    seed = first
+    while names:
+        for name in tuple(names):
             for k in range(seed, seed + AT_A_TIME):
-                if done == count:
-                    return
-                yield name, k
-                done += 1
+                if name in names:
+                    yield name, k
         seed += AT_A_TIME
 
 
 def run(count: int, first: int = 0, names: list[str] | None = None) -> int:
     """Runs ``count`` programs, or those that run until Ctrl-C; gives how many differ."""
-    known = [name for name in GENERATORS if all(map(importlib.util.find_spec, NEEDS.get(name, ())))]
-    context = multiprocessing.get_context("spawn")
     ran: collections.Counter[str] = collections.Counter()
     wrong: collections.Counter[str] = collections.Counter()
-    child = pipe = None
-    for number, (name, seed) in enumerate(_order(names or known, count, first)):
-        if child is None or number % OF_A_CHILD == 0:
-            if pipe is not None:
-                pipe.close()
-                child.join()
-            pipe, theirs = context.Pipe()
-            child = context.Process(target=_child, args=(theirs,), daemon=False)
-            child.start()
-            theirs.close()
-        try:
-            pipe.send((name, seed))
-            found = pipe.recv()
-        except KeyboardInterrupt:
-            child.kill()
-            return _summary(ran, wrong)
-        except (EOFError, OSError):
-            child.join()
-            found, child, pipe = f"seed {seed}: the process ended with {child.exitcode}", None, None
-        ran[name] += 1
-        if number % 1000 == 999:
-            print(f"# {number + 1} programs", flush=True)
-        if found:
-            wrong[name] += 1
-            print(f"--- {name} {found}", flush=True)
-    if pipe is not None:
-        pipe.close()
-        child.join()
+    child, left, begun = _Child(), [*(names or GENERATORS)], time.monotonic()
+    order = _order(left, first)
+    try:
+        while ran.total() < count and (program := next(order, None)):
+            name, _ = program
+            found = child.run(*program)
+            if isinstance(found, ImportError):
+                left.remove(name)
+                print(f"--- {name} is left out: {found}", flush=True)
+                continue
+            ran[name] += 1
+            if ran.total() % PROGRESS == 0:
+                print(
+                    f"# {ran.total()} programs in {time.monotonic() - begun:.0f} s, {wrong.total()} differ", flush=True
+                )
+            if found:
+                wrong[name] += 1
+                print(f"--- {name} {found}", flush=True)
+    except KeyboardInterrupt:
+        child.end(at_once=True)
+    child.end()
     return _summary(ran, wrong)
 
 
@@ -221,6 +251,8 @@ def _summary(ran: collections.Counter[str], wrong: collections.Counter[str]) -> 
 
 if __name__ == "__main__":
     os.environ.setdefault("MLIRFUSE_CACHE", "0")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.setdefault("TORCH_LOGS", "-all")  # torch logs what its fake tensors refuse
     numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
     sys.exit(
         bool(run(*numbers, *([0] if len(numbers) < 2 else []), [t for t in sys.argv[1:] if not t.isdigit()] or None))

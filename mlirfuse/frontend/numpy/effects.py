@@ -194,25 +194,11 @@ def _restored(value, before) -> bool:
         if value.tobytes() == before.tobytes():
             return False
         value[...] = before
-    elif isinstance(value, dict):
-        if len(value) == len(before) and all(a is b for a, b in zip(value, before)) and _same(value, before):
+    elif isinstance(value, (dict, list, set, bytearray, collections.deque)):
+        if _holds(value, before):
             return False
         value.clear()
-        value.update(before)
-    elif isinstance(value, (list, collections.deque)):
-        if len(value) == len(before) and all(a is b for a, b in zip(value, before)):
-            return False
-        value.clear()
-        value.extend(before)
-    elif isinstance(value, set):
-        if value == before:
-            return False
-        value.clear()
-        value.update(before)
-    elif isinstance(value, bytearray):
-        if value == before:
-            return False
-        value[:] = before
+        (value.update if isinstance(value, (dict, set)) else value.extend)(before)
     elif isinstance(value, type) or _is_ours(value):
         now = _attributes(value)
         if now.keys() == before.keys() and _same(now, before):
@@ -227,6 +213,14 @@ def _restored(value, before) -> bool:
             return False
         _set_state(value, before)
     return True
+
+
+def _holds(container, before) -> bool:
+    """Whether a container holds what it did: the same objects, or equal numbers and members of a set."""
+    if isinstance(container, (set, bytearray)):
+        return container == before
+    same = len(container) == len(before) and all(a is b for a, b in zip(container, before))
+    return same and (not isinstance(container, dict) or _same(container, before))
 
 
 def _is_ours(value) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
-from mlirfuse.frontend.numpy.python_errors import is_refused, python_value
+from mlirfuse.frontend.numpy.python_errors import is_refused, is_true, python_value
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
@@ -65,23 +65,12 @@ def _weak_kind(x) -> type | None:
 
 def _binary_method(ufunc, function, reflected: bool):
     def method(self, other):
-        if (
-            ufunc is np.power
-            and not reflected
-            and other.__class__ is int
-            and other == 2
-            and self._value.dtype is dt.bool_
-            and not self._scalar
-        ):
-            return call_ufunc(np.square, (self,))  # bool ** 2 is int8, bool to other powers int64
-        if (
-            ufunc is np.power
-            and not reflected
-            and other.__class__ is float
-            and other == 0.5
-            and self._value.dtype is dt.f16
-        ):
-            return call_ufunc(np.sqrt, (self,))  # np.power(x, 0.5) differs at -0.0 and -inf
+        if ufunc is np.power and not reflected:
+            kind, dtype = other.__class__, self._value.dtype
+            if kind is int and other == 2 and dtype is dt.bool_ and not self._scalar:
+                return call_ufunc(np.square, (self,))  # bool ** 2 is int8, bool to other powers int64
+            if kind is float and other == 0.5 and dtype is dt.f16:
+                return call_ufunc(np.sqrt, (self,))  # np.power(x, 0.5) differs at -0.0 and -inf
         if other.__class__ not in _PLAIN and not (
             isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
         ):
@@ -158,6 +147,7 @@ for _u, _f in COMPARE.values():
     setattr(TracedScalar, f"__{name_of(_f)}__", _METHODS[f"__{name_of(_f)}__"])  # which has a __hash__ of its own
 for _name, _method in _METHODS.items():
     setattr(TracedArray, _name, _method)
+TracedScalar.__bool__ = is_true  # type: ignore[assignment,method-assign]
 
 
 def _sym_arith(function, a, b):

@@ -1,5 +1,5 @@
-"""Errors of Python's operators on numbers that are known only at run time: a zero divisor, a negative shift count, a
-power of zero or of a negative number. Whether a call raises one is a condition of the trace."""
+"""Guards on numbers that are known only at run time: the outcome of a branch, and whether Python's operators raise an
+error (a zero divisor, a negative shift count, a power of zero or of a negative number)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def is_refused(t, function: Callable, operands: Sequence[Any]) -> bool:
     return (right < 0 and _compares(t, left, "==")) or (fractional and _compares(t, left, "<"))
 
 
+def is_true(x: TracedScalar) -> bool:
+    """``bool(x)``: a guard of the trace, or the value in this call, to which the trace is then specialized."""
+    return bool(x.concrete()) if x.later or x._found else _compares(x._trace, x, "!=", True)
+
+
 def python_value(function: Callable, operands: Sequence[Any]) -> Any:
     """``function`` of the values in this call, to which the trace is specialized. Raises Python's error at the user's
     line."""
@@ -54,25 +59,26 @@ def _kind(x: Any) -> type | None:
     return x._weak if isinstance(x, TracedScalar) else x.__class__
 
 
-def _compares(t, x: Any, op: str) -> bool:
-    """Whether ``x op 0``."""
+def _compares(t, x: Any, op: str, decides: bool = False) -> bool:
+    """Whether ``x op 0``; ``decides``: see :class:`NumberGuard`."""
     if x.__class__ is SymInt:
         return t.decide(x.size, op, 0)
     if not isinstance(x, TracedScalar):
         return COMPARE[op](x, 0)
     if x.later:  # branches on this alone, not on the value
         return bool(call_ufunc(_UFUNCS[op], (TracedArray(t, x.value, scalar=True), 0)))
-    guard, given = _guard_of(t, x, op)
+    guard, given = _guard_of(t, x)
     value = guard.value(given.__getitem__, t.hints) if guard else None
     if guard is None or value is None or value != value:  # no comparison with a NaN holds
         return COMPARE[op](x.concrete(), 0)
     holds = COMPARE[op](value, 0)
-    t.number_guards.setdefault((x.value, op), guard if holds else NumberGuard(guard.steps, OPPOSITE[op]))
+    guard = NumberGuard(guard.steps, op if holds else OPPOSITE[op], decides)
+    t.number_guards.setdefault((x.value, op, decides), guard)
     return holds
 
 
-def _guard_of(t, x: TracedScalar, op: str) -> tuple[NumberGuard | None, dict[int, Any]]:
-    """The guard ``x op 0`` and the values of its arguments in this call; None where the computation of ``x`` is long,
+def _guard_of(t, x: TracedScalar) -> tuple[NumberGuard | None, dict[int, Any]]:
+    """The guard ``x != 0`` and the values of its arguments in this call; None where the computation of ``x`` is long,
     or reads more than arguments and sizes."""
     steps: dict[int, NumberStep] = {}
     number: dict[int, int] = {}
@@ -101,7 +107,7 @@ def _guard_of(t, x: TracedScalar, op: str) -> tuple[NumberGuard | None, dict[int
         steps[len(steps)] = step
         if len(steps) > _MOST_STEPS:
             return None, given
-    return NumberGuard(tuple(steps.values()), op), given
+    return NumberGuard(tuple(steps.values()), "!="), given
 
 
 def _is_array(x: Any) -> bool:

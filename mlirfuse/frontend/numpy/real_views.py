@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from mlirfuse.runtime import arrays
 
 @dataclass(frozen=True)
 class IndexStep:
-    """A step to one index of an axis, an int that is leaf ``leaf`` of the call."""
+    """A step to one index of an axis, an int that is leaf (or, between graph breaks, slot) ``leaf`` of the call."""
 
     axis: int
     leaf: int
@@ -23,6 +24,17 @@ class IndexStep:
 def at(array: Any, axis: int, index: int) -> Any:
     """The view of an array at one index of an axis; a 0-d view stays an array."""
     return array[(slice(None),) * axis + (index, ...)]
+
+
+def viewed(array: Any, path: Iterable, leaf: Callable[[int], Any], env: dict[str, int]) -> Any:
+    """The view of an array of NumPy, CuPy or torch after these steps; ``leaf`` returns an index; ``env``: the values
+    of size symbols."""
+    for step in path:
+        if isinstance(step, IndexStep):
+            array = at(array, step.axis, int(leaf(step.leaf)))
+        else:
+            array = through(array, step, env)
+    return array
 
 
 def through(array: Any, step: Any, env: dict[str, int]) -> Any:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from mlirfuse.core import errors
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -56,17 +56,31 @@ class UnsupportedAttribute(UnsupportedError, AttributeError):
 
 
 def located_error(error: Exception) -> Exception:
-    if getattr(error, "_located", False):
+    """``error`` with the user's line in its text: the one noted by :func:`as_numpys`, or the one that runs now."""
+    kind, where = getattr(error, "_leaves_as", (type(error), None))
+    if where is None and getattr(error, "_located", False):
         return error
-    created = type(error)(located(str(error)))
-    created._located = True  # type: ignore[attr-defined]  # marks an error whose text has the line
-    return created
+    created: Exception = kind(located(str(error), where))
+    created._located = True  # type: ignore[attr-defined]  # marks an error that has the line
+    return created.with_traceback(error.__traceback__)
+
+
+def as_numpys(error: Exception) -> Exception:
+    """``error`` as NumPy raises it, with the user's line noted: handlers of the traced function see NumPy's text and
+    class, and :func:`located_error` adds the line where it leaves the function. Outside a trace, located."""
+    if not refusals.traced or getattr(error, "_located", False):
+        return located_error(error)
+    seen = ValueError(str(error)) if isinstance(error, ShapeError) else error
+    seen._leaves_as, seen._located = (type(error), location()), True  # type: ignore[attr-defined]
+    return seen
 
 
 class _Refusals(threading.local):
-    """``last``: this thread's last error that NumPy would not raise. User code may have caught it."""
+    """``last``: this thread's last error that NumPy would not raise. User code may have caught it. ``traced``: user
+    code runs that may catch errors."""
 
     last: Exception | None = None
+    traced: bool = False
 
 
 refusals = _Refusals()
@@ -75,8 +89,11 @@ refusals = _Refusals()
 def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
     """Raises ``kind`` with the user's line. ``kept``: also records the error, so that a user's handler cannot hide an
     error that NumPy would not raise."""
-    error = located_error(kind(message))
-    if kept and isinstance(error, (TraceError, UnsupportedError)):
+    error = kind(message)
+    if not isinstance(error, (TraceError, UnsupportedError)):
+        raise as_numpys(error)
+    error = located_error(error)
+    if kept:
         refusals.last = error
     raise error
 

@@ -305,9 +305,9 @@ def at(where: ast.AST, node: Any) -> Any:
     return node
 
 
-def place(statements: Sequence[ast.stmt], where: ast.stmt, but: Collection[ast.stmt] = ()) -> None:
+def place(nodes: Sequence[ast.AST], where: ast.stmt, but: Collection[ast.stmt] = ()) -> None:
     """Copies a statement's source location to others, except ``but``."""
-    queue: list[ast.AST] = list(statements)
+    queue: list[ast.AST] = list(nodes)
     while queue:
         found = queue.pop()
         if found in but:

@@ -13,7 +13,7 @@ from mlirfuse.core.errors import ShapeError, TraceError
 from mlirfuse.frontend.numpy.captures import access_paths, frame_roots, spec_of
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.size_bounds import size_bound
-from mlirfuse.frontend.numpy.source import fail, located, located_error, location
+from mlirfuse.frontend.numpy.source import as_numpys, fail, located, located_error, location, refusals
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import sizes as sz
@@ -39,14 +39,18 @@ def current() -> Trace | None:
 @contextlib.contextmanager
 def in_progress(trace: Trace | None):
     """Makes ``trace`` the current one."""
-    outer = current()
-    _current.trace = trace
+    outer, within = current(), refusals.traced
+    _current.trace, refusals.traced = trace, trace is not None
     if trace is not None:
         trace.running = True
     try:
         yield
+    except Exception as error:
+        if trace is None or within or not hasattr(error, "_leaves_as"):
+            raise
+        raise located_error(error) from error.__cause__
     finally:
-        _current.trace = outer
+        _current.trace, refusals.traced = outer, within
         if trace is not None:
             trace.running = False
 
@@ -70,7 +74,7 @@ class Trace:
         self.static_leaves: dict[int, Any] = {}
         self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
         self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
-        self.number_guards: dict[tuple[Value, str], NumberGuard] = {}
+        self.number_guards: dict[tuple[Value, str, bool], NumberGuard] = {}
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
@@ -240,7 +244,7 @@ class Trace:
         try:
             created = self.builder.op(name, *operands, **attrs)
         except (ShapeError, TypeError) as error:
-            raise located_error(error) from None
+            raise as_numpys(error) from None
         if self.learned:
             for value in created if isinstance(created, list) else (created,):
                 self._refresh(value)

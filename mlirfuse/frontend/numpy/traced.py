@@ -45,12 +45,7 @@ class Out:
 
     def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
         """The returned view of ``array``, for the kinds "view" and "part"; ``leaf`` returns a leaf of the call."""
-        for step in self.path or (FullView(),):
-            if isinstance(step, real_views.IndexStep):
-                array = real_views.at(array, step.axis, leaf(step.leaf))
-            else:
-                array = real_views.through(array, step, sizes)
-        return array
+        return real_views.viewed(array, self.path or (FullView(),), leaf, sizes)
 
     def reader(self, place: dict[int, int], sizes: dict[str, int]) -> int | Callable[[list], Any]:
         """How to read this leaf from a call's results: an index, or a function of them. ``place``: the indices of the

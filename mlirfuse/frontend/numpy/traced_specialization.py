@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.traced import Traced
+from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.runtime import arrays, op_by_op, overlap, storage_views
 from mlirfuse.runtime.signature import Static, key_of
 from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
@@ -40,15 +40,9 @@ class TracedSpecialization(Specialization):
     @functools.cached_property
     def _simple(self) -> bool:
         """Whether the function returns the graph's only result unchanged."""
-        outs, graph = self.traced.outs, self.traced.graph
-        alone = len(outs) == 1 and self.traced.out_tree.kind == "leaf" and len(graph.returns) == 1
-        return (
-            alone
-            and outs[0].kind == "result"
-            and outs[0].scalar is None
-            and not outs[0].read_only
-            and not self.traced.warnings
-        )
+        traced = self.traced
+        alone = traced.out_tree.kind == "leaf" and len(traced.graph.returns) == 1
+        return alone and traced.outs == [Out("result", 0)] and not traced.warnings
 
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
         if self._simple:

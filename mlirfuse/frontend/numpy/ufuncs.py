@@ -198,26 +198,14 @@ def _compare_with_big_int(t, ufunc, operands):
     """A comparison with a Python int that the other operand's dtype cannot hold: NumPy compares exactly."""
     for k in (0, 1):
         number, other = operands[k], operands[1 - k]
-        if (
-            number.__class__ is int
-            and isinstance(other, TracedArray)
-            and other._weak is None
-            and other._value.dtype.is_integer
-        ):
+        if not isinstance(other, TracedArray) or other._weak is not None or not other._value.dtype.is_integer:
+            continue
+        if number.__class__ is int:
             low, high = int_range(other._value.dtype)
             if not low <= number <= high:
                 outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number))))
                 return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
-        if (
-            (
-                isinstance(number, TracedScalar)
-                and number._weak is int
-                and isinstance(other, TracedArray)
-                and other._weak is None
-            )
-            and other._value.dtype.is_integer
-            and other._value.dtype is not dt.i64
-        ):
+        if isinstance(number, TracedScalar) and number._weak is int and other._value.dtype is not dt.i64:
             wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
             return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
     return None
@@ -226,12 +214,8 @@ def _compare_with_big_int(t, ufunc, operands):
 def _power(t, operands):
     """Powers with constant exponents that have a cheaper form than the power op; None for others."""
     base, exponent = operands
-    if (
-        isinstance(exponent, TracedScalar)
-        and exponent._weak is int
-        and isinstance(base, TracedArray)
-        and base._value.dtype.is_integer
-    ):
+    of_integers = isinstance(base, TracedArray) and base._value.dtype.is_integer
+    if of_integers and isinstance(exponent, TracedScalar) and exponent._weak is int:
         exponent = exponent.concrete()  # a negative exponent is an error
     if not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
         return None

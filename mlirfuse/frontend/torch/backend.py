@@ -30,6 +30,7 @@ from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.eager import op_by_op, where_transformed
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower, main_device
+from mlirfuse.frontend.torch.matmul_epilogues import keep
 from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
 from mlirfuse.inspect import progress
@@ -192,6 +193,8 @@ def lower_to_host(
     target = target_of(main_device(module))
     fx_passes.run(fx_passes.before_lowering(target.properties, matmul_epilogues), module)
     lowered = lower(module, which, _visible(which), rounds, donated)
+    if matmul_epilogues == "auto" and keep(module, lowered.graph, target.properties):
+        lowered = lower(module, which, _visible(which), rounds, donated)
     traces.graph(which, "fusion", lowered.graph)
     if events.GraphLowered.observers:
         events.report(events.GraphLowered(which, lowered.graph))

@@ -64,11 +64,11 @@ AFTER_TRACING: tuple[Pass, ...] = (
 )
 
 
-def inference_graph(options: Options) -> list[Pass]:
+def inference_graph(options: Options, training: bool = False) -> list[Pass]:
     """The passes on a graph that is not partitioned. All of them run on joint graphs, too, which have forward and
-    backward side by side."""
+    backward side by side (``training``)."""
     return [
-        lambda module: channels_last.convert_if_it_pays(module, options.channels_last),  # cuDNN's faster format
+        lambda module: channels_last.convert_if_it_pays(module, options.channels_last, training),
         row_major.prefer,  # of elementwise results that lie in another order than most of what is beside them
         _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
@@ -79,7 +79,7 @@ def inference_graph(options: Options) -> list[Pass]:
 def joint_graph(options: Options) -> list[Pass]:
     """The passes on a joint graph before it is partitioned."""
     return [
-        *inference_graph(options),
+        *inference_graph(options, training=True),
         _on_graph(Graph.eliminate_dead_code),
         # What the backward recomputes is recognized as the forward's value.
         *([_on_graph(cse.eliminate_common_subexpressions)] if private.functorch_config.cse else []),

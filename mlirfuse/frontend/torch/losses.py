@@ -220,14 +220,24 @@ class Chain:
         return None
 
     def _saved(self) -> int:
-        """The bytes that chunks save: logits and their gradient, less what the plan takes."""
-        sizes = self._sizes()
-        rows, words, _, itemsize, _ = sizes
+        """The bytes by which chunks lower the peak, where both the logits' gradient and the weight's are in memory. Of
+        full logits the gradient overwrites them, and the weight is cast as a whole, as is its gradient from the
+        product's type."""
+        rows, words, features, itemsize, gradient = sizes = self._sizes()
+        product, casts = (
+            words * features * itemsize,
+            value_of(linear_operands(self.linear)[1]).element_size() != itemsize,
+        )
+        full = rows * words * itemsize + product * (casts + bool(gradient))
         if self.is_scalar():
-            taken = chunked_loss.Plan.of(*sizes).bytes_of(*sizes)
+            plan = chunked_loss.Plan.of(*sizes)
+            taken = plan.bytes_of(*sizes)
         else:
-            taken = 2 * rows * chunked_loss.words_of_block(rows, words, itemsize) * itemsize
-        return 2 * rows * words * itemsize - taken
+            plan = chunked_loss.Plan(rows, chunked_loss.words_of_block(rows, words, itemsize), False)
+            taken = 2 * rows * plan.words * itemsize
+        taken += words * features * gradient + plan.rows * features * 4  # the gradients, x's of a chunk in float32
+        cast = product if rows > plan.rows else plan.words * features * itemsize
+        return full - taken - cast * casts
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         """The arguments of :meth:`chunked_loss.Plan.of`. Raises ``OpaqueSize``."""

@@ -10,8 +10,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.frontend.torch.nodes import explain
 from mlirfuse.frontend.torch.ops.rules import VIEWS
-from mlirfuse.schedule.gpu.matmul import model
+from mlirfuse.ir.graph import Graph
+from mlirfuse.passes import product_choice
 
 aten = torch.ops.aten
 
@@ -31,34 +33,61 @@ _VIEWS = {  # of all elements, which a kernel reads through
     aten.detach.default,
 }
 _CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-ELEMENTS = 8  # that TMA wants rows and addresses to be aligned to: 16 bytes
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+ELEMENTS = 8  # that TMA wants rows and addresses to be aligned to: 16 bytes of the narrowest
 
 
 def mark(module: GraphModule, properties: Any, mode: str = "auto") -> None:
-    """Marks the products of ``module``, an AOTAutograd graph for the device ``properties``, that kernels compute."""
+    """Marks the products of ``module``, an AOTAutograd graph for the device ``properties``, that kernels compute: for
+    "auto" those that may be worth it, of which :func:`keep` leaves some."""
     if mode == "never" or not isinstance(properties, DeviceProperties) or not properties.tensor_cores:
         return
     for node in module.graph.nodes:
-        if node.target in PRODUCTS and _possible(node) and (mode == "always" or _pays(node, properties)):
+        if node.target in PRODUCTS and _possible(node) and (mode == "always" or _has_epilogue(node)):
             node.meta[FUSES] = True
 
 
+def keep(module: GraphModule, graph: Graph, properties: Any) -> bool:
+    """Unmarks the products of ``module`` for which the library and kernels of the ops are expected to be as fast;
+    ``graph``: ``module`` lowered with all of them marked. Whether some were unmarked."""
+    marked = [node for node in module.graph.nodes if FUSES in node.meta]
+    if not marked:
+        return False
+    found = product_choice.choose(graph, properties)
+    if len(found) != len(marked):  # some were not lowered
+        found = [product_choice.Choice(False)] * len(marked)
+    for node, choice in zip(marked, found):
+        if not choice.fuses:
+            del node.meta[FUSES]
+            if choice.kernel_us is not None and choice.library_us is not None:
+                explain(
+                    node,
+                    f"{choice.library_us:.0f} µs with what follows, {choice.kernel_us:.0f} as one kernel (estimated)",
+                )
+    return not all(choice.fuses for choice in found)
+
+
 def _possible(node: Node) -> bool:
-    """Whether a kernel can compute ``node``: TMA can copy its operands."""
+    """Whether a kernel can compute ``node``: TMA can copy its operands, and the tensor cores multiply them."""
     *bias, a, b = node.args
     if any(not isinstance(x, Node) or x.meta["val"].dim() != 1 for x in bias) or node.kwargs:
         return False
     result = node.meta["val"]
-    return _matrix(a) and _matrix(b) and result.is_contiguous() and result.shape[1] % ELEMENTS == 0
+    if not (_matrix(a) and _matrix(b) and result.is_contiguous() and result.shape[1] % ELEMENTS == 0):
+        return False
+    if result.dtype is not torch.float32:
+        return True
+    along_k = a.meta["val"].stride(1) == 1 and b.meta["val"].stride(0) == 1  # 16-bit operands may be transposed
+    return along_k and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def _matrix(node: Any) -> bool:
-    """Whether ``node`` is a matrix of 16-bit floats that TMA can copy: a view of all elements of a tensor, with aligned
+    """Whether ``node`` is a matrix of floats that TMA can copy: a view of all elements of a tensor, with aligned
     rows."""
     if not isinstance(node, Node):
         return False
     fake = node.meta.get("val")
-    if not isinstance(fake, torch.Tensor) or fake.dtype not in (torch.float16, torch.bfloat16) or not fake.is_cuda:
+    if not isinstance(fake, torch.Tensor) or fake.dtype not in _TYPES or not fake.is_cuda:
         return False
     numbers = (*fake.shape, *fake.stride(), fake.storage_offset())
     if not all(isinstance(n, int) for n in numbers) or min(fake.shape) < ELEMENTS:
@@ -73,13 +102,6 @@ def _matrix(node: Any) -> bool:
     return (across == 1 and down % ELEMENTS == 0 and down >= columns) or (
         down == 1 and across % ELEMENTS == 0 and across >= rows
     )
-
-
-def _pays(node: Node, properties: DeviceProperties) -> bool:
-    """Whether the kernel is expected to be faster than the library's product and a kernel for the ops on its result."""
-    a, b = node.args[-2:]
-    (m, k), n = a.meta["val"].shape, b.meta["val"].shape[1]
-    return _has_epilogue(node) and model.pays(m, n, k, properties)
 
 
 def _has_epilogue(node: Node) -> bool:

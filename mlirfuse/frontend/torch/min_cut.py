@@ -42,6 +42,7 @@ COSTS = "mlirfuse_costs"  # ``meta`` key of a node: the costs of recomputing and
 
 _CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
 _SCATTERS = {"aten.scatter.value"}
+_TRIALS = 48  # of ops that might be saved within a budget after all
 
 
 class Settings(NamedTuple):
@@ -57,11 +58,10 @@ class Settings(NamedTuple):
 def saved_values(joint: Joint, settings: Settings = Settings()) -> list[Node] | None:  # noqa: B008
     """The values to save, in graph order; None where something, such as an object without bytes, can be neither saved
     nor recomputed."""
-    if settings.budget >= 1:
-        costs = _Costs(joint)
-        costs.allowed = {n for n in joint.required_forward if _is_allowed(n, settings)}
-        return _cut(joint, costs)
-    return _within_budget(joint, settings.budget)
+    costs = _Costs(joint)
+    costs.allowed = {n for n in joint.required_forward if _is_allowed(n, settings)}
+    saved = _cut(joint, costs)
+    return saved if settings.budget >= 1 or saved is None else _within_budget(joint, settings.budget, saved)
 
 
 def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
@@ -96,32 +96,38 @@ def _cut(joint: Joint, costs: _Costs) -> list[Node] | None:
     return [n for n in nodes if (n, "out") in sink_side and (n, "in") in flow.vertices and (n, "in") not in sink_side]
 
 
-def _within_budget(joint: Joint, budget: float) -> list[Node] | None:
-    """The values to save where their bytes, beyond those of inputs, are at most ``budget`` times the bytes without
-    expensive recomputation. Recomputes as few ops as needed, in the order of time per byte."""
+def _within_budget(joint: Joint, budget: float, default: list[Node]) -> list[Node] | None:
+    """The values to save where their bytes, beyond the fewest possible, are at most ``budget`` times those of the
+    ``default`` ones, as torch counts. Recomputes as few ops as needed, in the order of time per byte."""
     costs = _MemoryCosts(joint)
     candidates = [n for n in joint.graph.nodes if costs.is_recomputable(n)]
     ranks = {n: (_estimated_time(n) / max(1, _bytes(n)), k) for k, n in enumerate(candidates)}
     candidates.sort(key=ranks.__getitem__)
 
-    def cut(count: int) -> tuple[list[Node] | None, int]:
-        costs.allowed = set(candidates[:count])
+    def cut(allowed: list[Node]) -> tuple[list[Node] | None, float]:
+        costs.allowed = set(allowed)
         saved = _cut(joint, costs)
-        return saved, sum(costs.saved_bytes(n) for n in saved or ())
+        return saved, math.inf if saved is None else sum(costs.saved_bytes(n) for n in saved)
 
-    most, limit = cut(0)
-    if most is None:
+    found, bytes_of_least = cut(candidates)
+    if found is None:
         return None
-    least, bytes_of_least = cut(len(candidates))
-    limit = bytes_of_least + int(budget * max(0, limit - bytes_of_least))
-    low, high, found = 0, len(candidates), least
+    most = sum(costs.saved_bytes(n) for n in default)
+    limit = bytes_of_least + budget * max(0, most - bytes_of_least)
+    low, high = 0, len(candidates)
     while low < high:
         middle = (low + high) // 2
-        saved, saved_bytes = cut(middle)
-        if saved is not None and saved_bytes <= limit:
+        saved, saved_bytes = cut(candidates[:middle])
+        if saved_bytes <= limit:
             high, found = middle, saved
         else:
             low = middle + 1
+    allowed = candidates[:high]
+    for node in allowed[: -_TRIALS - 1 : -1]:  # what the budget has room for after all
+        fewer = [n for n in allowed if n is not node]
+        saved, saved_bytes = cut(fewer)
+        if saved_bytes <= limit:
+            allowed, found = fewer, saved
     return found
 
 

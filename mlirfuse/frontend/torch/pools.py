@@ -104,7 +104,7 @@ def _adaptive(n: int) -> dict[Any, Callable[..., Any]]:
     def forward(x: torch.Tensor, size: Sequence[int]) -> Any:
         found = windows(x.shape, (*x.shape[:-n], *size))
         if found is None:
-            return NotImplemented
+            return _largest(x, n) if all(k == 1 for k in size) and all(x.shape) else NotImplemented
         values, offsets = _POOL(x, *found)
         return values, _INDICES(offsets, x.shape[-n:], *found)
 
@@ -115,6 +115,13 @@ def _adaptive(n: int) -> dict[Any, Callable[..., Any]]:
         return _POOL_BACKWARD(gradient, places, x.shape[-n:], *found)
 
     return {_ADAPTIVE[n]: forward, _ADAPTIVE_BACKWARD[n]: backward}
+
+
+def _largest(x: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The maximum of each image, and its place: a reduction."""
+    shape = *x.shape[:-n], *[1] * n
+    values, places = torch.max(x.reshape(*x.shape[:-n], math.prod(x.shape[-n:])), -1)
+    return values.reshape(shape), places.reshape(shape)
 
 
 DECOMPOSITIONS = {**_decomposed(2), **_decomposed(3), **_adaptive(2), **_adaptive(3)}

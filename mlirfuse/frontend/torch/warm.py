@@ -119,7 +119,7 @@ def _tag(options: Options) -> str:
     if torch.cuda.is_available():
         all_properties.append(target_of(torch.device("cuda", torch.cuda.current_device())).properties)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
-    settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
+    settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.fp32_precision]
     facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(serialized, all_properties)]
     return f"mlirfuse {cache.sources()} {facts}"
 

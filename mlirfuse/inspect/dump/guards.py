@@ -3,6 +3,7 @@ violates."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,12 +110,40 @@ def _of_range(leaf: int, name: str, low: Size, high: Size) -> _Condition:
 
 def _of_number(guard: NumberGuard, names: list[str]) -> _Condition:
     read = [(leaf, _leaf(names, leaf)) for leaf in sorted(guard.leaves)]
-    number = read[0][1] if len(guard.steps) == 1 else f"a number computed from {', '.join(name for _, name in read)}"
     return _Condition(
-        f"{number} {guard.op} 0",
+        _number_text(guard, dict(read)),
         lambda leaves, env: guard.holds(leaves.__getitem__, env),
         lambda leaves, _: ", ".join(f"{name} is {leaves[leaf]!r}" for leaf, name in read),
     )
+
+
+_INFIX: dict[Any, str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+    operator.eq: "==", operator.ne: "!=",
+}  # fmt: skip
+
+
+def _number_text(guard: NumberGuard, names: dict[int, str]) -> str:
+    """The condition as Python source; where it has steps other than Python's operators, what it is computed from."""
+    texts: list[str] = []
+    for step in guard.steps:
+        if step.compute is None:
+            texts.append(names[step.operands[0]])
+            continue
+        operands = [texts[x] if what == "step" else str(x) for what, x in step.operands]
+        if step.compute in _INFIX:
+            texts.append(f"({operands[0]} {_INFIX[step.compute]} {operands[1]})")
+        elif step.compute is operator.neg:
+            texts.append(f"(-{operands[0]})")
+        elif step.compute in (abs, operator.abs):
+            texts.append(f"abs({operands[0]})")
+        else:
+            return f"a number computed from {', '.join(names.values())} {guard.op} 0"
+    last = guard.steps[-1].compute
+    if last not in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        return f"{texts[-1]} {guard.op} 0"
+    return texts[-1][1:-1] if guard.op == "!=" else f"not {texts[-1]}"
 
 
 def _of_value(leaf: int, name: str, value: Any) -> _Condition:

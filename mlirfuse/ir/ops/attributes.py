@@ -123,6 +123,7 @@ BY_NAME: dict[str, AttrType] = {
     "step": INTEGERS,
     "stride": INTEGERS,
     "strides": SIZE_LISTS,
+    "tf32": BOOL,
     "to": DTYPE,
     "training": BOOL,
 }

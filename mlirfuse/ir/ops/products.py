@@ -17,7 +17,7 @@ def _dot(shapes, attrs):
     return [(a[0], b[1])]
 
 
-def _dot_ref(a, b):
+def _dot_ref(a, b, tf32):
     wide = np.float64 if a.dtype == np.float64 else np.float32
     return (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
 
@@ -26,8 +26,10 @@ row(
     "dot",
     "product",
     "a b",
-    "the product of two matrices, by a kernel that also computes the ops on its result; sums in float32",
+    "the product of two matrices, by a kernel that also computes the ops on its result; sums in float32; ``tf32``: "
+    "float32 factors may be rounded to 11 bits",
     takes=FLOAT,
+    attrs={"tf32": False},
     infer=_dot,
     ref=_dot_ref,
     cost=8,

@@ -85,6 +85,7 @@ RULES: dict[str, Callable[[Bounds, Bounds], Bounds]] = {
     "add": lambda a, b: Bounds(a.positive and b.positive, a.most + b.most),
     "sub": lambda a, b: Bounds(False, a.most + b.most),
     "mul": lambda a, b: Bounds(a.positive and b.positive, a.most * b.most),
+    "mod": lambda a, b: Bounds(b.positive, b.most),
     "maximum": lambda a, b: Bounds(a.positive or b.positive, max(a.most, b.most)),
     "minimum": lambda a, b: Bounds(
         a.positive and b.positive, (min if a.positive and b.positive else max)(a.most, b.most)

@@ -209,9 +209,9 @@ class Accesses(Indices):
         """The address of an input's element, or of a vector's first."""
         return self.address(self.memories[value], self.offset(value, env).base)
 
-    def offset(self, value: Value, env: Env) -> Index:
-        """The offset in elements of ``env`` in an input or output."""
-        return self._offset(value, self.memories[value].strides, env)
+    def offset(self, value: Value, env: Env, memory: Memory | None = None) -> Index:
+        """The offset in elements of ``env`` in an input or output, or in other ``memory`` of its elements."""
+        return self._offset(value, (memory or self.memories[value]).strides, env)
 
     def load_aligned(self, value: Value, offset: Val, lanes: int) -> Val:
         """Load an input's vector at an offset that is a multiple of its lanes, in its memory format."""
@@ -224,9 +224,10 @@ class Accesses(Indices):
             return self._scalar(value)
         return self._from_memory(self.preload(value, env), value.dtype)
 
-    def reload(self, value: Value, env: Env) -> Val:
-        """Load an output's element, as last stored."""
-        return self._from_memory(self._load(self.memories[value], self.offset(value, env)), value.dtype)
+    def reload(self, value: Value, env: Env, memory: Memory | None = None) -> Val:
+        """Load an output's element, as last stored there or in other ``memory``."""
+        memory = memory or self.memories[value]
+        return self._from_memory(self._load(memory, self.offset(value, env, memory)), value.dtype)
 
     def preload(self, value: Value, env: Env) -> Val:
         """Load an input's element in its memory format; a later :meth:`value` converts it. Inside :meth:`forget`,
@@ -503,10 +504,10 @@ class Accesses(Indices):
             return i.base
         return self.add(Index(i.base), self.scale(Index(lane), i.step)).base
 
-    def store(self, value: Value, env: Env, val: Val) -> None:
-        """Store the element of ``value`` at ``env``, in all of its locations."""
-        self._store(value, env, val, self.memories[value])
-        if value in self.copies:
+    def store(self, value: Value, env: Env, val: Val, memory: Memory | None = None) -> None:
+        """Store the element of ``value`` at ``env``, in all of its locations or only in other ``memory``."""
+        self._store(value, env, val, memory or self.memories[value])
+        if value in self.copies and memory is None:
             self._store(value, env, val, self.copies[value])
 
     def store_if(self, condition: Val, value: Value, env: Env, val: Val) -> None:

@@ -14,7 +14,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
-from mlirfuse.lowering.elementwise import EMIT
+from mlirfuse.lowering.elementwise import EMIT, ROUGH
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.bounds import RULES, Known
 from mlirfuse.lowering.kernel.exactness import ReducedPrecision, is_less_its_largest, is_share, is_size
@@ -148,7 +148,9 @@ class ElementEmitter(IndexRemapping):
     def _computed(self, op: Op, vals: list[Val]) -> Val:
         """An element of an elementwise op, from its operands' elements."""
         e = self.e
-        if op.name in RULES and self._short(op.result):
+        if op.name in ROUGH and self._rough(op):
+            return ROUGH[op.name](e, *vals)
+        if op.name in RULES and self._short(op.result) and all(map(self._short, op.operands)):
             return e.cast(EMIT[op.name](e, *(e.cast(v, dt.i32) for v in vals)), dt.i64)
         return EMIT[op.name](e, *vals)
 
@@ -158,18 +160,6 @@ class ElementEmitter(IndexRemapping):
         if negative and self._rough(op):
             return m.rough_exp(self.e, val)
         return self._typed(op.result, m.exp(self.e, val, negative=negative))
-
-    def _sigmoid(self, op: Op, env: Env) -> Steps:
-        if not self._rough(op):
-            return (yield from self._elementwise(op, env))
-        val = yield op.operands[0], self._through(op, env, [(d, d) for d in range(op.result.rank)])
-        return m.rough_sigmoid(self.e, val)
-
-    def _silu(self, op: Op, env: Env) -> Steps:
-        if not self._rough(op):
-            return (yield from self._elementwise(op, env))
-        val = yield op.operands[0], self._through(op, env, [(d, d) for d in range(op.result.rank)])
-        return self.e.mul(val, m.rough_sigmoid(self.e, val))
 
     def _rough(self, op: Op) -> bool:
         """Whether a GPU's approximation of a float32 result suffices: rounding to a 16-bit float hides its error, and

@@ -15,6 +15,7 @@ struct StepName {
 constexpr StepName kNames[] = {
     {"leaf", StepCode::Leaf, 1},     {"extent", StepCode::Extent, 2},       {"value", StepCode::Value, 1},
     {"add", StepCode::Add, 2},       {"subtract", StepCode::Subtract, 2},   {"multiply", StepCode::Multiply, 2},
+    {"less", StepCode::Less, 2},     {"at_most", StepCode::AtMost, 2},      {"equal", StepCode::Equal, 2},
     {"divide", StepCode::Divide, 2}, {"negative", StepCode::Negate, 1},     {"absolute", StepCode::Absolute, 1},
 };
 
@@ -33,9 +34,19 @@ bool of_python(PyObject* object, Number* out) {
 
 bool exact(const Number& x) { return !x.is_integer || (x.integer >= -kExactInDouble && x.integer <= kExactInDouble); }
 
+template <class T>
+bool compare(StepCode code, T a, T b) {
+  return code == StepCode::Less ? a < b : code == StepCode::AtMost ? a <= b : a == b;
+}
+
 bool binary(StepCode code, const Number& a, const Number& b, Number* out) {
+  const bool compares = code == StepCode::Less || code == StepCode::AtMost || code == StepCode::Equal;
   if (a.is_integer && b.is_integer && code != StepCode::Divide) {
     out->is_integer = true;
+    if (compares) {
+      out->integer = compare(code, a.integer, b.integer);
+      return true;
+    }
     if (code == StepCode::Add) return !__builtin_add_overflow(a.integer, b.integer, &out->integer);
     if (code == StepCode::Subtract) return !__builtin_sub_overflow(a.integer, b.integer, &out->integer);
     return !__builtin_mul_overflow(a.integer, b.integer, &out->integer);
@@ -43,6 +54,10 @@ bool binary(StepCode code, const Number& a, const Number& b, Number* out) {
   if (!exact(a) || !exact(b)) return false;
   const double x = a.as_double(), y = b.as_double();
   if (code == StepCode::Divide && y == 0) return false;
+  if (compares) {
+    *out = {true, compare(code, x, y), 0};
+    return true;
+  }
   out->is_integer = false;
   out->floating = code == StepCode::Add        ? x + y
                   : code == StepCode::Subtract ? x - y

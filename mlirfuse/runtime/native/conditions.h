@@ -16,7 +16,8 @@ struct Number {
   double as_double() const { return is_integer ? static_cast<double>(integer) : floating; }
 };
 
-enum class StepCode : uint8_t { Leaf, Extent, Value, Add, Subtract, Multiply, Divide, Negate, Absolute };
+// A comparison gives 1 or 0.
+enum class StepCode : uint8_t { Leaf, Extent, Value, Add, Subtract, Multiply, Divide, Less, AtMost, Equal, Negate, Absolute };
 
 // `first` and `second` are earlier steps; of a Leaf its index, of an Extent the leaf and the axis.
 struct Step {

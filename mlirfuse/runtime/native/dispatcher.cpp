@@ -306,7 +306,7 @@ bool register_dispatcher_type(PyObject* module) {
       {"add_condition", add_condition, METH_O,
        "add_condition(steps)\n--\n\nMake the sign of a number computed from leaves part of the key. Steps, each of "
        "which may\nuse earlier ones: (\"leaf\", i), (\"extent\", leaf, axis), (\"value\", number), (\"add\", a, b), "
-       "\"subtract\",\n\"multiply\", \"divide\", (\"negative\", a), \"absolute\"."},
+       "\"subtract\",\n\"multiply\", \"divide\", \"less\", \"at_most\", \"equal\", (\"negative\", a), \"absolute\"."},
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
        "set_alias_sensitive(on)\n--\n\nWhether the key includes which array leaves share memory."},
       {"set_bad_index", set_bad_index, METH_O,

@@ -59,7 +59,8 @@ class CpuColumns(CpuScheduler[Tiling]):
         if runs_across(analysis, call):
             for params in self._uncompensated(analysis, call):
                 share = functools.partial(_share_of_limit, analysis, params, host=call.properties)
-                yield params._replace(compensation_interval=compensation_interval(analysis, call.sizes, share))
+                interval = compensation_interval(analysis, call.sizes, share)
+                yield params._replace(compensation_interval=interval) if interval else params
 
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics = heuristics_of(call.properties)

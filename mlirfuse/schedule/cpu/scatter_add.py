@@ -163,15 +163,11 @@ class _ScatterAdd(CpuBody):
 
     def begin(self, env: Env) -> None:
         """Copy the operand's elements to the accumulators."""
-        self.k.memories[self.op.result] = self.sums
-        self.k.store(self.op.result, env, self.k.value(self.initial, env))
+        self.k.store(self.op.result, env, self.k.value(self.initial, env), self.sums)
 
     def end(self, env: Env) -> None:
         """Convert the sums to the result's dtype and store them."""
-        self.k.memories[self.op.result] = self.sums
-        total = self.k.reload(self.op.result, env)
-        self.k.memories[self.op.result] = self.stored
-        self.k.store(self.op.result, env, total)
+        self.k.store(self.op.result, env, self.k.reload(self.op.result, env, self.sums))
 
     def over_values(self, low: Val, high: Val, rows: tuple[Val, Val]) -> None:
         """Add all values whose rows this task owns."""
@@ -195,6 +191,5 @@ class _ScatterAdd(CpuBody):
     def add(self, values: Value, row: Val, env: Env) -> None:
         """Add the values at ``env`` to this row."""
         k = self.k
-        k.memories[self.op.result] = self.sums
         value, here = k.value(values, env), self.row_env(env, row)
-        k.store(self.op.result, here, self.e.add(k.reload(self.op.result, here), value))
+        k.store(self.op.result, here, self.e.add(k.reload(self.op.result, here, self.sums), value), self.sums)

@@ -10,6 +10,7 @@ from typing import Any
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
@@ -160,6 +161,16 @@ def check(analysis: Analysis, access: Access, along_kept: bool, call: SizedCall,
         access.hint != STAY_L2 or call.properties.cache_policies,
         f"hint = '{STAY_L2}': {call.properties.chip} has no L2 cache policies",
     )
+
+
+def check_exact(given: Access, found: Access | None, otherwise: str) -> None:
+    """Raise :class:`ScheduleError` unless ``given`` is the access that a scheduler has ``found``, but for a wider index
+    or another hint. ``otherwise``: why it has found none."""
+    if found is None:
+        raise ScheduleError(otherwise)
+    same = found._replace(index=given.index, hint=given.hint) == given
+    require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
+    require(given.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
 
 
 def _ored(numbers) -> str:

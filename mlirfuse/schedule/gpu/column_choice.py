@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
@@ -124,10 +124,12 @@ class ColumnsOfSize:
         )
         self.soon = self.idle and self.coalesced_rows == 1 and few  # read in little time without a split
 
-    def tiling(self, tx: int, ty: int, rows: int, **fields: Any) -> Tiling:
+    def tiling(
+        self, tx: int, ty: int, rows: int, split: int = 1, cluster: int = 1, stages: int = 0, persistent: bool = False
+    ) -> Tiling:
         """Parameters with ``rows`` rows per thread in flight."""
-        given: dict[str, Any] = {"access": self.access, "unmasked": 1} | fields
-        return Tiling("columns", tx=tx, ty=ty, rows_per_thread=rows, **given)
+        rest = self.coalesced_rows, 1, False, persistent
+        return Tiling("columns", self.access, tx, ty, 0, rows, split, cluster, stages, *rest)
 
     def candidates(self) -> Iterator[Tiling]:
         """Distinct parameters worth measuring, the heuristic's choice first."""
@@ -180,7 +182,7 @@ class ColumnsOfSize:
                 split -= split % (
                     1 << max(0, split.bit_length() - 4)
                 )  # rounded down by at most an eighth, for fewer compiled programs
-        return self.tiling(tx, ty, unroll, split=split, coalesced_rows=self.coalesced_rows)
+        return self.tiling(tx, ty, unroll, split)
 
     def choice(self) -> Tiling:
         """The heuristic's choice. It splits only if there are too few blocks for the multiprocessors and many rows,
@@ -392,9 +394,7 @@ class ColumnsOfSize:
             and ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
         )
         if enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
-            return self.tiling(
-                tx, ty, unroll, access=access, split=split, coalesced_rows=coalesced_rows, unaligned=True
-            )
+            return Tiling("columns", access, tx, ty, 0, unroll, split, 1, 0, coalesced_rows, 1, unaligned=True)
         return None
 
     def unaligned_all(self) -> Iterator[Tiling]:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.device_properties import DeviceProperties
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
@@ -28,7 +27,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -286,40 +285,6 @@ class _Body(GpuBody):
                             k.store(value, env, e.extract(val, lane))
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernel that computes ``analysis``."""
-    rows = analysis.once(_rows)
-    body = _Body(name, analysis, slots, p, rows)
-    e, k = body.e, body.k
-    cells = _cells(rows, p.wide, body.lanes)
-    ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
-    iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])
-    block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows_per_block)
-
-    def of(cell: Cell, start: Size) -> None:
-        number = e.add(e.mul(e.sub(block, body.size(start)), p.tx), body.wide(body.thread))
-        down, along = k.divmod(Index(number), cell.vectors)
-        row = e.add(first_row, k.scalar(down.base))
-        wraps = len(cell.intervals) > max(cell.wraps, 1)
-        last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
-        exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows_per_block), e.cmp("le", row, last))
-        with k.region(f"scf.if {exists} {{"):
-            (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
-
-    def choose(at: int) -> None:
-        start = ends[at - 1] if at else 0
-        if at == len(cells) - 1:
-            of(cells[at], start)
-            return
-        with k.region(f"scf.if {e.cmp('lt', block, body.size(ends[at]))} {{", "} else {"):
-            of(cells[at], start)
-        with k.region("", "}"):
-            choose(at + 1)
-
-    choose(0)
-    return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows_per_block)))]
-
-
 class Concat(GpuScheduler[Params]):
     """Concatenated, padded and rolled rows with long operands."""
 
@@ -350,7 +315,36 @@ class Concat(GpuScheduler[Params]):
             yield _of_rows(analysis, Params(found, threads, threads, wide), call.sizes)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        return _emit(name, analysis, slots, p)
+        rows = analysis.once(_rows)
+        body = _Body(name, analysis, slots, p, rows)
+        e, k = body.e, body.k
+        cells = _cells(rows, p.wide, body.lanes)
+        ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
+        iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])
+        block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows_per_block)
+
+        def of(cell: Cell, start: Size) -> None:
+            number = e.add(e.mul(e.sub(block, body.size(start)), p.tx), body.wide(body.thread))
+            down, along = k.divmod(Index(number), cell.vectors)
+            row = e.add(first_row, k.scalar(down.base))
+            wraps = len(cell.intervals) > max(cell.wraps, 1)
+            last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
+            exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows_per_block), e.cmp("le", row, last))
+            with k.region(f"scf.if {exists} {{"):
+                (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
+
+        def choose(at: int) -> None:
+            start = ends[at - 1] if at else 0
+            if at == len(cells) - 1:
+                of(cells[at], start)
+                return
+            with k.region(f"scf.if {e.cmp('lt', block, body.size(ends[at]))} {{", "} else {"):
+                of(cells[at], start)
+            with k.region("", "}"):
+                choose(at + 1)
+
+        choose(0)
+        return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows_per_block)))]
 
     def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         check_threads(p.tx, 1)
@@ -358,12 +352,8 @@ class Concat(GpuScheduler[Params]):
             power_of_two(p.rows_per_block) and p.rows_per_block <= p.tx,
             f"rows_per_block = {p.rows_per_block}: must be a power of two up to tx",
         )
-        found, lanes = _access(analysis, call), p.access.lanes
-        require(found is not None, "concat: results are not aligned for vectors")
-        assert found is not None
-        same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
-        require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
-        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
+        check_exact(p.access, _access(analysis, call), "concat: results are not aligned for vectors")
+        lanes = p.access.lanes
         lengths = analysis.values(_lengths, call.sizes)
         require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
         ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)

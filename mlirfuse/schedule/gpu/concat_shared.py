@@ -25,7 +25,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scan_body import power_from
@@ -217,18 +217,6 @@ class _Body(GpuBody):
         self.write(rows, lanes)
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernel that computes ``analysis``."""
-    body = _Body(name, analysis, slots, p)
-    e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
-    left = e.sub(body.size(count), body.first)
-    with body.k.region(f"scf.if {e.cmp('ge', left, p.rows_per_block)} {{", "} else {"):
-        body.all(e.const(p.rows_per_block, body.index), p.access.lanes)
-    with body.k.region("", "}"):  # vectors may not divide fewer rows
-        body.all(left, 1)
-    return [body.finish(sz.ceildiv(count, p.rows_per_block))]
-
-
 class ConcatShared(GpuScheduler[Params]):
     """Rows concatenated of short operands."""
 
@@ -258,16 +246,19 @@ class ConcatShared(GpuScheduler[Params]):
                 yield Params(access, threads * times, many, power_from(many * row))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        return _emit(name, analysis, slots, p)
+        body = _Body(name, analysis, slots, p)
+        e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
+        left = e.sub(body.size(count), body.first)
+        with body.k.region(f"scf.if {e.cmp('ge', left, p.rows_per_block)} {{", "} else {"):
+            body.all(e.const(p.rows_per_block, body.index), p.access.lanes)
+        with body.k.region("", "}"):  # vectors may not divide fewer rows
+            body.all(left, 1)
+        return [body.finish(sz.ceildiv(count, p.rows_per_block))]
 
     def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
         check_threads(p.tx, 1)
-        found, lanes = _access(analysis, call), p.access.lanes
-        require(found is not None, "concat_shared: memory is not aligned for vectors")
-        assert found is not None
-        same = found._replace(index=p.access.index, hint=p.access.hint) == p.access
-        require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
-        require(p.access.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
+        check_exact(p.access, _access(analysis, call), "concat_shared: memory is not aligned for vectors")
+        lanes = p.access.lanes
         _, length, *operands = analysis.values(_sizes, call.sizes)
         require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
         require(

@@ -295,6 +295,14 @@ class GpuBody(Body):
         self.e.line(f"{name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
         return name
 
+    def beyond(self, address: str, nbytes: int) -> str:
+        """The address ``nbytes`` after one in shared memory: an offset in the instruction."""
+        if not nbytes:
+            return address
+        name = self.e.fresh()
+        self.e.line(f"{name} = llvm.getelementptr {address}[{nbytes}] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8")
+        return name
+
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
         """Store ``val`` at an address in shared memory, or in distributed shared memory (``space`` 7)."""
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val

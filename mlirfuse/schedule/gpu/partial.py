@@ -10,6 +10,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.tiling import Access
 
@@ -109,7 +110,6 @@ def combine_partials(
         body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points),
         env,
     )
-    reduced = set(analysis.reduced)
-    small = [v for v in analysis.outputs if not reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in written(analysis)]
     body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
     return body.finish(sz.ceildiv(kept, block_points))

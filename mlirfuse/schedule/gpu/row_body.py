@@ -12,6 +12,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
@@ -36,8 +37,7 @@ class RowsBody(GpuBody):
         )
         self.p, self.lanes = p, p.access.lanes
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
-        reduced = set(analysis.reduced)
-        self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+        self.full = written(analysis)
         self.small = [v for v in analysis.outputs if v not in self.full]
         late = analysis.late_values()
         self.early = [v for v in self.full if v not in late]  # that depend on no reduction

@@ -12,6 +12,7 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -545,10 +546,8 @@ class _Row(NamedTuple):
 
 def row_of(analysis: Analysis) -> _Row:
     """The :class:`_Row` of a segment."""
-    reduced = set(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
-    written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    phases = analysis.once(joint.online)
+    full, phases = written(analysis), analysis.once(joint.online)
     reduced_precision, weights_16bit = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
     nbytes = [v.dtype.bytes for v in streamed]
     own = [v.dtype.bytes for v in streamed if set(analysis.kept) <= set(analysis.axes.flat(v))] or nbytes
@@ -557,8 +556,8 @@ def row_of(analysis: Analysis) -> _Row:
         sum(nbytes),
         sum(own),
         max(nbytes, default=4),
-        len(phases) == 1 and not written,
-        len(phases) == 1 and analysis.late_values().isdisjoint(written),
+        len(phases) == 1 and not full,
+        len(phases) == 1 and analysis.late_values().isdisjoint(full),
         len(phases) < len(analysis.phases),
         reduced_precision,
         len(streamed),

@@ -8,6 +8,7 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
 from mlirfuse.schedule.tiling import Access
@@ -23,8 +24,7 @@ class ScanBody(GpuBody):
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.length = sz.product(a.size for a in analysis.reduced)
-        along = set(analysis.reduced)
-        self.full = [v for v in analysis.outputs if along & set(analysis.axes.flat(v))]
+        self.full = written(analysis)
         self.small = [v for v in analysis.outputs if v not in self.full]
         self.loaded = at_own_index(analysis, analysis.inputs)
 

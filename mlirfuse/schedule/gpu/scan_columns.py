@@ -78,7 +78,7 @@ class ScanColumns(GpuScheduler[Tiling]):
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
             vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-            return _tiling(vectors, tx, max(down, WARP // tx) if down > 1 else 1, rows)
+            return Tiling("scan_columns", vectors, tx, max(down, WARP // tx) if down > 1 else 1, 1, rows)
 
         def blocks(p: Tiling) -> int:
             return -(-columns // (p.tx * p.width)) * above
@@ -122,7 +122,7 @@ class ScanColumns(GpuScheduler[Tiling]):
             lanes = 1
         rows, tx = _rows(analysis, heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        p = _tiling(vectors, tx, heuristics.block // tx, rows, 1)
+        p = Tiling("scan_columns", vectors, tx, heuristics.block // tx, 1, rows, chained=1)
         tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(
             analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, heuristics) else p
@@ -135,7 +135,7 @@ class ScanColumns(GpuScheduler[Tiling]):
         most = max(1, heuristics.chained.tall_bytes // (tx * analysis.once(widest_bytes)))
         rows = _rows(analysis, power_to(min(heuristics.chained.tall, most)), 1)
         vectors, chained = narrowed(analysis, access, 1), 2 if tx == WARP else 1
-        return _fitting(analysis, _tiling(vectors, tx, heuristics.block // tx, rows, chained))
+        return _fitting(analysis, Tiling("scan_columns", vectors, tx, heuristics.block // tx, 1, rows, chained=chained))
 
     @staticmethod
     def _chained_unaligned(
@@ -148,7 +148,7 @@ class ScanColumns(GpuScheduler[Tiling]):
         rows = heuristics.rows if narrow or short else heuristics.rows // 2
         ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
         tx = min(WARP, power_from(columns))
-        p = _tiling(access, tx, ty * (WARP // tx), rows, chained)
+        p = Tiling("scan_columns", access, tx, ty * (WARP // tx), 1, rows, chained=chained)
         tall = p._replace(rows_per_thread=2 * rows)
         return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, heuristics) else p)
 
@@ -176,7 +176,7 @@ class ScanColumns(GpuScheduler[Tiling]):
         nbytes = odd.bytes if widest > odd.short or strips_per_sm <= odd.few else odd.bytes // 2
         rows = elements_of(analysis, min(nbytes // widest, heuristics.rows)) // beside
         ty = min(power_to(ty), heuristics.block // WARP)
-        yield _fitting(analysis, _tiling(access, WARP, ty, max(rows, odd.rows), 0, beside))
+        yield _fitting(analysis, Tiling("scan_columns", access, WARP, ty, beside, max(rows, odd.rows)))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         if not p.chained:
@@ -207,10 +207,6 @@ class ScanColumns(GpuScheduler[Tiling]):
         )
         nbytes = _bytes(analysis, p.tx, p.ty, p.width)
         require(nbytes <= SHARED, f"tx, ty: need {nbytes} bytes of shared memory, {SHARED} are available")
-
-
-def _tiling(access: Access, tx: int, ty: int, rows: int, chained: int = 0, vectors: int = 1) -> Tiling:
-    return Tiling("scan_columns", access, tx, ty, vectors, rows, chained=chained)
 
 
 def _rows(analysis: Analysis, most: int, lanes: int) -> int:

@@ -130,12 +130,11 @@ class _ScatterAdd(ScatterAddBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.tx)
         self.p, self.elements, accumulated = p, p.vectors_per_thread, self.sums_type
-        self.stored = self.sums = self.k.memories[self.op.result]
+        self.sums = self.k.memories[self.op.result]
         if accumulated is not self.op.result.dtype:
             pointer = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, accumulated.bytes))
             strides = sz.contiguous_strides(self.op.result.shape)
             self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
-        self.k.memories[self.op.result] = self.sums
 
     def for_each_element(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
         """The kernel that runs ``store(env, load(env))`` for each element of ``like``. A thread first loads all of its
@@ -177,20 +176,16 @@ class _ScatterAdd(ScatterAddBody):
         result = self.op.result
         k = self.k
         return self.for_each_element(
-            result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val)
+            result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val, self.sums)
         )
 
     def end(self) -> GpuKernel:
         """The kernel that converts the sums to the result's dtype."""
         result, k = self.op.result, self.k
 
-        def sums(env: Env) -> Val:
-            k.memories[result] = self.sums
-            total = k.reload(result, env)
-            k.memories[result] = self.stored
-            return total
-
-        return self.for_each_element(result, sums, lambda env, total: k.store(result, env, total))
+        return self.for_each_element(
+            result, lambda env: k.reload(result, env, self.sums), lambda env, total: k.store(result, env, total)
+        )
 
     def add(self) -> GpuKernel:
         """The kernel that adds the values."""
@@ -239,10 +234,8 @@ class _ScatterAdd(ScatterAddBody):
             return e.op(f"{text} : !llvm.ptr<3>, {val.type}", word)
 
         def add(env: Env, value: Val) -> None:
-            strides = sz.contiguous_strides(result.shape)
-            k.memories[result] = Memory("", strides, sum_type, sum_type.bytes)
-            at, val = k.scalar(k.offset(result, env).base), e.cast(value, sum_type)
-            k.memories[result] = self.sums
+            shared = Memory("", sz.contiguous_strides(result.shape), sum_type, sum_type.bytes)
+            at, val = k.scalar(k.offset(result, env, shared).base), e.cast(value, sum_type)
             if len(word_offsets) == 1:
                 added(0, at, val)
                 return
@@ -301,10 +294,10 @@ class _ScatterAdd(ScatterAddBody):
 
     def to_sum(self, env: Env, value: Val) -> None:
         """Add ``value`` atomically to the accumulator at ``env``."""
-        self.atomically(self.sums, self.k.offset(self.op.result, env).base, value)
+        self.atomically(self.sums, self.k.offset(self.op.result, env, self.sums).base, value)
 
     def non_atomically(self, env: Env, value: Val) -> None:
         """Add ``value`` to the accumulator at ``env``, not atomically."""
         k, result = self.k, self.op.result
-        before = self.e.cast(k.reload(result, env), self.sums.dtype)
-        k.store(result, env, self.e.add(before, self.e.cast(value, self.sums.dtype)))
+        before = self.e.cast(k.reload(result, env, self.sums), self.sums.dtype)
+        k.store(result, env, self.e.add(before, self.e.cast(value, self.sums.dtype)), self.sums)

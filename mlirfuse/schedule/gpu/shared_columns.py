@@ -15,6 +15,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
+from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.column_body import Place, accumulated, down_rows, place_of
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.tiling import Access
@@ -30,8 +31,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     columns, rows = size_of(inner), sz.product(a.size for a in analysis.reduced)
-    reduced, streamed = set(analysis.reduced), streamed_inputs(analysis)
-    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    streamed, wide = streamed_inputs(analysis), written(analysis)
     small = [v for v in analysis.outputs if v not in wide]
 
     across = sz.ceildiv(columns, p.tx * lanes)

@@ -81,9 +81,10 @@ class _Kernel:
 
     def emit(self) -> list[GpuKernel]:
         """The finished kernel."""
-        self.fill()
+        targets = self.targets()
+        self.fill([env for _, env, _ in targets])
         self.body.barrier()
-        places = self.transposed()
+        places = self.transposed(targets)
         for env, _ in places:
             for value in self.late:
                 self.k.value(value, env)
@@ -112,13 +113,31 @@ class _Kernel:
         step = self.p.tx // (self.p.tile // lanes)
         return (self.e.add(line, n * step) for n in range(self.p.tile // step))
 
-    def address(self, value: Value, index: Val) -> str:
-        """Where an element of a value's tile is in shared memory."""
-        return self.body.shared_address(self.offsets[value], index, self.dtypes[value].bytes)
+    def addresses(self, value: Value, local_w: Val, local_r: Val, step: int, lanes: int) -> list[str]:
+        """Where elements of a value's tile are in shared memory, the first of them at these indices, ``step`` elements
+        apart."""
+        nbytes, first = self.dtypes[value].bytes, self.e.add(self.e.mul(local_w, self.pitch[value]), local_r)
+        base = self.body.shared_address(self.offsets[value], first, nbytes)
+        return [self.body.beyond(base, n * step * nbytes) for n in range(lanes)]
 
-    def fill(self) -> None:
+    def uniform_inputs(self) -> list[Value]:
+        """The inputs of what is stored from shared memory that do not vary along the writing loop."""
+        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.along_both else list(self.late)
+        known, found = dict.fromkeys(self.in_shared), []
+        while left:
+            value = left.pop()
+            if value in known:
+                continue
+            known[value] = None
+            if value not in inputs:
+                left += value.op.operands if value.op is not None else []
+            elif self.analysis.axis_stride(value, along) == 0:
+                found.append(value)
+        return found
+
+    def fill(self, later: list) -> None:
         """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
-        loop, one row per index of the writing loop."""
+        loop, one row per index of the writing loop. Prefetch for the envs ``later`` what does not vary along that."""
         e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
         loaded, places = [], []
@@ -126,27 +145,31 @@ class _Kernel:
             env, inside = self.at(local_w, local_r, 1, lanes)
             places.append((env, inside))
             loaded += [(v, local_w, k.preload(v, env) if v in inputs else k.value(v, env)) for v in self.in_shared]
+        for env, value in itertools.product(later, self.uniform_inputs()):
+            k.preload(value, env)
         for value, local_w, val in loaded:
-            for lane in range(lanes):
-                index = e.add(e.mul(local_w, self.pitch[value]), e.add(local_r, lane))
-                self.body.shared_store(self.address(value, index), e.extract(val, lane))
+            for lane, address in enumerate(self.addresses(value, local_w, local_r, 1, lanes)):
+                self.body.shared_store(address, e.extract(val, lane))
         for env, inside in places if self.early else ():
             self.body.store_at(self.early, env, self.analysis.kept, inside)
 
-    def transposed(self) -> list:
-        """Load from shared memory: vectors along the writing loop, one row per index of the reading loop. Returns their
-        envs, and whether they are inside."""
-        e, k, lanes, places = self.e, self.k, self.p.access.lanes, []
+    def targets(self) -> list:
+        """For each of a thread's vectors along the writing loop, one row per index of the reading loop: that index, the
+        env, and whether it is inside."""
+        lanes = self.p.access.lanes
         local_w, line = self.split(lanes)
-        for local_r in self.lines(line, lanes):
-            env, inside = self.at(local_w, local_r, lanes, 1)
+        return [(local_r, *self.at(local_w, local_r, lanes, 1)) for local_r in self.lines(line, lanes)]
+
+    def transposed(self, targets: list) -> list:
+        """Load the vectors ``targets`` from shared memory. Returns their envs, and whether they are inside."""
+        k, lanes = self.k, self.p.access.lanes
+        local_w, _ = self.split(lanes)
+        for local_r, env, _ in targets:
             for value in self.in_shared:
-                pitch, dtype = self.pitch[value], self.dtypes[value]
-                indices = (e.add(e.mul(e.add(local_w, lane), pitch), local_r) for lane in range(lanes))
-                elements = [self.body.shared_load(self.address(value, index), dtype) for index in indices]
-                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, e.from_lanes(elements))
-            places.append((env, inside))
-        return places
+                addresses = self.addresses(value, local_w, local_r, self.pitch[value], lanes)
+                elements = [self.body.shared_load(address, self.dtypes[value]) for address in addresses]
+                (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, self.e.from_lanes(elements))
+        return [(env, inside) for _, env, inside in targets]
 
 
 class Transpose(GpuScheduler[Params]):
@@ -157,7 +180,7 @@ class Transpose(GpuScheduler[Params]):
 
     def takes(self, analysis: Analysis) -> bool:
         alone = analysis.elementwise
-        return alone and bool(analysis.once(_unmapped_inputs))
+        return alone and bool(analysis.once(_unmapped_inputs) or analysis.once(_windowed))
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
@@ -221,6 +244,9 @@ class Transpose(GpuScheduler[Params]):
 
 def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
     inputs = analysis.once(_unmapped_inputs)
+    if analysis.once(_windowed):
+        yield from _candidates_of_windows(analysis, call)
+        return
     if not inputs:
         return
     extents, rows, results = analysis.once(_numbers)(call.sizes)
@@ -237,24 +263,84 @@ def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
         if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
-        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        room = min(heuristics.shared, call.properties.shared_per_block // 2)
-        positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
-        lanes = _lanes(read, extent, call.alignments)
-        tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        layouts = _layouts(tile, tiles, widest, call.properties)
-        access = access_of(analysis, True, call, hint_of(analysis, call))
-        along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
-        for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
-            most = size * size // threads  # lanes, so that each thread has a vector of the tile
-            read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
-            both = analysis.inputs + analysis.outputs
-            aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
-            for v, _ in read:
-                aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-            narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
-            yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+        yield from _tiled(analysis, call, n, extents, read, positions, widest, _tile(heuristics, widest))
         return
+
+
+def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
+    return heuristics.tile if widest <= 4 else heuristics.tile_wide
+
+
+def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
+           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Params]:  # fmt: skip
+    """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
+    as of :func:`_values_in_shared`."""
+    heuristics = heuristics_of(call.properties).transpose
+    extent, width = extents[n], extents[-1]
+    room = min(heuristics.shared, call.properties.shared_per_block // 2)
+    positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
+    lanes = _lanes(read, extent, call.alignments)
+    tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
+    layouts = _layouts(tile, tiles, widest, call.properties)
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
+    for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
+        most = size * size // threads  # lanes, so that each thread has a vector of the tile
+        read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
+        both = analysis.inputs + analysis.outputs
+        aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
+        for v, _ in read:
+            aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
+        narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
+        yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+
+
+def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
+    not the innermost: everything is computed along it, and the results are stored in shared memory."""
+    heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
+    extents = analysis.values(_kept_extents, call.sizes)
+    along = iter(analysis.values(_strides_along, call.sizes))
+    rows = [[next(along) for _ in extents] for _ in inputs]
+    steps = iter(analysis.values(_strides_in_memory, call.sizes))
+    strides = [[next(steps) for _ in v.shape] for v in inputs]
+    width = extents[-1]
+    for n, extent in reversed(list(enumerate(extents[:-1]))):
+        read = [(v, step) for v, row, step in zip(inputs, rows, strides) if row[n] == 1]
+        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(row[-1] for row in rows):
+            continue
+        if min(extent, width) <= heuristics.least_extent or math.prod(extents) < heuristics.least_elements:
+            continue
+        nodes = _nodes(analysis)
+        positions = tuple([nodes.index(v) for v in analysis.outputs])
+        widest = max(_shared_dtype(v, analysis).bytes for v in analysis.outputs)
+        tile = _tile(heuristics, widest)
+        if min(extent, width) <= tile // 2:
+            tile //= 2
+        if len(positions) * tile * (tile + 4) * widest <= min(heuristics.shared, call.properties.shared_per_block // 2):
+            yield from _tiled(analysis, call, n, extents, read, positions, widest, tile)
+        return
+
+
+def _windowed(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at other indices, of segments whose outputs have all axes."""
+    loops, kept = analysis.loops(analysis.kept), set(analysis.kept)
+    if len(loops) < 2 or any(set(analysis.axes.flat(v)) != kept for v in analysis.outputs):
+        return []
+    return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept]
+
+
+def _kept_extents(analysis: Analysis) -> list[sz.Size]:
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_along(analysis: Analysis) -> list[sz.Size]:
+    """The strides of each input along each loop."""
+    return [analysis.axis_stride(v, loop[-1]) for v in analysis.inputs for loop in analysis.loops(analysis.kept)]
+
+
+def _strides_in_memory(analysis: Analysis) -> list[sz.Size]:
+    return [stride for v in analysis.inputs for stride in analysis.strides[v]]
 
 
 class _AlongBoth(NamedTuple):

@@ -12,11 +12,20 @@ func.func @halves(%a: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}, %b: tensor
   return %1 : tensor<?x?xbf16>
 }
 
-// Other types have no kernel on any target.
+// Other types have no kernel on any target:
 // CHECK-LABEL: func.func @floats(
 // CHECK-NEXT: "fusion.matmul"
 func.func @floats(%a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> tensor<8x8xf32> {
   %0 = "fusion.dot"(%a, %b) : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// As do factors of float32 that may be rounded, but not without that.
+// CHECK-LABEL: func.func @rounded(
+// EXTERN-NEXT: "fusion.matmul"
+// CORES-NEXT: "fusion.dot"(%{{.*}}, %{{.*}}) {tf32 = true}
+func.func @rounded(%a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> tensor<8x8xf32> {
+  %0 = "fusion.dot"(%a, %b) {tf32 = true} : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }
 

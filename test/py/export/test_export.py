@@ -353,6 +353,15 @@ def test_what_a_function_returns(tmp_path):
     with pytest.raises(ValueError, match="count is 3 in the compiled code, and not 4"):
         steps_of(np.ones(5, np.float16), 4)
 
+    def branches(x, h):
+        return x * h if h > 1 else x / (h * h)
+
+    mlirfuse.export(branches, ShapeDtype(("n",)), 2.0, targets=TARGET).save(tmp_path / "branches.mlirfuse")
+    branches_of = mlirfuse.load(tmp_path / "branches.mlirfuse")
+    assert np.array_equal(branches_of(np.ones(5, np.float32), 2.0), np.full(5, 2, np.float32))
+    with pytest.raises(ValueError, match="h is 2.0 in the compiled code, and not 0.5"):
+        branches_of(np.ones(5, np.float32), 0.5)
+
 
 def test_strides(tmp_path):
     spec = ShapeDtype(("n", "m"), "float64", ("s", 1))

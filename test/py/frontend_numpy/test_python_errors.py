@@ -2,6 +2,7 @@
 a trace of other numbers, and without a trace for each number."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -108,6 +109,44 @@ def test_an_index_new_to_a_call_finds_the_record_of_the_last_one():
             f(x, k)
 
 
+BRANCHES = [
+    "a * h if h > 1 else a - h", "a * min(h, 1.5)", "a * max(2 * h - n, 1)", "a if 0 < h * n <= 4 and h != 2 else -a",
+    "a * 2 if not (h - 1) else a / n", "a * (h if h >= n else n)", "a * (1 if h == 1 else h)", "a + (len(a) > n) * h",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", BRANCHES)
+def test_branches_on_numbers_are_guards(expression):
+    """Of their outcomes, not of the numbers: as many traces as there are outcomes."""
+    source = f"def f(a, h, n):\n    return {expression}\n"
+    plain, compiled = function_of(source), mlirfuse.jit(function_of(source))
+    a = np.arange(3.0)
+    values = [0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0, -1.0, -0.0, 0.0, float("inf"), float("nan")]
+    before = counters.specializations
+    for _ in range(2):
+        for h in values:
+            for n in (1, 2, 3):
+                with np.errstate(invalid="ignore"):
+                    np.testing.assert_array_equal(compiled(a, h, n), plain(a, h, n), err_msg=f"{h}, {n}")
+    # Where NaN decides alone, without an order, its trace is for it.
+    assert counters.specializations - before <= 12
+    (entry,) = compiled._entries.values()
+    missed = entry.dispatch.misses
+    for k in range(20):
+        compiled(a, 1.25 + k / 1000, 1)
+    assert entry.dispatch.misses == missed
+
+
+def test_a_loop_over_a_number_ends():
+    """Each comparison is a guard until they are too long: then the numbers are constants."""
+    source = "def f(a, t, end):\n    while t < end:\n        a, t = a + t, t + 0.5\n    return a, t\n"
+    plain, compiled = function_of(source), mlirfuse.jit(function_of(source))
+    for end in (0.0, 2.0, 2.25, 60.0, 61.0):
+        got, want = compiled(np.arange(3.0), 0.0, end), plain(np.arange(3.0), 0.0, end)
+        np.testing.assert_array_equal(got[0], want[0])
+        assert got[1] == want[1]
+
+
 def _numbers(rng: random.Random) -> list:
     special = (0, 0.0, -0.0, 1, -1, True, False, 2**20, 1e308, -1e-320, float("inf"), float("nan"))
     return [rng.choice((*special, rng.randint(-4, 4), rng.uniform(-2, 2))) for _ in range(2)]
@@ -135,6 +174,41 @@ def test_guards_of_random_computations_hold_in_every_call(seed):
         got = compiled(a, p, q)[1]
         assert type(got) is type(want), (expression, p, q)
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-307, err_msg=f"{expression} of {p!r}, {q!r}")
+
+
+REFUSED = [
+    "x[10]", "x + np.ones(4)", "x.reshape(5, 5)", "np.sum(x, axis=5)", "np.stack([x, x[:1]])", "np.take(x, 9)",
+    "x @ np.ones(7)", "np.split(x, 2)", "x.astype('zz')", "x[:0].max()", "x.__setitem__(slice(0, 2), np.ones(4))",
+    "x[0, 0]", "int(x * 1)", "x << 1", "-(x > 0)", "x.nosuch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_handler_sees_numpys_error(refused):
+    """Its class, and its text without our line of the program."""
+    source = f"""def f(x):
+    try:
+        {refused}
+    except Exception as error:
+        return type(error).__name__, str(error).strip()
+"""
+    x = np.ones(3)
+    assert mlirfuse.jit(function_of(source))(x) == function_of(source)(x)
+
+
+def test_an_error_that_leaves_the_function_names_the_line():
+    def caught_before(x):
+        try:
+            return x[10]
+        except IndexError as error:
+            raise KeyError(f"none: {error}") from error
+
+    with pytest.raises(KeyError, match=r"^'none: index 10 is out of bounds for axis 0 with size 3'$"):
+        mlirfuse.jit(caught_before)(np.ones(3))
+    for refused, kind in (("x[10]", IndexError), ("x + np.ones(4)", mlirfuse.ShapeError)):
+        f = function_of(f"def f(x):\n    try:\n        return {refused}\n    finally:\n        pass\n")
+        with pytest.raises(kind, match=rf":3: return {re.escape(refused)}"):
+            mlirfuse.jit(f, fallback=False)(np.ones(3))
 
 
 def test_a_power_of_a_negative_number_is_complex():

@@ -186,7 +186,7 @@ def test_on_a_cpu_nothing_is_turned_by_itself():
     assert not any(map(turning, mlirfuse.torch.explain(model, *given).graphs))
 
 
-def rule(monkeypatch, shape, groups=1, more=0):
+def rule(monkeypatch, shape, groups=1, more=0, training=True):
     """What is decided for one convolution, as on a GPU."""
     monkeypatch.setattr(channels_last, "_uses_tensor_cores", lambda x: True)
 
@@ -196,7 +196,7 @@ def rule(monkeypatch, shape, groups=1, more=0):
             x = x.sin()
         return x
 
-    return channels_last.pays(make_fx(f)(torch.empty(1, shape[1] * groups, 8, 8), torch.empty(shape)))
+    return channels_last.pays(make_fx(f)(torch.empty(1, shape[1] * groups, 8, 8), torch.empty(shape)), training)
 
 
 def test_when_it_pays_on_a_gpu(monkeypatch):
@@ -207,3 +207,11 @@ def test_when_it_pays_on_a_gpu(monkeypatch):
     assert rule(monkeypatch, (64, 128, 1, 1))  # but for 1×1
     assert not rule(monkeypatch, (64, 64, 3, 3))  # few channels
     assert not rule(monkeypatch, (128, 64, 3, 3), more=300)
+
+
+def test_without_gradients_operations_are_weighted(monkeypatch):
+    """As by Inductor: only grouped convolutions lose."""
+    assert rule(monkeypatch, (64, 64, 3, 3), training=False)
+    assert rule(monkeypatch, (64, 128, 3, 3), training=False)
+    assert not rule(monkeypatch, (128, 2, 3, 3), groups=64, training=False)
+    assert not rule(monkeypatch, (128, 64, 3, 3), more=300, training=False)

@@ -5,7 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from test_torch_chunked_loss import FEATURES, WORDS, by_kl_div, calls, check, given, gradients, plain, small_chunks
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
+
+from mlirfuse.frontend.torch import losses
 
 __all__ = ["small_chunks"]  # a fixture
 
@@ -116,3 +119,32 @@ def test_preferences_with_a_divergence():
     check(preferences, args, "linear_kl", 1e-5)
     ops = calls(preferences, *args)[0]
     assert {"linear_kl", "linear_rows"}.issubset(ops)
+
+
+@pytest.mark.parametrize("rows, words, features, saved", [(8192, 32000, 4096, 0), (8192, 128256, 4096, 1580), (8192, 256000, 4096, 3660)])  # fmt: skip
+def test_what_chunks_save_is_what_they_saved(monkeypatch, rows, words, features, saved):
+    """Megabytes between the peaks of the loss with full logits and in chunks, float32 weights under bfloat16 autocast,
+    as measured on a GPU (benchmarks/HISTORY.md); within 20."""
+    monkeypatch.undo()  # the size of chunks
+    monkeypatch.setattr(losses, "LEAST_SAVED", 1 << 60)
+
+    def fn(x, weight, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = F.linear(x, weight)
+        return F.cross_entropy(logits.float(), labels)
+
+    reasons = []
+    monkeypatch.setattr(losses, "explain", lambda node, why: reasons.append(why))
+    with FakeTensorMode():
+        x, weight = torch.empty(rows, features, dtype=torch.bfloat16), torch.empty(words, features)
+        labels = torch.empty(rows, dtype=torch.int64)
+    x.requires_grad_(), weight.requires_grad_()
+
+    def backend(module, inputs):
+        losses.chunk_losses(module, "auto")
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(fn, backend=backend)(x, weight, labels)
+    (reason,) = reasons
+    assert abs(int(reason.split("save ")[1].split()[0]) / 1e6 - saved) < 20, reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,22 +12,30 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlirfuse.frontend.torch import fx_passes, lower
+from mlirfuse.frontend.torch import fx_passes, lower, matmul_epilogues
 from mlirfuse.lowering import devices
-from mlirfuse.passes import pipelines
+from mlirfuse.passes import pipelines, product_choice
 
 
-def kernels(function, *shapes, mode="auto", chip="sm_90", dtype=torch.bfloat16, changed=lambda *tensors: tensors):
+def kernels(function, *shapes, **how):
     """The schedulers of the segments of ``function`` on tensors that have no memory, on such a GPU; "extern" for each
     product of the library."""
+    graph = segmented(function, *shapes, **how)[0]
+    products = [op for op in graph.ops if "mm" in str(op.attrs.get("callee", ""))]
+    return [segment.scheduler for segment in graph.labels()[1]] + ["extern"] * len(products)
+
+
+def segmented(function, *shapes, mode="auto", chip="sm_90", dtype=torch.bfloat16, changed=lambda *tensors: tensors):
+    """The segmented graph, and the calls of torch's own ops with the reason for each."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = changed(*(torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes))
         module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     properties = devices.named(f"cuda:{chip}")
     fx_passes.run(fx_passes.before_lowering(properties, mode), module)
-    graph = pipelines.lower_to_segments(lower.lower(module, "inference").graph, properties, foreach=True)
-    products = [op for op in graph.ops if "mm" in str(op.attrs.get("callee", ""))]
-    return [segment.scheduler for segment in graph.labels()[1]] + ["extern"] * len(products)
+    lowered = lower.lower(module, "inference")
+    if mode == "auto" and matmul_epilogues.keep(module, lowered.graph, properties):
+        lowered = lower.lower(module, "inference")
+    return pipelines.lower_to_segments(lowered.graph, properties, foreach=True), lowered.outside
 
 
 def gelu_of_linear(x, w, b):
@@ -48,6 +58,20 @@ def test_a_gradient_through_an_activation_is_one_kernel():
     assert kernels(backward, (8192, 768), (768, 3072), (8192, 3072)) == ["matmul"]
 
 
+@pytest.fixture
+def tf32():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_float32_is_multiplied_as_torch_is_told_to(tf32):
+    assert kernels(gelu_of_linear, *LINEAR, dtype=torch.float32, mode="always") == ["matmul"]
+    sizes = (2048, 768), (768, 3072)  # the second is not contiguous along the sums
+    assert "extern" in kernels(lambda x, w: torch.relu(x @ w), *sizes, dtype=torch.float32, mode="always")
+
+
 @pytest.mark.parametrize(
     "chip, dtype", [("sm_80", torch.bfloat16), ("sm_100", torch.bfloat16), ("sm_90", torch.float32)]
 )
@@ -60,6 +84,37 @@ def test_what_gains_nothing_uses_the_library():
     few = (64, 768), (768, 768), (768,)  # not enough tiles for all multiprocessors
     assert kernels(gelu_of_linear, *few) == ["pointwise", "extern"]
     assert kernels(gelu_of_linear, *few, mode="always") == ["matmul"]
+
+
+def test_explain_tells_what_is_expected_of_both():
+    few = (64, 768), (768, 768), (768,)
+    ((name, why, _),) = segmented(gelu_of_linear, *few)[1]
+    assert name == "aten.addmm.default"
+    library, kernel = map(
+        int, re.fullmatch(r"(\d+) µs with what follows, (\d+) as one kernel \(estimated\)", why).groups()
+    )
+    assert library < kernel
+
+
+def test_equal_layers_are_compared_once(monkeypatch):
+    def layers(x, *parameters):
+        for w, b in zip(parameters[::2], parameters[1::2]):
+            x = gelu_of_linear(x, w, b)
+        return x
+
+    costs = []
+    cost = product_choice._cost
+    monkeypatch.setattr(product_choice, "_cost", lambda *given: costs.append(cost(*given)) or costs[-1])
+    assert kernels(layers, (8192, 768), *[(768, 768), (768,)] * 3) == ["matmul"] * 3
+    assert len(costs) == 2  # with and without a kernel
+
+
+def test_a_gate_is_computed_with_both_of_its_products():
+    """One computes the activation, the other reads its result; without ops on it the second is the library's."""
+    shapes = (16384, 1536), (4096, 1536), (4096, 1536)
+    assert kernels(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), *shapes) == ["matmul", "matmul"]
+    added = kernels(lambda x, w, v: F.linear(x, w) + F.linear(x, v), *shapes)
+    assert sorted(added) == ["extern", "matmul"]
 
 
 def test_what_tma_cannot_copy_uses_the_library():

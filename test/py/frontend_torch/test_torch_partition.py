@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch._functorch import config as functorch
 from torch.nn import functional as F
+from torch.utils import flop_counter
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import mlirfuse.torch
@@ -211,6 +212,38 @@ def test_less_budget_saves_less_and_computes_more():
     memory, work = zip(*found)
     assert memory[0] > memory[1] > memory[2] > memory[3] and work[0] < work[1] < work[2] <= work[3]
     assert memory[1] <= memory[3] + 0.5 * (memory[0] - memory[3])
+
+
+def feed_forward(x, *weights):
+    """Elementwise results that are saved by default, and cost no product to compute again."""
+    for up, down in zip(weights[::2], weights[1::2]):
+        x = x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ up, approximate="tanh") @ down
+    return x
+
+
+def test_a_budget_is_a_fraction_of_what_is_saved_by_default():
+    """As torch counts; first without products that are computed again, where that is enough."""
+    given = [torch.randn(64, 32).requires_grad_()]
+    given += [torch.randn(*shape).div(8).requires_grad_() for shape in 4 * [(32, 128), (128, 32)]]
+    held = {x.untyped_storage().data_ptr() for x in given}
+
+    def saved(budget):
+        torch._dynamo.reset()
+        storages = {}
+        with functorch.patch(activation_memory_budget=budget):
+            run = compiled(feed_forward)
+            run(*given).sum().backward()
+            with torch.autograd.graph.saved_tensors_hooks(lambda x: storages.setdefault(x.data_ptr(), x), lambda x: x):
+                loss = run(*given).sum()
+        with flop_counter.FlopCounterMode(display=False) as count:
+            loss.backward()
+        return sum(x.nbytes for k, x in storages.items() if k not in held), count.get_total_flops()
+
+    default, cheap, less = (saved(budget) for budget in (1.0, 0.6, 0.4))
+    assert 0.8 * 0.6 <= cheap[0] / default[0] <= 0.6
+    assert cheap[1] == default[1]
+    assert 0.4 * default[0] - 64 * 128 * 4 < less[0] <= 0.4 * default[0]  # a product's result does not fit beside
+    assert less[1] > default[1]
 
 
 @pytest.mark.parametrize("again", [False, True])

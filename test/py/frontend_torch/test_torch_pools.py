@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,6 +20,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.gpu import transpose
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse.schedule.scheduler import SizedCall
 
@@ -282,6 +284,22 @@ def test_kernels_of_a_gpu(monkeypatch, name, channels_last):
     given = [offsets if v.dtype is dt.u8 else packed(weights) for v in backward.graph.args]
     (found,) = run(backward, {}, others, given)
     assert (found == packed(torch.autograd.grad(wanted, x, weights)[0])).all()
+
+
+def test_a_pool_is_transposed_by_tiles(monkeypatch):
+    """Read along channels and written along rows, with a bias of each channel."""
+    bias = torch.linspace(-1, 1, 20)
+
+    def f(x):
+        return functional.avg_pool2d(torch.tanh(x + bias[:, None, None]), 3, 2, 1).contiguous() + 1
+
+    x = drawn((2, 20, 41, 38)).to(memory_format=torch.channels_last).requires_grad_()
+    (forward, params), _, wanted = kernels_on_gpu(monkeypatch, f, x)
+    assert isinstance(params[0], transpose.Params)
+    image = x.detach().permute(0, 2, 3, 1).contiguous().numpy()
+    given = [image if v.rank == 4 else bias.numpy() for v in forward.graph.args]
+    found = run(forward, {}, params, given)[0]
+    np.testing.assert_allclose(found, wanted.detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", [False, True])

@@ -36,6 +36,7 @@ OTHERS = {
     "adaptive means of lines": (lambda x: functional.adaptive_avg_pool1d(x, 5), (2, 3, 17)),
     "adaptive means of volumes": (lambda x: functional.adaptive_avg_pool3d(x, (3, 2, 5)), (2, 3, 8, 5, 7)),
     "equal adaptive maxima": (lambda x: functional.adaptive_max_pool2d(x, (4, 5)), (2, 3, 12, 10)),
+    "maxima of images": (lambda x: functional.adaptive_max_pool2d(x, 1), (2, 3, 17, 15)),
     "adaptive maxima": (lambda x: functional.adaptive_max_pool2d(x, (5, 4)), (2, 3, 17, 15)),
     "adaptive maxima of more": (lambda x: functional.adaptive_max_pool2d(x, (7, 5)), (2, 3, 5, 3)),
     "adaptive maxima of lines": (lambda x: functional.adaptive_max_pool1d(x, 5), (2, 3, 17)),

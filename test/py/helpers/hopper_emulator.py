@@ -13,20 +13,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ptx_emulator
-from ptx_emulator import KNOWN, OPERATIONS, WARP, EmulationError, Instruction, Kernel, Launch
+from ptx_emulator import ENDED, KNOWN, OPERATIONS, WARP, EmulationError, Instruction, Kernel, Launch
 
 WARP_GROUP = 4 * WARP
 ROW = 128  # bytes of a swizzled row
+WGMMA_BYTES = 32  # of the extent along K of one product
+TF32 = np.uint32(0xFFFFE000)
 
 
 class TensorMap(NamedTuple):
     """A matrix in global memory, as a kernel's tensor map describes it: its address, extents (the contiguous one
-    first), the bytes from one row to the next, and the box of a copy."""
+    first), the bytes from one row to the next, the box of a copy, and the bytes of an element."""
 
     address: int
     dims: tuple[int, int]
     pitch: int
     box: tuple[int, int]
+    nbytes: int
 
 
 class MemoryBarrier:
@@ -56,7 +59,14 @@ def parse(text: str) -> dict[str, Kernel]:
 
 
 class HopperLaunch(Launch):
-    """A launch whose kernel may use the opcodes below; ``params`` may have tensor maps."""
+    """A launch whose kernel may use the opcodes below; ``params`` may have tensor maps. ``ahead``: the threads that are
+    furthest run first, consumers before producers; else those furthest behind."""
+
+    ahead = False
+
+    def pick(self, counters: np.ndarray) -> int:
+        running = counters[counters != ENDED]
+        return int(running.max()) if self.ahead and running.size else super().pick(counters)
 
     def __init__(self, kernel: Kernel, memory: Any, params: list, *arguments: Any):
         self.maps = [x for x in params if isinstance(x, TensorMap)]
@@ -66,6 +76,8 @@ class HopperLaunch(Launch):
         self.memory_barriers: dict[tuple[int, int], MemoryBarrier] = {}  # by block and offset
         self.products: dict[int, list[list[tuple]]] = {}  # of each warp, by group; the last group is open
         self.stores: dict[int, list[list[tuple]]] = {}  # of each thread
+        self.unfenced = np.zeros(len(self.counters), bool)  # threads that have loaded from shared memory since a fence
+        self.unordered = np.zeros(len(self.counters), bool)  # those when their warp's lanes last met
 
     def run(self) -> None:
         super().run()
@@ -121,6 +133,9 @@ def _memory_barrier(launch: HopperLaunch, instruction: Instruction, threads: np.
                 launch.counters[thread] = at
                 launch.looked[thread, launch.looks[at]] = launch.releases
             continue
+        lanes = slice(thread // WARP * WARP, thread // WARP * WARP + WARP)
+        if launch.unordered[lanes].any():  # TMA may overwrite what they have not loaded yet
+            raise EmulationError(f"{launch.kernel.name}: arrives at a barrier before a fence of its loads")
         if "expect_tx" in parts:
             barrier.transactions += int(launch.read(operands[2], "s32", one)[0])
         barrier.pending -= 1
@@ -129,9 +144,9 @@ def _memory_barrier(launch: HopperLaunch, instruction: Instruction, threads: np.
 
 def _box(launch: HopperLaunch, found: TensorMap, at: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The addresses in global memory of the units of 2 bytes of a box, and which are inside of the matrix."""
-    (x, y), (columns, rows) = at, found.box
-    xs, ys = x + np.arange(columns), y + np.arange(rows)
-    inside = ((ys >= 0) & (ys < found.dims[1]))[:, None] & ((xs >= 0) & (xs < found.dims[0]))
+    (x, y), (columns, rows), units = at, found.box, found.nbytes // 2
+    xs, ys = x * units + np.arange(columns * units), y + np.arange(rows)
+    inside = ((ys >= 0) & (ys < found.dims[1]))[:, None] & ((xs >= 0) & (xs < found.dims[0] * units))
     if found.address % 16 or found.pitch % 16:
         raise EmulationError(f"{launch.kernel.name}: a tensor map of rows that are not aligned")
     return found.address + ys[:, None] * found.pitch + xs * 2, inside
@@ -149,9 +164,9 @@ def _bulk(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -
         found, at = launch.tensor_map(operands[1 if to_shared else 0], one)
         shared = int(launch.address(operands[0 if to_shared else 1], one)[0])
         columns, rows = found.box
-        if columns * 2 != ROW or shared % 16:
+        if columns * found.nbytes != ROW or shared % 16:
             raise EmulationError(f"{launch.kernel.name}: a box of {columns} elements at {shared}")
-        units = launch.swizzled(shared + np.arange(rows)[:, None] * ROW + np.arange(columns) * 2)
+        units = launch.swizzled(shared + np.arange(rows)[:, None] * ROW + np.arange(0, ROW, 2))
         if to_shared:
             addresses, inside = _box(launch, found, at)
             values = np.zeros((*addresses.shape, 2), np.uint8)
@@ -183,18 +198,20 @@ def _stores_done(launch: HopperLaunch, instruction: Instruction, threads: np.nda
 
 
 def _matrix(launch: HopperLaunch, block: int, descriptor: int, rows: np.ndarray, transposed: bool, dtype) -> np.ndarray:
-    """Elements [rows, 16] of an operand in shared memory."""
+    """Elements [rows, 32 bytes] of an operand in shared memory."""
     start, lead, step = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
     if descriptor >> 62 != 1:
         raise EmulationError(f"{launch.kernel.name}: an operand that is not swizzled by 128 bytes")
-    k = np.arange(16)
+    nbytes = np.dtype(dtype).itemsize
+    k = np.arange(WGMMA_BYTES // nbytes)
     row = rows[:, None]
     if transposed:
         offsets = start + row // 64 * lead + k // 8 * step + k % 8 * ROW + row % 64 * 2
     else:
-        offsets = start + row // 8 * step + row % 8 * ROW + k * 2
-    places = (block * launch.shared_size + launch.swizzled(offsets))[..., None] + np.arange(2)
-    return launch.shared[places].view(dtype)[..., 0]
+        offsets = start + row // 8 * step + row % 8 * ROW + k * nbytes
+    places = (block * launch.shared_size + launch.swizzled(offsets))[..., None] + np.arange(nbytes)
+    found = launch.shared[places].view(dtype)[..., 0]
+    return found if nbytes < 4 else (found.view(np.uint32) & TF32).view(dtype)  # its other bits are not read
 
 
 def _wgmma(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -215,8 +232,10 @@ def _wgmma(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) 
             lanes = np.arange(first, first + WARP)
             names = re.findall(r"%\w+", operands[0])
             a, b = (int(launch.bits(operand, 8, lanes)[0]) for operand in operands[1:3])
-            scale, transposed = operands[3] != "0", [operand == "1" for operand in operands[6:8]]
-            groups[-1].append((lanes, names, a, b, scale, transposed, ptx_emulator.TYPES[parts[-1]]))
+            flags = operands[6:8] or ["0", "0"]  # only 16-bit operands can be transposed
+            scale, transposed = operands[3] != "0", [flag == "1" for flag in flags]
+            dtype = np.float32 if parts[-1] == "tf32" else ptx_emulator.TYPES[parts[-1]]
+            groups[-1].append((lanes, names, a, b, scale, transposed, dtype))
 
 
 def _multiply(launch: HopperLaunch, lanes, names, a: int, b: int, scale: bool, transposed, dtype) -> None:
@@ -242,13 +261,38 @@ def _store_matrices(launch: HopperLaunch, instruction: Instruction, threads: np.
     launch.store_shared(target, 16, threads, np.ascontiguousarray(rows).view(np.uint8))
 
 
+def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    if isinstance(launch, HopperLaunch) and instruction.parts[1] == "shared":
+        launch.unfenced[threads] = True
+    _plain_load(launch, instruction, threads)
+
+
+_plain_load = OPERATIONS["ld"]
+
+
+def _bar(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    if isinstance(launch, HopperLaunch):
+        launch.unordered[threads] = launch.unfenced[threads]
+    _plain_bar(launch, instruction, threads)
+
+
+_plain_bar = OPERATIONS["bar"]
+
+
+def _fence(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -> None:
+    if "async" in instruction.parts:
+        launch.unfenced[threads] = False
+
+
 def _copy(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -> None:
     (_bulk if "bulk" in instruction.parts else ptx_emulator._copy)(launch, instruction, threads)
 
 
 OPERATIONS |= {
     "setmaxnreg": ptx_emulator._nothing,
-    "fence": ptx_emulator._nothing,
+    "fence": _fence,
+    "ld": _load,
+    "bar": _bar,
     "mbarrier": _memory_barrier,
     "wgmma": _wgmma,
     "stmatrix": _store_matrices,
@@ -258,8 +302,8 @@ KNOWN |= {
     "setmaxnreg": {"inc", "dec", "sync", "aligned", "u32"},
     "fence": {"proxy", "async", "shared::cta", "mbarrier_init", "release", "cluster"},
     "mbarrier": {"init", "arrive", "expect_tx", "try_wait", "parity", "shared", "b64"},
-    "wgmma": {"fence", "commit_group", "wait_group", "mma_async", "sync", "aligned", "f32", "f16", "bf16"}
-    | {f"m64n{n}k16" for n in range(8, 257, 8)},
+    "wgmma": {"fence", "commit_group", "wait_group", "mma_async", "sync", "aligned", "f32", "f16", "bf16", "tf32"}
+    | {f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16)},
     "stmatrix": {"sync", "aligned", "m8n8", "x4", "shared", "b16"},
     "cp": KNOWN["cp"]
     | {"bulk", "tensor", "2d", "tile", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group"}

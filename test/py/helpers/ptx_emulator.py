@@ -210,14 +210,14 @@ class Launch:
         with np.errstate(all="ignore"):
             for _ in range(MOST_STEPS):
                 counters = np.where(self._held() | self._in_vain(), ENDED, self.counters)
-                at = int(counters.min())
+                at = self.pick(counters)
                 while (
                     at < len(kernel.instructions)
                     and kernel.instructions[at].by_warp
                     and (apart := (counters == at) & self._apart()).any()
                 ):
                     counters = np.where(apart, ENDED, counters)  # until the other lanes are there
-                    at = int(counters.min())
+                    at = self.pick(counters)
                 if at >= len(kernel.instructions):
                     if (self.counters < len(kernel.instructions)).any():
                         raise EmulationError(
@@ -226,6 +226,10 @@ class Launch:
                     return
                 self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")
+
+    def pick(self, counters: np.ndarray) -> int:
+        """The instruction that runs next, of those that threads are at."""
+        return int(counters.min())
 
     def _in_vain(self) -> np.ndarray:
         """Which threads are at a load that they have done since the last release."""

@@ -890,14 +890,7 @@ def run_statements(
     )
     for k, s in enumerate(program.statements):
         if scatter is not None and s.kind == "reduce":
-            saved = {}
-            for name in s.uses():
-                x = env.get(name)
-                if isinstance(x, np.ndarray) and x.dtype == np.float64 and name != s.target:
-                    saved[name] = x
-                    env[name] = x * (1 + 4 * UNIT[types.get(("in", k), "f64")] * scatter.uniform(-1, 1, x.shape))
-            exec(s.code, env)
-            env.update(saved)
+            exec(*_scattered(s, env, types.get(("in", k), "f64"), scatter))
         else:
             exec(s.code, env)
         x = env[s.target]
@@ -932,6 +925,28 @@ def run_statements(
                 env[s.target] = x * factor
     seen["fragile"] = fragile
     return env, seen
+
+
+def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator) -> tuple:
+    """The code of a statement that reduces, and its names, the operands changed at random by roundings of the type
+    ``name``. A 16-bit operand is another at each use, in all elements alike too: a kernel computes ``x - x.mean(0)``
+    with x in float32 and the mean rounded, where NumPy has both rounded, which cancel exactly."""
+    changed: dict[str, np.ndarray] = {}
+
+    def operand(found: re.Match) -> str:
+        x = env.get(found[0])
+        if not (isinstance(x, np.ndarray) and x.dtype == np.float64) or found[0] == s.target:
+            return found[0]
+        of_type = name in ("f16", "bf16")
+        use = f"{found[0]}_{len(changed) if of_type else 0}"
+        if use not in changed:
+            by = scatter.uniform(-1, 1, x.shape) + (scatter.uniform(-1, 1) if of_type else 0)
+            changed[use] = x * (1 + 4 * UNIT[name] * by)
+        return use
+
+    text = re.sub(r"\b[xsv]\d+\b", operand, s.text)
+    env.update(changed)
+    return compile(text, "<statement>", "exec"), env
 
 
 _DECIDES = re.compile(r"floor|ceil|trunc|rint|sign|//|%|fmod|[<>]|==|!=|arg|nan_to_num")

@@ -151,9 +151,15 @@ def test_guards(capfd):
 
 
 def test_guards_say_which_values_are_constants(capfd):
-    compiled = mlirfuse.jit(lambda x, n: x * 2 if n > 3 else x, fallback=False)
-    text = dumped(capfd, "guards", lambda: compiled(np.ones(4), 5))
-    assert "  n is 5\n" in text
+    compiled = mlirfuse.jit(lambda x, n: x.sum(n), fallback=False)
+    text = dumped(capfd, "guards", lambda: compiled(np.ones((4, 4)), 1))
+    assert "  n is 1\n" in text
+
+
+def test_guards_are_pythons_conditions_on_numbers(capfd):
+    compiled = mlirfuse.jit(lambda x, n: x * 2 if n > 3 or 1 / (n * n + 1) == 0.5 else x / -n, fallback=False)
+    text = dumped(capfd, "guards", lambda: compiled(np.ones(4), 2))
+    assert "  not (n > 3)\n  ((n * n) + 1) != 0\n  not ((1 / ((n * n) + 1)) == 0.5)\n" in text
 
 
 def test_guards_say_which_condition_failed_and_its_values(capfd):
@@ -161,9 +167,9 @@ def test_guards_say_which_condition_failed_and_its_values(capfd):
     x = np.ones((3, 4))
     text = dumped(capfd, "guards", lambda: (compiled(x, 1), compiled(x, 0), compiled(np.ones((7, 4)), 0)))
     _, second, third = text.split("===---- mlirfuse guards")[1:]
-    assert "  specialization 0: n is 1: n is 0\n" in second
+    assert "  specialization 0: n != 0: n is 0\n" in second
     assert (
-        "  specialization 0: s0 <= 5: s0 is 7; n is 1: n is 0\n" in third
+        "  specialization 0: s0 <= 5: s0 is 7; n != 0: n is 0\n" in third
         and "  specialization 1: s0 <= 5: s0 is 7\n" in third
     )
 

@@ -45,6 +45,8 @@ def at_least(b, value, least):
     (lambda b, x, i: b.cast(source(b), dt.i64), False, 4.75),
     (lambda b, x, i: b.cast(b.op("floor", source(b)), dt.i64), False, 5.75),  # of -0.25 it is -1
     (lambda b, x, i: b.size(7), True, 7),
+    (lambda b, x, i: b.op("mod", b.op("sub", iota(b), b.constant(9, dt.i64)), b.constant(5, dt.i64)), True, 5),
+    (lambda b, x, i: b.op("mod", iota(b), b.constant(-5, dt.i64)), False, 5),
     (lambda b, x, i: b.cast(at_least(b, source(b), 0.0), dt.i64), True, 4.75),
     (lambda b, x, i: b.cast(at_least(b, source(b), -1.0), dt.i64), False, 4.75),
     (lambda b, x, i: b.op("where", b.op("lt", iota(b, 5), i), iota(b, 5), iota(b, 5)), True, 5),

@@ -164,6 +164,18 @@ def test_public_names():
     assert raised.value.name == "jiit" and raised.value.obj is mlirfuse
 
 
+def test_the_compilers_import_collects_no_garbage_and_loads_no_gpus_heuristics():
+    script = (
+        "import gc, sys, numpy, mlirfuse\n"
+        "full = []\n"
+        "gc.callbacks.append(lambda phase, info: full.append(1) if info['generation'] == 2 else None)\n"
+        "mlirfuse.jit(lambda x: x + 1)(numpy.ones(3))\n"
+        "print(len(full), gc.isenabled(), 'mlirfuse.schedule.gpu.tuning.heuristics' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "0 True False\n", done.stderr
+
+
 @pytest.mark.parametrize(
     "name", ["NUM_THREADS", "MAX_SPECIALIZATIONS", "PROGRESS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"]
 )

@@ -186,6 +186,19 @@ def test_numbers_of_a_condition_that_cannot_be_evaluated_are_known_by_value(step
         assert is_hit(call, value)
 
 
+@pytest.mark.parametrize(
+    "code, true, false",
+    [("less", (0.0, 1.5), (2.0, 3.0)), ("at_most", (0.0, 2.0), (3.0, 4.0)), ("equal", (2.0, 2.0), (0.0, 3.0))],
+)
+def test_comparisons_in_a_condition(code, true, false):
+    call, _ = counting_dispatcher()
+    call.add_condition((("leaf", 0), ("value", 2), (code, 0, 1)))
+    for of_type in (float, int):
+        for one, other in (true, false):
+            assert not is_hit(call, of_type(one)) and is_hit(call, of_type(other))
+    assert is_hit(call, float("nan")) and is_hit(call, float("inf"))  # false
+
+
 def test_a_condition_reads_extents():
     call, _ = counting_dispatcher()
     call.add_condition((("leaf", 1), ("extent", 0, 0), ("subtract", 0, 1)))

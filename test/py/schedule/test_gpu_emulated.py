@@ -22,6 +22,7 @@ from mlirfuse.analysis import joint, stages
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
@@ -90,7 +91,7 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
                 base, at = slot.place
                 address = addresses[at] if base == "pointer" else workspace + plan.ints[at]
                 dims = plan.ints[slot.dims[0]], plan.ints[slot.dims[1]]
-                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box))
+                passed.append(TensorMap(address, dims, plan.ints[slot.pitch], slot.box, BY_NAME[slot.dtype].bytes))
             else:
                 passed.append(plan.ints[slot])
         grid = plan.ints[slots.size(kernel.grid)]
@@ -442,6 +443,21 @@ def test_large_normalizations_store_no_element_alone():
         reduction, *_, tiles = kernels_of(lambda x, axis=axis: beside_its_transpose(scaled(x, axis)), x)
         assert writes_along_both(tiles) and tiles.read_lanes == tiles.access.lanes == 8
         assert not isinstance(reduction, transpose.Params)
+
+
+def test_transposes_load_the_scales_of_columns_before_the_barrier(monkeypatch):
+    """Threads do not wait for the tile, and for what all of a vector needs after it."""
+    fn = lambda x: scaled(x, 0).T.copy()  # noqa: E731
+    x = np.zeros((2048, 2048), ml_dtypes.bfloat16)
+    ptx = mlirfuse.jit(fn, target="cuda:sm_90").lower(x).as_text("ptx")
+    (tiles,) = [
+        kernel for kernel in ptx.split(".entry ") if kernel.count("bar.sync") == 1 and "ld.shared.b16" in kernel
+    ]
+    before, after = tiles.split("bar.sync")
+    assert before.count("ld.global.b32") == 2
+    assert "ld.global" not in after
+    fit(monkeypatch, "transpose", stages=1)
+    check(fn, normal(72, 136))
 
 
 @pytest.mark.parametrize("name, dtype", [("e4m3fn", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)])

@@ -16,9 +16,10 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Holds, Read, Return, SizeOf, State, Step, Subgraph, Tree
-from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Repeated, RunTime, SlotView, on_host
+from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Repeated, SlotView, on_host
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
+from mlirfuse.frontend.numpy.real_views import IndexStep
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
@@ -277,10 +278,9 @@ class Session:
             if x._trace is not self.t:
                 self.abort("it uses a stand-in of another trace")
             number = x._weak if x._weak is not None else np.generic if x._scalar else None
-            index = tuple(self._slot_of[step.index] for step in x._path if isinstance(step, At))
-            path = tuple(RunTime(s.axis) if isinstance(s, At) else s for s in x._path)
+            path = tuple(IndexStep(s.axis, self._slot_of[s.index]) if isinstance(s, At) else s for s in x._path)
             slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
-            return SlotView(slot, path, index, number)
+            return SlotView(slot, path, number)
         if isinstance(x, SymInt):
             return Extent(self.t.canonical(x.size))
         return Constant(self.original(x))

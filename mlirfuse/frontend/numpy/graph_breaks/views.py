@@ -18,20 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlotView:
-    """The object in ``slot``, or its view by ``path``; ``index``: the slots of indices known at run time. ``number``:
-    np.generic or Python's type, where it is a number instead of an array."""
+    """The object in ``slot``, or its view by ``path``. ``number``: np.generic or Python's type, where it is a number
+    instead of an array."""
 
     slot: int
     path: tuple = ()
-    index: tuple[int, ...] = ()
     number: type | None = None
-
-
-@dataclass(frozen=True)
-class RunTime:
-    """A step to one index of an axis, the next of a slot view's ``index``."""
-
-    axis: int
 
 
 @dataclass(frozen=True)
@@ -59,9 +51,7 @@ def seen(leaf: Any, state: State) -> Any:
     """The object of a leaf of a call's arguments, or of the result, in this call."""
     kind = type(leaf)
     if kind is SlotView:
-        found = state[leaf.slot]
-        if leaf.path:
-            found = _view(found, leaf, state)
+        found = real_views.viewed(state[leaf.slot], leaf.path, state.__getitem__, state.env)
         if leaf.number is None or not isinstance(found, (np.ndarray, np.generic)):
             return found
         found = found[()]  # type: ignore[index]  # works on NumPy scalars too
@@ -79,13 +69,3 @@ def on_host(leaf: Any, state: State) -> Any:
         return found
     found = arrays.to_numpy(found)
     return found if leaf.number is None else found[()]
-
-
-def _view(array: Any, place: SlotView, state: State) -> Any:
-    index = iter(place.index)
-    for step in place.path:
-        if isinstance(step, RunTime):
-            array = real_views.at(array, step.axis, int(state[next(index)]))
-        else:
-            array = real_views.through(array, step, state.env)
-    return array

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.loops.words import array_at
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
@@ -68,7 +68,9 @@ def _multiply(places: int, number: int) -> int:
         if given is None:
             if len(_products) > _MOST_PRODUCTS:
                 _products.clear()
-            given = _products[key] = tuple(_matrix(_INEXACT[number], *key[at : at + 5]) for at in (1, 6, 11))
+            dtype = _INEXACT[number]
+            matrices = [array_at(key[k], key[k + 1 : k + 3], key[k + 3 : k + 5], dtype) for k in (1, 6, 11)]
+            given = _products[key] = tuple(matrices)
         _product(given)
     except Exception:
         return 0
@@ -79,13 +81,6 @@ def _multiply(places: int, number: int) -> int:
 def _product(given: tuple) -> None:
     left, right, into = given
     np.matmul(left, right, out=into)
-
-
-def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, across: int) -> np.ndarray:
-    reach = (max(rows, 1) - 1) * abs(down) + (max(columns, 1) - 1) * abs(across) + dtype.itemsize
-    start = min(down, 0) * max(rows - 1, 0) + min(across, 0) * max(columns - 1, 0)
-    memory: Any = (ctypes.c_char * reach).from_address(address + start)
-    return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

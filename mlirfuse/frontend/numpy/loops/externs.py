@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import math
 import struct
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.words import number
+from mlirfuse.frontend.numpy.loops.words import array_at, number
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
@@ -199,7 +198,9 @@ class Extern:
         if found is None:
             if len(self._views) > _MOST_VIEWS:
                 self._views.clear()
-            found = self._views[key] = _array(words, kind)
+            rank = kind.rank
+            found = array_at(words[0], words[1 : 1 + rank], words[1 + rank :], kind.dtype.numpy)
+            self._views[key] = found
         return found
 
 
@@ -260,18 +261,6 @@ def _other_type(found: Any, kind: Any) -> TypeError:
         f"a NumPy function in a compiled loop gave {np.asarray(found).dtype} of {np.ndim(found)} axes where it was "
         f"compiled for {kind.dtype} of {rank}: call it in a function that is not compiled"
     )
-
-
-def _array(words: Sequence[int], kind: ArrayType) -> np.ndarray:
-    address, shape, strides = words[0], words[1 : 1 + kind.rank], words[1 + kind.rank :]
-    size, first, reach = kind.dtype.bytes, 0, 0
-    for extent, stride in zip(shape, strides):
-        last = max(extent - 1, 0) * stride
-        first, reach = first + min(last, 0), reach + abs(last)
-    if not math.prod(shape):
-        return np.empty(shape, kind.dtype.numpy)
-    memory: Any = (ctypes.c_char * (reach + size)).from_address(address + first)
-    return np.ndarray(shape, kind.dtype.numpy, memory, -first, strides)
 
 
 def _write_number(words: Any, at: int, value: Any, kind: NumberType) -> None:

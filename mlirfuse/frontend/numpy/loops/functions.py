@@ -181,10 +181,11 @@ def _sum_of(c, found):
     return total
 
 
-_MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "atan": "atan",
-         "tanh": "tanh", "sinh": "sinh", "cosh": "cosh", "asin": "asin", "acos": "acos", "log2": "log2",
-         "log10": "log10", "fabs": "abs", "expm1": "expm1", "log1p": "log1p", "erf": "erf", "atan2": "atan2",
-         "hypot": "hypot", "copysign": "copysign"}  # fmt: skip
+_SAME_NAMES = (
+    "sqrt", "exp", "log", "sin", "cos", "tan", "atan", "tanh", "sinh", "cosh", "asin", "acos", "log2", "log10", "expm1",
+    "log1p", "erf", "atan2", "hypot", "copysign",
+)  # fmt: skip
+_MATH = dict(zip(_SAME_NAMES, _SAME_NAMES)) | {"fabs": "abs"}
 _OVERFLOWS = {"exp", "expm1", "sinh", "cosh", "hypot"}  # an infinite result of finite arguments is an error
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from mlirfuse.frontend.numpy.syntax import called_by_name
+from mlirfuse.frontend.numpy.syntax import called_by_name, place
 
 POSITION = "mlirfuse_position"  # begins the names of index variables
 
@@ -77,8 +77,7 @@ class _Rewriter(ast.NodeTransformer):
     def _counted(self, node: ast.For, position: str, count: str, *first: str) -> None:
         (head,) = ast.parse(f"for {position} in range({count}):\n" + "".join(f"    {line}\n" for line in first)).body
         assert isinstance(head, ast.For)
-        for part in (head.target, head.iter, *head.body):
-            _locate(part, node)
+        place([head], node)
         node.target, node.iter, node.body = head.target, head.iter, [*head.body, *node.body]
 
     def _backwards(self, node: ast.For) -> None:
@@ -92,13 +91,8 @@ class _Rewriter(ast.NodeTransformer):
             return
         start, stop = ("0", bounds[0]) if len(bounds) == 1 else bounds
         node.iter = ast.parse(f"range(({stop}) - 1, ({start}) - 1, -1)", mode="eval").body
-        _locate(node.iter, node)
+        place([node.iter], node)
 
 
 def _text(node: ast.expr) -> str:
     return ast.unparse(node)
-
-
-def _locate(part: ast.AST, at: ast.stmt) -> None:
-    for node in ast.walk(part):
-        ast.copy_location(node, at)

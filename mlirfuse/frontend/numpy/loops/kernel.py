@@ -86,29 +86,27 @@ class LoopRan(events.Event):
     seconds: float | None
 
 
+@dataclass(eq=False)
 class Loop:
     """A loop statement. ``assigned``: the variables it assigns, whose values :meth:`__call__` returns in that order;
     ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it only appends to;
     ``over``: the variables that it iterates over, by index: arrays; ``caught``: a handler may catch its errors."""
 
-    def __init__(
-        self,
-        node: ast.stmt,
-        assigned: list[str],
-        names: list[str],
-        scope: Any,
-        leaves: Sequence[ast.stmt] = (),
-        lists: Collection[str] = (),
-        over: Collection[str] = (),
-        caught: bool = False,
-    ):
-        self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
-        self._changed = frozenset(assigned)
-        self._owners = only_for_attributes(node, names)
-        self.leaves, self.lists, self.over, self.caught = list(leaves), lists, over, caught
-        self.refused: str | None = None  # why it runs as Python
-        self.ran = False  # it has run natively
-        self.dead = False  # do not try again: nothing of it could be compiled
+    node: ast.stmt
+    assigned: list[str]
+    names: list[str]
+    scope: Any
+    leaves: Sequence[ast.stmt]
+    lists: Collection[str]
+    over: Collection[str]
+    caught: bool
+    refused: str | None = None  # why it runs as Python
+    ran: bool = False  # it has run natively
+    dead: bool = False  # do not try again: nothing of it could be compiled
+
+    def __post_init__(self) -> None:
+        self._changed = frozenset(self.assigned)
+        self._owners = only_for_attributes(self.node, self.names)
         self._by_types: dict[tuple, Compiled | None] = {}
         self._patterns: dict[tuple, tuple] = {}  # extents -> pattern, of recent calls
         self._known_patterns: dict[tuple, set] = {}  # types -> the patterns that have code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ class State:
     extents: dict[str, tuple]
     small: set[str]  # Python ints below 2 ** 40
     loop: list[ast.stmt]  # the whole statement
-    leaves: list[ast.stmt]  # statements that leave the function
+    leaves: Sequence[ast.stmt]  # statements that leave the function
     lists: Collection[str]  # names of lists that it appends to
     file: str
     caught: bool  # an error leaves the variables' values, too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import types
 from collections.abc import Sequence
@@ -49,6 +50,17 @@ def unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) -
     address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
     strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
     return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
+
+
+def array_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """The array at an address; not one for empty ones."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    first, reach = 0, dtype.itemsize
+    for extent, stride in zip(shape, strides):
+        first, reach = first + min((extent - 1) * stride, 0), reach + abs((extent - 1) * stride)
+    memory: Any = (ctypes.c_char * reach).from_address(address + first)
+    return np.ndarray(shape, dtype, memory, -first, strides)
 
 
 def as_type(value: Any, kind: NumberType) -> Any:

@@ -26,9 +26,9 @@ def _saturates(dtype: torch.dtype, device: torch.device) -> bool:
 def encode(c: Context, x: Value, dtype: torch.dtype) -> Value:
     """As the installed torch's cast: what rounds to more than the largest number becomes that number, or NaN in e4m3fn
     and an infinity in e5m2."""
-    x = c.b.cast(x, dt.f32)
-    bits = c.b.op(f"encode_{NAMES[dtype]}", x)
-    if _saturates(dtype, c.out.device) or _is_clamped(x, torch.finfo(dtype).max):
+    x, largest = c.b.cast(x, dt.f32), torch.finfo(dtype).max
+    bits = c.b.op(f"encode_{NAMES[dtype]}", _without_clamps(x, largest))
+    if _saturates(dtype, c.out.device) or _is_clamped(x, largest):
         return bits
     e4m3 = dtype is torch.float8_e4m3fn
     next_number = c.b.constant(464.0 if e4m3 else 61440.0, dt.f32)  # from here on, ties to even
@@ -37,22 +37,38 @@ def encode(c: Context, x: Value, dtype: torch.dtype) -> Value:
     return c.op("where", too_large, larger, bits)
 
 
+def _limited(x: Value) -> tuple[Value, float] | None:
+    """The other operand and the limit of a minimum or maximum with a constant."""
+    if x.op is None or x.op.name not in ("minimum", "maximum"):
+        return None
+    for other, v in (x.op.operands, x.op.operands[::-1]):
+        limit = known_value(v)
+        if limit is not None and limit.size == 1:
+            return other, float(limit.item())
+    return None
+
+
 def _is_clamped(x: Value, most: float) -> bool:
     """Whether ``x`` is at most ``most`` in magnitude, or NaN: by a minimum and a maximum with constants. A cast between
     floats keeps that, as all of them have ``most``."""
-    below = above = False
-    while x.op is not None and not (below and above):
-        if x.op.name not in ("minimum", "maximum"):
-            if x.op.name != "cast" or not x.op.operands[0].dtype.is_float:
-                return False
+    names: set[str] = set()
+    while len(names) < 2:
+        found = _limited(x)
+        if found is not None and abs(found[1]) <= most:
+            names.add(x.op.name)
+            x = found[0]
+        elif x.op is not None and x.op.name == "cast" and x.op.operands[0].dtype.is_float:
             x = x.op.operands[0]
-            continue
-        limits = [known_value(v) for v in x.op.operands]
-        if not any(limit is not None and limit.size == 1 and abs(limit) <= most for limit in limits):
+        else:
             return False
-        below, above = below or x.op.name == "minimum", above or x.op.name == "maximum"
-        x = next((v for v, limit in zip(x.op.operands, limits) if limit is None), x.op.operands[0])
-    return below and above
+    return True
+
+
+def _without_clamps(x: Value, most: float) -> Value:
+    """``x`` before a minimum with ``most`` and a maximum with ``-most``, which a cast that saturates repeats."""
+    while (found := _limited(x)) is not None and found[1] == (most if x.op.name == "minimum" else -most):
+        x = found[0]
+    return x
 
 
 @rule("mlirfuse.decode_float8.default")

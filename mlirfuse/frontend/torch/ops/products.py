@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, rule
 from mlirfuse.frontend.torch.sizes import shape
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 
 
@@ -23,4 +24,4 @@ def addmm(c: Context, bias: Value, a: Value, b: Value, beta: float = 1, alpha: f
 def _dot(c: Context, a: Value, b: Value) -> Value:
     if not c.fuses:
         raise Unsupported("no mlirfuse kernel")
-    return c.op("dot", a, b)
+    return c.op("dot", a, b, tf32=a.dtype is dt.f32)  # the choice respects torch's setting

@@ -10,10 +10,11 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
+from mlirfuse.schedule.gpu.matmul.params import ROW
 
 UNIT = 16  # bytes that addresses and strides of a matrix are multiples of, where TMA copies it
-UNIT_ELEMENTS = UNIT // 2
-TYPES = (dt.bf16, dt.f16)
+TYPES = {dt.bf16: "bf16", dt.f16: "f16", dt.f32: "tf32"}  # of operands, and what the instruction multiplies
+COPIED = (dt.bf16, dt.f16, dt.f32)  # element types of matrices besides the operands that TMA copies
 
 
 class Matrix(NamedTuple):
@@ -32,6 +33,11 @@ class Matrix(NamedTuple):
     def pitch(self) -> Size:
         """The elements from one contiguous line to the next."""
         return self.strides[1 - self.contiguous]
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row in shared memory."""
+        return ROW // self.value.dtype.bytes
 
 
 class Operands(NamedTuple):
@@ -65,9 +71,9 @@ def operands(analysis: Analysis) -> Operands:
 
 
 def _tile_of(analysis: Analysis, value: Value, rows: list[Axis], columns: list[Axis]) -> Matrix | None:
-    """``value`` as a matrix of the result's extents of which TMA copies tiles of 64 columns; None if it is none."""
+    """``value`` as a matrix of the result's extents of which TMA copies tiles; None if it is none."""
     matrix = _matrix(analysis, value, rows, columns)
-    return matrix if matrix is not None and matrix.strides[1] == 1 and value.dtype in TYPES else None
+    return matrix if matrix is not None and matrix.strides[1] == 1 and value.dtype in COPIED else None
 
 
 def extents(analysis: Analysis) -> tuple[Size, Size, Size]:

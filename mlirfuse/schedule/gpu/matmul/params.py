@@ -7,10 +7,9 @@ from typing import NamedTuple
 from mlirfuse.schedule.tiling import Access
 
 WARP_GROUP = 128  # threads that multiply together
-WGMMA_M, WGMMA_K = 64, 16  # rows of a consumer, and the extent along K of one instruction
-ROW = 128  # bytes of a row in shared memory, whose 16-byte units are swizzled
+WGMMA_M, WGMMA_BYTES = 64, 32  # rows of a consumer, and the extent along K of one instruction
+ROW = 128  # bytes of a row in shared memory, whose 16-byte units are swizzled: of a stage's extent along K
 COLUMNS = ROW // 2  # 16-bit elements of such a row
-TILE_K = COLUMNS  # of a stage: one row
 TILE_M = 2 * WGMMA_M  # rows of a tile: more columns would not leave enough registers
 WARP_ROWS = 16  # rows of a warp's sums
 STAGING = 2 * WARP_ROWS * ROW  # bytes of a warp for results on their way to memory: two buffers
@@ -21,7 +20,9 @@ class Params(NamedTuple):
     """Tiles of ``m`` by ``n`` elements of the result; ``stages`` of shared memory for tiles of the operands; ``group``:
     how many tiles are computed below each other before those to the right of them; ``blocks`` in the grid; ``tma``: TMA
     copies operands and results, whose rows are aligned; else threads load and store elements, which takes several times
-    as long; ``added``: the other inputs that TMA copies, by number among :attr:`operands.Operands.added`."""
+    as long; ``added``: the other inputs that TMA copies, by number among :attr:`operands.Operands.added`; ``apart``:
+    the warp groups compute tiles of their own in turns, one multiplies while the other computes the ops on its sums;
+    else both compute a tile together, 64 rows each."""
 
     access: Access
     m: int
@@ -31,11 +32,22 @@ class Params(NamedTuple):
     blocks: int
     tma: bool
     added: tuple[int, ...] = ()
+    apart: bool = False
 
     @property
     def consumers(self) -> int:
         """The warp groups that multiply."""
-        return self.m // WGMMA_M
+        return 2 if self.apart else self.m // WGMMA_M
+
+    @property
+    def parts(self) -> int:
+        """How many times 64 rows of a tile a consumer computes."""
+        return self.m // WGMMA_M if self.apart else 1
+
+    @property
+    def readers(self) -> int:
+        """The warps that read a stage."""
+        return WARP_GROUP // 32 * (1 if self.apart else self.consumers)
 
     @property
     def threads(self) -> int:
@@ -75,5 +87,10 @@ class Params(NamedTuple):
         return self.full_at + self.stages * _BARRIER
 
     @property
-    def shared_bytes(self) -> int:
+    def turns_at(self) -> int:
+        """The offset of the barriers that it is a consumer's turn to multiply, with tiles of their own."""
         return self.empty_at + self.stages * _BARRIER
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.turns_at + (self.consumers * _BARRIER if self.apart else 0)

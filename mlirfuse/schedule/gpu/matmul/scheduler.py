@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlirfuse.analysis import traffic
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.module import GpuKernel
@@ -11,8 +12,8 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, narrowed
 from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.body import MatmulBody
-from mlirfuse.schedule.gpu.matmul.model import cost
-from mlirfuse.schedule.gpu.matmul.operands import UNIT, UNIT_ELEMENTS, Matrix
+from mlirfuse.schedule.gpu.matmul.model import Work, amounts, best_tiles
+from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Params
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -36,22 +37,26 @@ class Matmul(GpuScheduler[Params]):
             return
         access = access_of(analysis, True, call)
         access = narrowed(analysis, access, min(access.lanes, LANES))._replace(hint="")
-        m, n, _ = analysis.values(operands.extents, call.sizes)
         tma = not _unaligned(analysis, call)
         added = _added(analysis, call) if tma else ()
-        heuristics = heuristics_of(call.properties).matmul
-        for width, stages in sorted(heuristics.tiles, key=lambda tile: cost(m, n, tile[0], call.properties)):
-            yield Params(access, TILE_M, width, stages, heuristics.group, call.properties.sm_count, tma, added)
+        work, group, blocks = (
+            _work(analysis, call),
+            heuristics_of(call.properties).matmul.group,
+            call.properties.sm_count,
+        )
+        for rows, columns, stages, apart, _ in best_tiles(work, call.properties):
+            yield Params(access, rows, columns, stages, group, blocks, tma, added, apart)
 
     def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
         p = params
         require(call.properties.tensor_cores, f"matmul: {call.properties.chip} has no wgmma instructions")
         unaligned = _unaligned(analysis, call)
         require(not (p.tma and unaligned), f"tma = true: {unaligned}")
-        most = _added(analysis, call) if p.tma else ()
-        require(set(p.added) <= set(most), f"added = {list(p.added)}: TMA can copy {list(most)}")
+        added = _added(analysis, call) if p.tma else ()
+        require(set(p.added) <= set(added), f"added = {list(p.added)}: TMA can copy {list(added)}")
         require(p.m in (WGMMA_M, TILE_M), f"m = {p.m}: must be {WGMMA_M} or {TILE_M}")
-        require(p.n % COLUMNS == 0 and 0 < p.n <= WIDEST, f"n = {p.n}: must be a multiple of {COLUMNS} up to {WIDEST}")
+        most = WIDEST // p.parts  # more would not leave enough registers
+        require(p.n % COLUMNS == 0 and 0 < p.n <= most, f"n = {p.n}: must be a multiple of {COLUMNS} up to {most}")
         require(p.stages >= 2, f"stages = {p.stages}: must be at least 2")
         require(p.group >= 1 and p.blocks >= 1, f"group = {p.group}, blocks = {p.blocks}: must be at least 1")
         room = call.properties.shared_per_block
@@ -63,11 +68,23 @@ class Matmul(GpuScheduler[Params]):
         return [MatmulBody(name, analysis, slots, params).kernel()]
 
 
+def _work(analysis: Analysis, call: SizedCall) -> Work:
+    """The work of the kernel for these sizes."""
+    return Work.of(*analysis.values(_amounts, call.sizes))
+
+
+def _amounts(analysis: Analysis) -> list[Size]:
+    return [*amounts(analysis.ops, *traffic.of_segment(analysis.ops, analysis.inputs, analysis.outputs, {}))]
+
+
 def _unaligned(analysis: Analysis, call: SizedCall) -> str:
     """What TMA cannot copy for these sizes and alignments; empty if it can."""
     found = analysis.once(operands.operands)
     if found.a is None or found.b is None:
         return "an operand's rows or columns are several dimensions of memory, or none is contiguous"
+    across = [m for m in (found.a, found.b) if not m.contiguous and m.value.dtype.bytes > 2]
+    if across:  # which wgmma takes of 16-bit elements only
+        return f"{across[0].value!r} is not contiguous along the sums"
     both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, call.sizes))
     return next((problem for matrix, pitch in both if (problem := _problem(matrix, pitch, call.alignments))), "")
 
@@ -80,7 +97,7 @@ def _added(analysis: Analysis, call: SizedCall) -> tuple[int, ...]:
 
 
 def _problem(matrix: Matrix, pitch: int, alignments: Alignments) -> str:
-    if pitch % UNIT_ELEMENTS or pitch < UNIT_ELEMENTS:
+    if pitch * matrix.value.dtype.bytes % UNIT or pitch < 1:
         return f"rows of {matrix.value!r} are {pitch} elements apart, not a multiple of {UNIT} bytes"
     aligned = alignments.get(matrix.value, UNIT) % UNIT == 0
     return "" if aligned else f"{matrix.value!r} is not aligned to {UNIT} bytes"

@@ -9,6 +9,7 @@ the value."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mlirfuse.schedule.gpu.tuning.scan_heuristics import ScanHeuristics
 
@@ -445,17 +446,53 @@ class ScatterAddHeuristics:
     registers: int = 16  # per thread, for sums: 4096×2048 f32, 32 of them 41 µs, 16 36
 
 
+class ProductTile(NamedTuple):
+    """A tile of a product's result that a block computes at a time; ``stages`` of shared memory for the operands.
+    ``apart``: warp groups compute such tiles in turns, one multiplies while the other computes the ops on its sums;
+    else they share one. ``rate``: 10⁶ floating-point operations per microsecond that a multiprocessor reaches."""
+
+    rows: int
+    columns: int
+    stages: int
+    apart: bool
+    rate: float
+
+
+class EpilogueCosts(NamedTuple):
+    """Microseconds: ``start`` of a kernel, until its first products; of an element of a tile, for each byte of other
+    matrices that is read and written for it, and for each instruction of the ops."""
+
+    start: float
+    element: float
+    byte: float
+    instruction: float
+
+
+_SHARED = EpilogueCosts(3.6, 0.0, 2.17e-5, 4.55e-6)  # of a tile of both warp groups
+_APART = EpilogueCosts(6.2, 7.2e-5, 0.0, 1.21e-5)  # of a tile of one, which takes longer alone
+_LIBRARY = EpilogueCosts(4.0, 3.44e-5, 0.0, 0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MatmulHeuristics:
-    """Matrix products with the ops on their results. Figures are of an H200, beside cuBLAS and a kernel."""
+    """Matrix products with the ops on their results. The figures are fitted to 63 products of seven shapes on an H200,
+    with nine kinds of ops: see HISTORY.md."""
 
-    # Columns of a tile and stages for its operands: 8192×3072×768 bf16 as fast as cuBLAS or faster with each.
-    tiles: tuple[tuple[int, int], ...] = ((256, 4), (192, 4), (128, 5))
+    tiles: tuple[ProductTile, ...] = (
+        ProductTile(128, 256, 4, False, 6.45),
+        ProductTile(128, 192, 4, False, 6.45),
+        ProductTile(128, 128, 5, False, 6.0),
+        ProductTile(128, 128, 6, True, 6.08),
+    )
     group: int = 8  # tiles below each other, computed before those to their right: 4 and 16 are as fast at 8192³
-    results: int = 16  # a tile's results take as long as so many more columns of it
-    least_k: int = 256  # below, a tile's sums take less time than its results
-    most_k: int = 6144  # above, what a kernel of the ops takes is less than products differ by: 14336 0.98 to 1.01
-    busy: float = 0.7  # of the time that the multiprocessors compute elements of the result, for a gain
+    shared: EpilogueCosts = _SHARED
+    apart: EpilogueCosts = _APART
+    library_rate: float = 6.4
+    library_costs: EpilogueCosts = _LIBRARY
+    library_divided: float = 0.5  # of its rate, where it divides sums among multiprocessors that would be idle
+    launch: float = 1.2  # of a kernel of the ops alone, besides what it moves
+    bandwidth: float = 0.75  # of the memory's, that it reaches
+    margin: float = 0.03  # of the time that a kernel must be expected to gain: as much as estimates are off
 
 
 @dataclass(frozen=True, kw_only=True)
