@@ -55,18 +55,28 @@ class ReduceBroadcasts(Pass):
         nonzero = {str(n) for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol}
         written = written_memory(graph.ops)
         constant: dict[Value, Dims] = {}
+        fresh = _returned(graph)
         for block in blocks(graph):
-            self._block(block, constant, nonzero, written)
+            self._block(block, constant, nonzero, written, fresh)
 
-    def _block(self, block: Block, constant: dict[Value, Dims], nonzero: set[str], written: Written) -> None:
-        """``constant``: for values of the blocks around and of this one, the dimensions along which they repeat."""
+    def _block(
+        self, block: Block, constant: dict[Value, Dims], nonzero: set[str], written: Written, fresh: set[Value]
+    ) -> None:
+        """``constant``: for values of the blocks around and of this one, the dimensions along which they repeat.
+        ``fresh``: values that need memory of their own."""
         new: dict[Value, Value] = {}
         kept: list[Op] = []
         for op in block.ops:
             if op.name in _REDUCTIONS and "inplace" not in op.attrs:
                 created = _reduced(op, constant, nonzero)
                 if created is not None:
-                    ops, new[op.result] = created
+                    ops, found = created
+                    if op.result in fresh and _viewed(found).op not in ops:
+                        b = Builder(Block(), lambda op=op: op.loc)
+                        found = b.op("copy", found)
+                        _place(b.block.ops, op)
+                        ops = [*ops, *b.block.ops]
+                    new[op.result] = new.get(found, found)  # which may be what an earlier reduction has become
                     kept += ops
                     for part in ops:
                         _note(part, constant, written)
@@ -78,6 +88,25 @@ class ReduceBroadcasts(Pass):
             block.replace(old, value)
 
 
+def _returned(graph: Graph) -> set[Value]:
+    """The values that are returned, and those whose views are: callers must not see other memory in them."""
+    found: set[Value] = set()
+    for block in blocks(graph):
+        for value in block.returns:
+            found.add(value)
+            while value.op is not None and value.op.row.view:
+                value = value.op.operands[0]
+                found.add(value)
+    return found
+
+
+def _viewed(value: Value) -> Value:
+    """What ``value`` is a view of, or it."""
+    while value.op is not None and value.op.row.view:
+        value = value.op.operands[0]
+    return value
+
+
 def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple[list[Op], Value] | None:
     """The ops that compute the reduction ``op`` without the axes on which its operand repeats, and their result."""
     source = op.operands[0]
@@ -85,16 +114,20 @@ def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple
     equal = constant.get(source, frozenset()) & axes
     if op.name in _CHOOSING:
         equal = frozenset(d for d in equal if _positive(source.shape[d], nonzero))
-    single = all(source.shape[d] == 1 for d in axes)  # nothing to reduce
+    single = bool(axes) and all(source.shape[d] == 1 for d in axes)  # nothing to reduce
     if not (equal or single) or 0 in source.shape or (op.name == "sum" and source.dtype.kind == "c"):
         return None
     b = Builder(Block(), lambda: op.loc)
     narrow = _Narrowing(b).run(source, equal)
     count = sz.product(source.shape[d] for d in sorted(equal))
     found = _of_others(b, op, narrow, axes, count, nonzero)
-    for part in b.block.ops:
-        part.group, part.segment, part.origin = op.group, op.segment, op.origin
+    _place(b.block.ops, op)
     return b.block.ops, found
+
+
+def _place(ops: list[Op], replaced: Op) -> None:
+    for part in ops:
+        part.group, part.segment, part.origin = replaced.group, replaced.segment, replaced.origin
 
 
 def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzero: set[str]) -> Value:
@@ -105,9 +138,12 @@ def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzer
         found = b.op(op.name, wide, **{key: op.attrs[key] for key in op.row.attrs})
     else:
         found = wide if op.attrs.get("keepdims") else b.op("squeeze", wide, axes=tuple(sorted(axes)))
-        found = b.cast(found, op.result.dtype if count == 1 or op.name in ("any", "all") else found.dtype)
-        if op.name in ("sum", "mean") and count == 1 and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
-            found = b.op("add", found, b.constant(0.0, found.dtype))
+        if count == 1:
+            found = b.cast(found, op.result.dtype)
+            if op.name in ("sum", "mean") and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
+                found = b.op("add", found, b.constant(0.0, found.dtype))
+        elif op.name in ("any", "all"):
+            found = b.cast(found, dt.bool_)
     if multiply:
         dtype = found.dtype
         number = b.constant(count, dtype) if isinstance(count, int) else b.cast(b.size(count), dtype)

@@ -47,6 +47,21 @@ def test_a_statement_reads_all_before_it_writes(statement):
     check(Case(source, lambda: (_square(), np.arange(5000.0), -_square())), calls=2)
 
 
+@pytest.mark.parametrize("shape", [(33, 1), (1, 1), (4, 3)])
+@pytest.mark.parametrize(
+    "results",
+    ["x.max(1, keepdims=True), x", "x.max(1), x.max(1)", "x.max(1, keepdims=True).T, x.min(1)",
+     "x.sum(0, keepdims=True).max(1, keepdims=True).min(), x.sum(1), x.any(1)",
+     "np.broadcast_to(x, (2, *x.shape)).max(0), x",
+     "np.max(np.rint(x).mean(0, keepdims=True), keepdims=True) - np.rint(x).mean(0, keepdims=True).max(0)"],
+)  # fmt: skip
+def test_reductions_of_one_element_are_new_arrays(results, shape):
+    """Also one of another, which both go."""
+    source = f"def f(x):\n    v = x.sum(0, keepdims=True)\n    w = v.max(1, keepdims=True)\n    return {results}, v, w, w - w.max(0)\n"
+    for kind in ("f8", "i8"):
+        check(Case(source, lambda: (np.random.default_rng(0).integers(-9, 9, shape).astype(kind),), ulps=4))
+
+
 _WITH_AXES_OF_ONE = [
     lambda: np.ones((2, 12), "f4")[::2, ::2], lambda: np.ones((12, 2), "f4")[::2, ::2].T, lambda: np.ones((1, 6)),
     lambda: np.ones((6, 2))[:, :1], lambda: np.broadcast_to(np.ones(4), (3, 4)), lambda: np.ones((3, 4)).T[:, :1],
