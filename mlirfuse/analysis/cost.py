@@ -1,8 +1,13 @@
-"""What a kernel does, as numbers from which its time can be predicted: bytes, instructions, gathers, reductions."""
+"""Predicts the time of a kernel from what it does: bytes, instructions, gathers, reductions and their passes.
+
+The coefficients of a device are fitted on measured kernels of all schedulers (``python -m mlirfuse.tools.fit_costs``).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axes, Axis
@@ -30,6 +35,41 @@ class Features(NamedTuple):
     scanned: float = 0  # elements
     added: float = 0  # elements added at indices
     code: float = 0  # instructions in the kernel's text
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Of a device, in seconds. Each is that of one byte, instruction or element, over all of the device."""
+
+    launch: float = 3e-6
+    byte: float = 2.5e-13  # of memory
+    cached_byte: float = 1.2e-13  # of tensors that the last-level cache holds all together
+    again: float = 3e-14  # a byte that was loaded before
+    strided: float = 1e-13  # beyond ``byte``
+    gathered: float = 2e-13  # an element
+    instruction: float = 5e-14
+    reduced: float = 5e-14  # an element
+    columns: float = 5e-14
+    phase: float = 1e-6  # a reduction that waits for another
+    scanned: float = 1e-13
+    added: float = 2e-12  # an element added at an index
+    code: float = 1e-9  # an instruction of the text
+    cache: int = 32 << 20  # bytes
+    row: int = 1 << 16  # elements of a row that stay on a multiprocessor, and of a column
+    column: int = 1 << 10
+
+
+def seconds(features: Features, device: Coefficients) -> float:
+    """The predicted time. Memory and instructions overlap, in part."""
+    f, c = features, device
+    resident = f.row <= (c.column if f.columns else c.row)
+    reread, repeated = (0.0, 0.0) if resident else (f.reread, f.repeated)
+    in_cache = f.moved <= c.cache
+    memory = (c.cached_byte if in_cache else c.byte) * (f.moved + reread) + c.strided * f.strided + c.again * f.again
+    computed = c.instruction * (f.instructions + repeated) + c.reduced * f.reduced + c.columns * f.columns
+    computed += c.scanned * f.scanned
+    busy = math.hypot(memory, computed) + c.gathered * f.gathered + c.added * f.added
+    return c.launch + c.phase * f.phases + c.code * f.code + busy
 
 
 def of_kernel(

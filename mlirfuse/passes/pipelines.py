@@ -14,6 +14,7 @@ from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.lowering import devices, llvm, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
+from mlirfuse.schedule.gpu.tuning import costs
 from mlirfuse.schedule.program import Schedules, decide
 
 
@@ -67,7 +68,7 @@ def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False
 def _segment(properties: HostProperties | DeviceProperties) -> str:
     if isinstance(properties, HostProperties):
         return f"fusion-segment{{repeated={heuristics_of(properties).tasks.repeated}}}"
-    return "fusion-segment"
+    return f"fusion-segment{{prices={costs.nearest(properties)}}}"
 
 
 def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:

@@ -11,6 +11,8 @@ from mlirfuse.ir.size_relations import problem_of_segments
 from mlirfuse.passes.base import Pass, PassError, register
 from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
+from mlirfuse.passes.segmentation.prices import Prices
+from mlirfuse.schedule.gpu.tuning import costs
 
 APART = "shares no tensor with the segments before it"
 
@@ -48,6 +50,8 @@ class SegmentPass(Pass):
     one of two segments reads at other indices, the boundary between them is a minimum cut of the ops in between: bytes
     written and read against instructions of recomputation. A value that is read at several indices, as in a chain of
     stencils, is stored where recomputing it for each of them would take more than ``repeated`` instructions an element.
+    With ``prices``, the name of a device whose kernels were measured, predicted times decide that: where one kernel
+    would repeat work, at several indices or in each pass over long rows, it is compared with the same work cut in two.
     Where the permuted view of a copy would be stored, the copy is stored instead, in its own memory order. The sum of a
     segment's partial sums joins that segment. Each segment has a number, names its scheduler, and ``why`` has the
     reason that it is cut from the one before it; that of the first segment is its group's.
@@ -79,6 +83,7 @@ class SegmentPass(Pass):
 
     name = "fusion-segment"
     repeated: int = 96
+    prices: str = ""
 
     def run(self, graph: Graph) -> None:
         self.log: list[Decision] = []  # the merges that were tried, for readers after the pass
@@ -106,8 +111,10 @@ class SegmentPass(Pass):
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
             used = [op for op in members if op not in free]
-            drafts = SegmentDrafts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
-            segmenter = Segmenter(drafts)
+            drafts = SegmentDrafts(
+                used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
+            )
+            segmenter = Segmenter(drafts, Prices(drafts, costs.DEVICES[self.prices]) if self.prices else None)
             for k, draft in enumerate(segmenter.run()):
                 why = (draft.why or APART) if k else draft.why if draft.why == ASKED else group.why
                 segment = Segment(group, scheduler_of(draft.ops, axes), {}, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 
 from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
@@ -13,7 +14,7 @@ from mlirfuse.passes.segmentation.drafts import MULTIPLIES, SegmentDraft, Segmen
 from mlirfuse.passes.segmentation.legality import LARGEST
 
 COPIED = "recomputed there, which moves fewer bytes than storing it"
-_FEW = 8  # the most ops that are recomputed rather than stored
+_FEW = 8  # the most ops that are recomputed rather than stored, views and copies in another memory order aside
 # Instructions that take as long as the transfer of a byte: float32 instructions a second over bytes a second of memory
 # are 10 on an H100 and some 5 on a core of a CPU; other instructions, addresses among them, take a share of that.
 _PER_BYTE = 4
@@ -40,10 +41,10 @@ class Copies:
                     changed |= self._copies_for_readers(value, draft)
         return changed
 
-    def move_boundaries(self) -> bool:
+    def move_boundaries(self, too: Callable[[SegmentDraft, SegmentDraft], bool] | None = None) -> bool:
         """Where a segment reads several values of another, and fewer bytes cross between the two if it recomputes them
         from their inputs, move the boundary: a gradient is stored rather than each product of it, and computed indices
-        are not stored."""
+        are not stored. ``too``: pairs besides those that read at other indices."""
         changed = False
         for draft in self.drafts.alive():
             for reader in dict.fromkeys(
@@ -51,7 +52,8 @@ class Copies:
             ):
                 if reader is None or reader is draft or reader.into is not None or reader.ways == MULTIPLIES:
                     continue
-                if not (draft.moving or reader.moving):  # else the memory order matters, which has no cost in the cut
+                # The memory order has no cost in the cut.
+                if not (draft.moving or reader.moving or (too is not None and too(draft, reader))):
                     continue
                 state = len(draft.ops), len(reader.ops), len(draft.outs), len(reader.ins)
                 if self.compared.get((draft, reader)) == state:
@@ -134,6 +136,8 @@ class Copies:
         if value in self.drafts.unread:
             return 0
         mine = self.drafts.draft_of(value.op) is draft
+        if mine and self._is_permuted_copy(value) and value not in self.drafts.returned:
+            return math.inf  # the copy is stored, in the order that its elements are computed in
         if mine and value not in draft.outs:
             widest = draft.domain if draft.reduced or draft.rows else max(draft.masks, key=int.bit_count)
             if self.drafts.axis_mask(value) & ~widest:
@@ -152,13 +156,19 @@ class Copies:
                     continue
                 source = value.op.operands[0]
                 readers = dict.fromkeys(self.drafts.draft_of(op) for op in self.drafts.users[value])
-                if source.op is None or source.op.name != "copy" or {None, draft} & readers.keys():
+                if not self._is_permuted_copy(value) or None in readers:
                     continue
                 if self.drafts.draft_of(source.op) is draft and source not in draft.outs:
                     draft.outs[source] = 0
                     draft.masks[self.drafts.axis_mask(source)] = draft.masks.get(self.drafts.axis_mask(source), 0) + 1
                 for reader in filter(None, readers):
-                    self._copy([value.op], [value], reader)
+                    if reader is not draft:
+                        self._copy([value.op], [value], reader)
+
+    @staticmethod
+    def _is_permuted_copy(value: Value) -> bool:
+        source = value.op.operands[0].op if value.op.name == "permute" else None
+        return source is not None and source.name == "copy"
 
     def _copies_for_readers(self, value: Value, draft: SegmentDraft) -> bool:
         cone = self._cheap_ops(value, draft)
@@ -187,14 +197,15 @@ class Copies:
         """Return the ops of ``draft`` that compute ``value`` from values in memory, in order; None if they are too many
         or too expensive."""
         found: set[Op] = set()
-        worklist = [value.op]
+        worklist, computing = [value.op], 0
         while worklist:
             op = worklist.pop()
             if op in found:
                 continue
-            if not op.row.may_be_copied or op.row.barrier or len(found) == _FEW:
+            if not op.row.may_be_copied or op.row.barrier or computing == _FEW:
                 return None
             found.add(op)
+            computing += not (op.row.view or op.name == "copy")
             for v in op.operands:
                 if self.drafts.draft_of(v.op) is draft and v not in draft.outs:
                     worklist.append(v.op)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.analysis.phases import following, is_product, is_reduction, is_scan, is_scatter_add
 from mlirfuse.analysis.work import Work, cost_of, moves, work_of
 from mlirfuse.ir import sizes as sz
@@ -66,16 +66,17 @@ class SegmentDrafts:
         written: set[Value],
         layouts: Mapping[Value, Layout],
         repeated: int,
+        priced: bool = False,
     ):
         """``unread``: values that are not read from memory; ``written``: arguments that the program overwrites;
         ``layouts``: of arguments, where known; ``repeated``: the most instructions of recomputation for each element of
-        a value, before it is stored."""
+        a value, before it is stored; ``priced``: predicted times decide that instead."""
         self.axes = axes
-        self.bits: dict[object, int] = {}
+        self.bits: dict[Axis, int] = {}
         self.mask: dict[Value, int] = {}
         self.dims: dict[Value, list] = {}
         self.users, self.returned, self.unread, self.written = users, returned, unread, written
-        self.layouts, self.repeated = layouts, repeated
+        self.layouts, self.repeated, self.priced = layouts, repeated, priced
         self.counts: dict[Value, int] = {}
         self.members: dict[float, Op] = dict(enumerate(members))
         self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}

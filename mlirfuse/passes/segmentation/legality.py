@@ -88,6 +88,8 @@ def _repeats(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft, between) -
         if more > 0:
             if any(uses > (value in drafts.returned) for value, uses in passed.items()):
                 return REPEATED  # it is stored anyway, unless all of its readers are merged first
+            if drafts.priced:
+                continue
             read = drafts.work(reader)
             saved = sum(drafts.elements(value) + (read.counts.get(value, 0) if read else 0) for value in passed)
             if more - saved > drafts.repeated * max(map(drafts.elements, passed)):

@@ -5,25 +5,27 @@ from __future__ import annotations
 from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.passes.segmentation.drafts import ASKED, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import CYCLE, cycle, refusal
+from mlirfuse.passes.segmentation.prices import Prices
 
 # how many segments that read the same tensor are tried with each, independent of the number of readers
 _TRIES = 8
 
 
 class Segmenter:
-    """Merges ``drafts`` along values, then between siblings; cheap values are recomputed."""
+    """Merges ``drafts`` along values, then between siblings; cheap values are recomputed. ``prices``: keep those apart
+    that are faster so."""
 
-    def __init__(self, drafts: SegmentDrafts):
-        self.drafts = drafts
+    def __init__(self, drafts: SegmentDrafts, prices: Prices | None = None):
+        self.drafts, self.prices = drafts, prices
+        self.apart = prices is not None  # what walks over long rows again stays apart, to be compared as a whole
         self.copies = Copies(drafts)
 
     def run(self) -> list[SegmentDraft]:
         """Return the segments, each with its ops in order."""
-        changed = True
-        while changed:
-            while changed:
-                changed = self._along_values() | self._siblings()
-            changed = self.copies.compute_again() or self.copies.move_boundaries()
+        self._to_fixed_point()
+        if self.apart:
+            self.apart = False
+            self._to_fixed_point()
         self.copies.keep_order()
         self._merge_final_sums()
         self.copies.share()
@@ -31,6 +33,17 @@ class Segmenter:
         for draft in self.drafts.all:
             draft.ops.sort(key=self.drafts.order.__getitem__)
         return self.drafts.all
+
+    def _to_fixed_point(self) -> None:
+        changed = True
+        while changed:
+            while changed:
+                changed = self._along_values() | self._siblings()
+            if self.apart and self.prices is not None:
+                self.copies.keep_order()  # as what is recomputed is read in the order of memory
+                changed = self.copies.compute_again() or self.copies.move_boundaries(self.prices.walks_again)
+            else:
+                changed = self.copies.compute_again() or self.copies.move_boundaries()
 
     def _merge_final_sums(self) -> None:
         """Merge the sum of a segment's partial sums into that segment, where it needs nothing else of it or of other
@@ -59,17 +72,10 @@ class Segmenter:
                     producer = self.drafts.draft_of(value.op)
                     if producer is None:
                         continue
-                    why = refusal(self.drafts, producer, draft)
-                    if why is None and not cycle(self.drafts, producer, draft):
-                        self.drafts.merge(producer, draft)
+                    if self._merge(producer, draft):
                         draft, again, changed = producer, True, True
                         break
-                    self._refused(producer, draft, why or CYCLE)
         return changed
-
-    def _refused(self, a: SegmentDraft, b: SegmentDraft, why: str) -> None:
-        self.drafts.log.append((self.drafts.members[a.last], len(a.ops), self.drafts.members[b.first], len(b.ops), why))
-        b.why = why if why == ASKED else b.why or why
 
     def _siblings(self) -> bool:
         """Merge segments that read the same tensor over the same axes: the tensor is read once."""
@@ -94,7 +100,7 @@ class Segmenter:
                 for head in list(reversed(heads.values()))[:_TRIES]:
                     if head.into is not None or head is draft or tries.get(head) == _TRIES:
                         continue
-                    if self._merged(head, draft):
+                    if self._merge(head, draft, siblings=True):
                         draft, changed = head, True
                         break
                     tries[head] = tries.get(head, 0) + 1
@@ -102,13 +108,21 @@ class Segmenter:
                 heads[draft.kind] = draft
         return changed
 
-    def _merged(self, a: SegmentDraft, b: SegmentDraft) -> bool:
-        """Merge two segments that read the same tensor, if that is legal."""
+    def _merge(self, a: SegmentDraft, b: SegmentDraft, siblings: bool = False) -> bool:
+        """Merge two segments, of which ``b`` reads a result of ``a``, or both the same tensor, if that is legal and not
+        slower."""
+        if self.apart and self.prices is not None and self.prices.walks_again(a, b):
+            return False
         why = refusal(self.drafts, a, b)
-        if why is None and (cycle(self.drafts, a, b) or cycle(self.drafts, b, a)):
+        if why is None and (cycle(self.drafts, a, b) or (siblings and cycle(self.drafts, b, a))):
             why = CYCLE
+        if why is None and self.prices is not None:
+            why = self.prices.refusal(a, b)
+            b.why = why or b.why
         if why is None:
             self.drafts.merge(a, b)
-        else:
-            self._refused(a, b, why)
-        return why is None
+            return True
+        first, second = self.drafts.members[a.last], self.drafts.members[b.first]
+        self.drafts.log.append((first, len(a.ops), second, len(b.ops), why))
+        b.why = why if why == ASKED else b.why or why
+        return False

@@ -29,6 +29,7 @@ from mlirfuse.runtime.program import CompiledProgram, Program
 from mlirfuse.schedule import multi_stage, targets
 from mlirfuse.schedule.gpu import pointwise, transpose
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
+from mlirfuse.schedule.gpu.tuning import costs
 from mlirfuse.schedule.scheduler import SizedCall
 
 BOUND = {
@@ -1613,3 +1614,23 @@ def test_reciprocals_of_all_floats():
     assert np.array_equal(found[special], wanted[special], equal_nan=True)
     off = np.abs(found[~special] - exact[~special]) / np.spacing(np.abs(wanted[~special]))
     assert off.max() <= 2 and off[np.abs(wanted[~special]) > 1e-30].max() <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_columns_whose_elements_are_stored_between_two_passes(dtype, monkeypatch):
+    """A kernel for the sums, which stores what both need, and one for the rest, where that is predicted to be faster:
+    here at any size, as launches cost nothing, and instructions much."""
+    device = dataclasses.replace(costs.H100, launch=0.0, phase=0.0, code=0.0, column=16, instruction=1e-12)
+    monkeypatch.setitem(costs.DEVICES, "h100", device)
+
+    def gradient(x, y):
+        s = 1 / (1 + mnp.exp(-x))
+        g = y * mnp.tanh(s + x * s * (1 - s)) * mnp.sin(x)
+        return g - x * (g * x).mean(0) - g.mean(0), g.sum(0)
+
+    x, y = np.random.default_rng(0).standard_normal((2, 96, 40)).astype(np.dtype(dtype))
+    segments = dict.fromkeys(
+        op.segment for op in mlirfuse.jit(gradient, target="cuda:sm_90").lower(x, y).segmented().ops
+    )
+    assert [s.scheduler for s in segments] == ["reduction", "pointwise"]
+    check(gradient, x, y, candidates=2)

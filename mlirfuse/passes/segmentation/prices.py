@@ -1,0 +1,73 @@
+"""Compares one kernel with the same work cut in two, by the predicted times of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlirfuse.analysis import cost
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
+
+_GAIN = 0.05  # by which two kernels have to be faster: predictions are off by more
+
+
+class Prices:
+    """Predicted times of the segments of ``drafts`` on a device with these coefficients."""
+
+    def __init__(self, drafts: SegmentDrafts, device: cost.Coefficients):
+        self.drafts, self.device = drafts, device
+        self.lengths: dict[int, int] = {}  # elements of the axes of a mask
+        # Pairs that were compared, with their state at that time.
+        self.compared: dict[tuple[SegmentDraft, SegmentDraft], tuple[tuple[int, ...], str | None]] = {}
+
+    def refusal(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
+        """Return why ``a`` and ``b`` are faster as two kernels, with both times, or None."""
+        if not any(reader.moving for _, reader, _, _ in self.drafts.between(a, b)) and not self.walks_again(a, b):
+            return None
+        state = len(a.ops), len(b.ops), len(a.outs), len(b.outs)
+        known = self.compared.get((a, b))
+        if known is None or known[0] != state:
+            known = self.compared[a, b] = state, self._compare(a, b)
+        return known[1]
+
+    def walks_again(self, a: SegmentDraft, b: SegmentDraft) -> bool:
+        """Whether one kernel would walk over long rows for the reductions of one of the two, and then again for results
+        of the other that depend on these."""
+        for maker, reader, value, _ in self.drafts.between(a, b):
+            if value not in maker.late or reader.reduced or reader.ways or maker.rows:
+                continue
+            full = maker.domain
+            if self._length(maker.reduced) > self.device.column and any(mask == full for mask in reader.masks):
+                return not any(self.drafts.axis_mask(v) == full for v in maker.late)
+        return False
+
+    def _compare(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
+        inside = {value for _, _, value, uses in self.drafts.between(a, b) if not uses}
+        one = self.seconds([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+        two = [self.seconds(draft.ops, draft.outs) for draft in (a, b)]
+        if one is None or None in two:
+            return None
+        apart = sum(seconds for seconds in two if seconds is not None)
+        if apart > (1 - _GAIN) * one:
+            return None
+        return f"one kernel with the segment before it would take {_text(one)}, two take {_text(apart)}"
+
+    def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
+        """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""
+        drafts = self.drafts
+        program = sorted(ops, key=drafts.order.__getitem__)
+        features = cost.of_kernel(
+            program, outs, drafts.axes, drafts.layouts, drafts.elements, drafts.unread.__contains__
+        )
+        return None if features is None else cost.seconds(features, self.device)
+
+    def _length(self, mask: int) -> int:
+        if mask not in self.lengths:
+            axes = [axis for axis, bit in self.drafts.bits.items() if bit & mask]
+            self.lengths[mask] = sz.supposed(sz.product(axis.size for axis in axes))
+        return self.lengths[mask]
+
+
+def _text(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs"
