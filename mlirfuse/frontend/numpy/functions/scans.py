@@ -8,6 +8,7 @@ from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
+from mlirfuse.frontend.numpy.memory_order import forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -95,8 +96,9 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
     x = asarray(a)
     if axis is None:
         x, axis = reshape(x, -1), 0
-    value = x._trace.emit("sort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
-    return TracedArray(x._trace, value)
+    t = x._trace
+    value = t.emit("sort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
+    return TracedArray(t, forced(t, value, "K", strides_of_array(t, x)))  # of a copy of the array
 
 
 @implements(np.median)
