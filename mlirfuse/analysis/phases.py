@@ -403,10 +403,17 @@ def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
 
 def _outer(analysis: Analysis):
     """Return :func:`is_outer` as a function of the sizes."""
-    inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
+    domain = set(analysis.domain)
+
+    def visited(value: Value) -> set[Axis]:
+        """The axes of the domain along which other elements are read; of a gather, those of its indices, too."""
+        axes = set(analysis.axes.flat(value))
+        return axes & domain | (set() if axes <= domain else analysis.pinned & domain)
+
+    inputs = [v for v in analysis.inputs if visited(v) & set(analysis.reduced)]
     if not inputs or not analysis.kept or not analysis.reduced:
         return lambda env: False
-    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
+    main = max(inputs, key=lambda v: len(visited(v)))
     own = [axis for axis in analysis.axes.flat(main) if axis not in analysis.domain]
     along_kept = analysis.pinned.isdisjoint(analysis.reduced)
     kept = [*analysis.kept, *(own if along_kept else ())]

@@ -114,7 +114,7 @@ def _reduced(op: Op, constant: Mapping[Value, Dims], nonzero: set[str]) -> tuple
     equal = constant.get(source, frozenset()) & axes
     if op.name in _CHOOSING:
         equal = frozenset(d for d in equal if _positive(source.shape[d], nonzero))
-    single = all(source.shape[d] == 1 for d in axes)  # nothing to reduce
+    single = bool(axes) and all(source.shape[d] == 1 for d in axes)  # nothing to reduce
     if not (equal or single) or 0 in source.shape or (op.name == "sum" and source.dtype.kind == "c"):
         return None
     b = Builder(Block(), lambda: op.loc)
@@ -138,9 +138,12 @@ def _of_others(b: Builder, op: Op, x: Value, axes: set[int], count: Size, nonzer
         found = b.op(op.name, wide, **{key: op.attrs[key] for key in op.row.attrs})
     else:
         found = wide if op.attrs.get("keepdims") else b.op("squeeze", wide, axes=tuple(sorted(axes)))
-        found = b.cast(found, op.result.dtype if count == 1 or op.name in ("any", "all") else found.dtype)
-        if op.name in ("sum", "mean") and count == 1 and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
-            found = b.op("add", found, b.constant(0.0, found.dtype))
+        if count == 1:
+            found = b.cast(found, op.result.dtype)
+            if op.name in ("sum", "mean") and found.dtype.kind == "f":  # they begin with 0: -0.0 becomes 0.0
+                found = b.op("add", found, b.constant(0.0, found.dtype))
+        elif op.name in ("any", "all"):
+            found = b.cast(found, dt.bool_)
     if multiply:
         dtype = found.dtype
         number = b.constant(count, dtype) if isinstance(count, int) else b.cast(b.size(count), dtype)

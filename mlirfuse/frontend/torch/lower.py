@@ -368,26 +368,31 @@ class _Lowering:
         if not isinstance(whole, Value) or whole.dtype is None or (several and returned):
             return None
         root, held = self.view_bases.get(whole, (whole, source.meta["val"]))
+        based = returned and self.result.graph.name != "backward"  # AOTAutograd reads no base of a gradient
         created = []
         for fake in fakes if several else [fakes]:
             if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
                 return None
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
-            created.append(self._window(root, fake, numbers, returned))
+            unchanged = start == 0 and numbers[0] == numbers[2] and sizes.shape(held.shape) == numbers[1]
+            if unchanged and not based and root.op is not None:  # a transpose of a transpose
+                created.append(root)
+                continue
+            created.append(self._window(root, fake, numbers, based))
             self.view_bases[created[-1]] = root, held
         return created if several else created[0]
 
-    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]], returned: bool) -> Value:
+    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]], based: bool) -> Value:
         """The view ``fake`` of ``root``; ``numbers``: strides of root, and shape, strides and first element of the
-        view. ``returned``: it is a result of the graph."""
+        view. ``based``: with ``root`` as its base."""
         attrs: dict[str, Any] = {"shares": (0,)}
         if sz.symbols_of([n for part in numbers for n in part]):
-            function = view_of_sizes(len(numbers[0]), len(fake.shape), returned)
+            function = view_of_sizes(len(numbers[0]), len(fake.shape), based)
             attrs["sizes"] = tuple(n for part in numbers for n in part)
         else:
             expected, shape, strides, (start,) = numbers
-            function = view_of(expected, shape, strides, start, returned)
+            function = view_of(expected, shape, strides, start, based)
         return self._call_op("aten.as_strided.default", function, [root], [fake], attrs)[0]
 
     def call(self, node: Node) -> Any:

@@ -18,7 +18,6 @@ from mlirfuse.passes import product_choice
 aten = torch.ops.aten
 
 FUSES = "mlirfuse_fuses"  # key in ``meta`` of a product that a kernel computes
-MODES = ("auto", "always", "never")
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 _VIEWS = {  # of all elements, which a kernel reads through
     aten.view.default,

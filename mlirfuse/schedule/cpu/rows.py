@@ -164,7 +164,6 @@ class CpuRows(CpuScheduler[Tiling]):
                 not full and len(analysis.phases) == 1, "split: not for rows with several passes or full-size outputs"
             )
         p.excludes("split", "vectors_per_thread", "persistent", "streamed")
-        p.excludes("vectors_per_thread", "persistent", "streamed")
         if p.unmasked:
             require(
                 can_visit_again(analysis, call),
@@ -180,6 +179,7 @@ class CpuRows(CpuScheduler[Tiling]):
                 p.vectors_per_thread <= heuristics.most_in_registers,
                 f"vectors_per_thread = {p.vectors_per_thread}: must be at most {heuristics.most_in_registers} vectors",
             )
+        p.excludes("vectors_per_thread", "persistent", "streamed")
         if p.persistent:
             nbytes = reduced * _stash_bytes(analysis, heuristics)
             require(

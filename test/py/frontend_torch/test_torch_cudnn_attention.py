@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import mlirfuse.torch  # noqa: F401  (registers the back end)
 from mlirfuse.frontend.torch import cudnn_attention
 from mlirfuse.frontend.torch.lower import lower
 

@@ -186,7 +186,7 @@ def test_gradients_through_casts():
 
     def fn(x, w):
         y = (x * w).to(E4M3)
-        return (y.to(torch.bfloat16) @ w).float().square().sum()
+        return (y.to(torch.bfloat16) @ w).float().square().mean()  # gradients below 448
 
     x, w = torch.randn(32, 32).bfloat16(), torch.randn(32, 32).bfloat16().requires_grad_()
     run = torch.compile(fn, backend="mlirfuse", options={"fallback": False, "eager_rounding": True})

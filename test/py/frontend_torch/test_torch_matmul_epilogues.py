@@ -109,12 +109,14 @@ def test_equal_layers_are_compared_once(monkeypatch):
     assert len(costs) == 2  # with and without a kernel
 
 
-def test_a_gate_is_computed_with_both_of_its_products():
-    """One computes the activation, the other reads its result; without ops on it the second is the library's."""
+def test_a_gate_is_computed_with_one_of_its_products():
+    """The other would gain too little by what is left."""
     shapes = (16384, 1536), (4096, 1536), (4096, 1536)
-    assert kernels(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), *shapes) == ["matmul", "matmul"]
-    added = kernels(lambda x, w, v: F.linear(x, w) + F.linear(x, v), *shapes)
-    assert sorted(added) == ["extern", "matmul"]
+    for body in (
+        lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v),
+        lambda x, w, v: F.linear(x, w) + F.linear(x, v),
+    ):
+        assert sorted(kernels(body, *shapes)) == ["extern", "matmul"]
 
 
 def test_what_tma_cannot_copy_uses_the_library():

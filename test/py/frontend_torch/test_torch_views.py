@@ -108,3 +108,16 @@ def test_writes_into_views_across_a_graph_break():
 
     torch._dynamo.reset()
     assert torch.compile(f, backend="mlirfuse")().item() == 6
+
+
+def test_gradients_are_no_views_of_themselves(graphs):
+    """A weight's gradient is transposed twice: it is the product itself."""
+    layer = torch.nn.Linear(6, 16)
+    x = torch.randn(3, 6)
+    compiled(layer)(x).square().sum().backward()
+    backward = [step for step in graphs[-1] if isinstance(step, st.Call)]
+    product = next(step for step in backward if step.op.attrs["callee"] == "aten.mm.default")
+    assert not any(set(product.makes) & set(step.reads) for step in backward)
+    w = layer.weight.detach().double()
+    exact = 2 * (x.double() @ w.T + layer.bias.detach().double()).T @ x.double()
+    assert (layer.weight.grad - exact).abs().max() <= 1e-5 * exact.abs().max()

@@ -160,3 +160,21 @@ def test_axes_of_extent_1(dtype, keepdims):
         np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
     (segment,) = mlirfuse.jit(program).explain(x).kernels
     assert segment.scheduler == "pointwise"
+
+
+def test_axes_of_extent_1_in_a_chain():
+    """Each reduction of what another gave; results are memory of their own, also of rank 0."""
+
+    def program(x):
+        total = x.sum((0, 1), keepdims=True)
+        return total - total.max(1, keepdims=True), total.sum(0), x.max(0).min(0)
+
+    x = np.arange(6, dtype=np.float32).reshape(1, 6)
+    for found, expected in zip(mlirfuse.jit(program)(x), program(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for fn in (lambda x: x.amax(0), lambda x: x.amin(()), lambda x: x[0, 0].amax(), lambda x: x.sum(0)):
+        given = torch.ones(1, 4)
+        found = torch.compile(fn, backend="mlirfuse", fullgraph=True)(given)
+        assert torch.equal(found, fn(given)) and not found._is_view()
+        found.zero_()
+        assert torch.equal(given, torch.ones(1, 4))

@@ -216,6 +216,16 @@ def first_choice(fn, *shapes, dtype=np.float32):
     return params
 
 
+@pytest.mark.parametrize("target", ["cuda:sm_90", "cpu"])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_rows_that_are_looked_up_and_reduced_are_read_along_their_elements(target, reduce):
+    """Not along the indices, which have fewer axes than what they select."""
+    given = np.zeros((512, 100), np.int64), np.empty((1000, 300), np.float32)
+    lowered = mlirfuse.jit(lambda i, w: getattr(w[i], reduce)(1), target=target).lower(*given)
+    (params,) = Program(lowered.segmented(), targets.of(target), lowered.env).parameters(lowered.env, {})
+    assert params.scheduler == "columns"
+
+
 def layer_norm(x, w, b):
     return mnp.layer_norm(x, w, b, eps=1e-5)
 

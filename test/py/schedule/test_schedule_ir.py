@@ -17,6 +17,7 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Tiling
 
 f32, f16 = np.float32, np.float16
 
@@ -138,6 +139,22 @@ def test_every_scheduler_is_met():
                     for inner in p.stages if hasattr(p, "form") else ():
                         met.add(created.target.schedulers.of(inner).name)
         assert met == {s.name for s in created.target.schedulers.all}, target
+
+
+def test_standard_parameters_are_used():
+    """Most schedulers have a Tiling, each of whose fields decides something in one of them."""
+    schedulers = [s for target in CHIPS[:2] for s in targets.of(target).schedulers.all]
+    standard = [s for s in schedulers if s.parameters is Tiling]
+    assert len(standard) > len(schedulers) / 2 and all(s.fields for s in standard)
+    assert {name for s in standard for name in s.fields} == set(Tiling._fields) - {"scheduler"}
+
+
+def test_parameters_that_exclude_each_other():
+    tiling = Tiling("columns", split=4, cluster=2)
+    tiling.excludes("split", "stages", "persistent")
+    tiling.excludes("stages", "split")
+    with pytest.raises(ScheduleError, match="split: excludes stages, cluster"):
+        tiling.excludes("split", "stages", "cluster")
 
 
 def test_text_decides():

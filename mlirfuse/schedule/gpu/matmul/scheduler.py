@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit floats on Hopper's tensor cores, with the ops on their results."""
+"""Matrix products of 16-bit floats, and of float32 as TF32, on Hopper's tensor cores, with the ops on their results."""
 
 from __future__ import annotations
 
