@@ -217,6 +217,12 @@ def test_remainders_are_exact_where_the_quotient_overflows():
     assert torch.equal(compiled(f)(x, y), f(x, y)[-1:].expand(67))
 
 
+def test_gelu_of_infinity():
+    """Eager's vectors give NaN."""
+    x = torch.full((32,), float("inf"))
+    assert F.gelu(x).isnan().all() and torch.equal(compiled(F.gelu)(x), x)
+
+
 # ---- views, writes in place and gradients
 
 
