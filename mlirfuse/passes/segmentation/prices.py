@@ -9,7 +9,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
 
-_GAIN = 0.05  # by which two kernels have to be faster: predictions are off by more
+_GAIN = 0.15  # by which two kernels have to be faster: what predictions are off by in the median
 
 
 class Prices:
