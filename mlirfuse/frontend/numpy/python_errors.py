@@ -64,14 +64,14 @@ def _compares(t, x: Any, op: str, decides: bool = False) -> bool:
     if x.__class__ is SymInt:
         return t.decide(x.size, op, 0)
     if not isinstance(x, TracedScalar):
-        return COMPARE[op](x, 0)
+        return bool(COMPARE[op](x, 0))
     if x.later:  # branches on this alone, not on the value
         return bool(call_ufunc(_UFUNCS[op], (TracedArray(t, x.value, scalar=True), 0)))
     guard, given = _guard_of(t, x)
     value = guard.value(given.__getitem__, t.hints) if guard else None
     if guard is None or value is None or value != value:  # no comparison with a NaN holds
-        return COMPARE[op](x.concrete(), 0)
-    holds = COMPARE[op](value, 0)
+        return bool(COMPARE[op](x.concrete(), 0))
+    holds = bool(COMPARE[op](value, 0))
     guard = NumberGuard(guard.steps, op if holds else OPPOSITE[op], decides)
     t.number_guards.setdefault((x.value, op, decides), guard)
     return holds

@@ -132,4 +132,4 @@ class LeafArray(TracedArray):
         if self._buffer.version or self.spec.value is None:
             return None
         self._trace.static_leaves[self.leaf] = self.spec.value
-        return self.spec.value
+        return np.asarray(self.spec.value)

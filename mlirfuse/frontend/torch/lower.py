@@ -116,6 +116,7 @@ class _Lowering:
         self.mutated: list[tuple[Value, Value]] = []  # (argument, its new value)
         self.constant_arguments: list[tuple[Value, Any]] = []  # of the module; the graph's last arguments
         self.view_bases: dict[Value, tuple[Value, torch.Tensor]] = {}  # view -> its base and the base's fake tensor
+        self.detached: set[Node] = set()  # and views of these: their base's gradient is not theirs
 
     def run(self) -> Lowered:
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
@@ -368,7 +369,11 @@ class _Lowering:
         if not isinstance(whole, Value) or whole.dtype is None or (several and returned):
             return None
         root, held = self.view_bases.get(whole, (whole, source.meta["val"]))
-        based = returned and self.result.graph.name != "backward"  # AOTAutograd reads no base of a gradient
+        detached = node.target is torch.ops.aten.detach.default or source in self.detached
+        if detached:
+            self.detached.add(node)
+        # AOTAutograd reads no base of a gradient.
+        based = returned and self.result.graph.name != "backward" and not detached
         created = []
         for fake in fakes if several else [fakes]:
             if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
@@ -376,7 +381,7 @@ class _Lowering:
             start = sizes.size(fake.storage_offset() - held.storage_offset())
             numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
             unchanged = start == 0 and numbers[0] == numbers[2] and sizes.shape(held.shape) == numbers[1]
-            if unchanged and not based and root.op is not None:  # a transpose of a transpose
+            if unchanged and not (based or detached) and root.op is not None:  # a transpose of a transpose
                 created.append(root)
                 continue
             created.append(self._window(root, fake, numbers, based))

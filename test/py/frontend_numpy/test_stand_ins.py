@@ -137,3 +137,22 @@ def test_identity_as_a_function():
     x, compiled = np.ones(3000), mlirfuse.jit(f, fallback=False)
     for args in ((x, x), (x, x[:]), (x, x)):
         assert compiled(*args)[:2] == f(*args)[:2]
+
+
+def test_numpy_bools_decide_and_arrays_of_no_dimensions_show_as_arrays():
+    def chosen(a, b, flag):
+        try:
+            return (b if flag else a) * 2, "none"
+        except Exception as error:
+            return a, type(error).__name__
+
+    a, f = np.arange(4.0), mlirfuse.jit(chosen)
+    for flag in (np.True_, np.False_, True, False, np.float32(0), np.int8(2)):
+        found, error = f(a, a + 1, flag)
+        assert error == "none" and np.array_equal(found, chosen(a, a + 1, flag)[0])
+
+    def shown(z):
+        return repr(z), str([z]), f"{z!r}", z + 1
+
+    for z in (np.array(4.0), np.array(3, np.int16), np.array(True)):
+        assert mlirfuse.jit(shown)(z)[:3] == shown(z)[:3]

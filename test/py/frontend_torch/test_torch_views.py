@@ -121,3 +121,27 @@ def test_gradients_are_no_views_of_themselves(graphs):
     w = layer.weight.detach().double()
     exact = 2 * (x.double() @ w.T + layer.bias.detach().double()).T @ x.double()
     assert (layer.weight.grad - exact).abs().max() <= 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda y: (y[:, None].detach(), y),
+        lambda y: (y.detach()[:, None], y),
+        lambda y: (y.detach(), y),
+        lambda y: (y.t().detach().t(), y, y.t()),
+        lambda y: (y.view(-1).detach()[2:], y),
+    ],
+)
+@pytest.mark.parametrize("computed", [False, True])
+def test_detached_views_require_no_gradient(fn, computed):
+    """Beside the tensor that they are views of, which does."""
+
+    def program(x):
+        return fn(x * 2 if computed else x)
+
+    x = torch.randn(4, 4, requires_grad=True)
+    found, expected = torch.compile(program, backend="mlirfuse", fullgraph=True)(x), program(x)
+    assert [y.requires_grad for y in found] == [y.requires_grad for y in expected]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert len({y.untyped_storage().data_ptr() for y in found}) == 1
