@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch import layouts, relayout
+from mlirfuse.frontend.torch import layouts, relayout, sizes
 from mlirfuse.frontend.torch.torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -69,13 +69,16 @@ def _orders(nodes: list[Node], like: torch.Tensor) -> Iterator[bool]:
     """Whether each of the nodes' tensors of the shape of ``like`` is row-major, where its memory is dense."""
     for node in nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.shape == like.shape:
+        if isinstance(value, torch.Tensor) and value.dim() == like.dim():
             found = _is_row_major(value)
-            if found is not None:
+            if found is not None and sizes.shape(value.shape) == sizes.shape(like.shape):
                 yield found
 
 
 def _is_row_major(x: torch.Tensor) -> bool | None:
-    """None for a tensor with gaps in memory."""
-    order = layouts.memory_order(x) if x.layout is torch.strided else None
+    """None for a tensor with gaps in memory, and where only values tell its sizes."""
+    try:
+        order = layouts.memory_order(x) if x.layout is torch.strided else None
+    except sizes.OpaqueSize:
+        return None
     return None if order is None else order == tuple(range(len(order)))
