@@ -55,6 +55,16 @@ def to_segments(
     )
 
 
+def before_products() -> str:
+    """Return the passes after which it is chosen which products kernels compute."""
+    return f"fusion-remove-inplace,fusion-decompose,fusion-cse,fusion-dce,{_group(True, True, 128, True)}"
+
+
+def around_products() -> str:
+    """Return the passes that cut what is around a product into the kernels that are priced."""
+    return f"fusion-dce,{_group(True, True, 128, True)},fusion-compute-again,fusion-sigmoid,fusion-segment"
+
+
 def _tensor_cores(properties: HostProperties | DeviceProperties) -> bool:
     """Whether kernels compute matrix products."""
     return isinstance(properties, DeviceProperties) and properties.tensor_cores

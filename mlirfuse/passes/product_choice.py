@@ -14,11 +14,9 @@ from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value
 from mlirfuse.passes.base import run_pipeline
+from mlirfuse.passes.pipelines import around_products, before_products
 from mlirfuse.schedule.gpu.matmul import model
 
-_GROUP = "fusion-group{single-op=true horizontal=true views=true}"
-_BEFORE = f"fusion-remove-inplace,fusion-decompose,fusion-cse,fusion-dce,{_GROUP}"
-_REGION = f"fusion-dce,{_GROUP},fusion-compute-again,fusion-sigmoid,fusion-segment"
 _PRODUCT = "product"  # attribute of a library's product: the number of the `dot` that it stands for
 
 
@@ -36,7 +34,7 @@ def choose(graph: Graph, properties: DeviceProperties) -> list[Choice]:
     graph = graph.copy()
     numbers = {op: k for k, op in enumerate(op for op in graph.ops if op.name == "dot")}
     _use_library(graph.body, numbers)
-    run_pipeline([graph], _BEFORE)
+    run_pipeline([graph], before_products())
     calls = {op.attrs[_PRODUCT]: op for op in graph.ops if _PRODUCT in op.attrs}
     users, compared = graph.body.users(), _Compared(properties)
     chosen = [Choice(False)] * len(numbers)
@@ -135,7 +133,7 @@ def _cut_out(ops: list[Op], kernels: set[Op], users: dict[Value, list[Op]], retu
 
 def _cost(graph: Graph, properties: DeviceProperties) -> float | None:
     """The microseconds that the kernels and products of ``graph`` are expected to take; None if that is not known."""
-    run_pipeline([graph], _REGION)
+    run_pipeline([graph], around_products())
     total = sum(model.library_us(*_extents(op), properties) for op in graph.ops if op.name == "matmul")
     members: dict[Segment, list[Op]] = {}
     for op in graph.ops:

@@ -288,12 +288,18 @@ class SegmentDrafts:
 
     def _rank_as_one(self, a: SegmentDraft, b: SegmentDraft) -> None:
         """Give ``a`` a rank for both: what ``b``, if it is the later, needs comes before, what needs ``a`` behind. Only
-        drafts ranked between the two change (Pearce and Kelly's dynamic topological order)."""
+        drafts ranked between the two change (Pearce and Kelly's dynamic topological order). Of the two ranks the later
+        one stays, so that there is nothing between ``a`` and a neighbour behind it."""
         early, late = (a, b) if a.rank < b.rank else (b, a)
+        if late.rank == early.rank + 1:
+            a.rank = late.rank
+            return
         before = _reached(late, self.producers, lambda p: p.rank > early.rank)
         behind = _reached(early, self.readers, lambda p: p.rank < late.rank)
+        ranks = sorted(p.rank for p in (*before, *behind, early, late))
+        del ranks[len(before)]
         order = [*sorted(before, key=lambda p: p.rank), a, *sorted(behind, key=lambda p: p.rank)]
-        for draft, rank in zip(order, sorted(p.rank for p in (*before, *behind, early, late))):
+        for draft, rank in zip(order, ranks, strict=True):
             draft.rank = rank
 
     def merge(self, a: SegmentDraft, b: SegmentDraft) -> None:
