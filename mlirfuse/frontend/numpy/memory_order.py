@@ -211,12 +211,19 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
 
 
 def _reduced(t: Trace, op: Op, strides: Strides, shape: Strides) -> Strides:
-    given, axes = t.shape(op.operands[0]), op.attrs.get("axes", op.attrs.get("axis"))
     if op.name in ("argmax", "argmin"):
         return sz.contiguous_strides(shape)
+    axes = op.attrs.get("axes", op.attrs.get("axis"))
+    return reduced(t, t.shape(op.operands[0]), strides, axes, bool(op.attrs.get("keepdims")), shape)
+
+
+def reduced(
+    t: Trace, given: Strides, strides: Strides, axes: tuple[int, ...] | int | None, keepdims: bool, shape: Strides
+) -> Strides:
+    """The strides of a reduction's result of this ``shape``, from the extents and strides of its operand."""
     rank = len(given)
     gone = set(range(rank)) if axes is None else {a % rank for a in (axes if isinstance(axes, tuple) else (axes,))}
-    kept = [d for d in _sorted(t, [strides], [given]) if op.attrs.get("keepdims") or d not in gone]
+    kept = [d for d in _sorted(t, [strides], [given]) if keepdims or d not in gone]
     number = {d: k for k, d in enumerate(sorted(kept))}
     return packed(shape, [number[d] for d in kept])
 

@@ -66,8 +66,12 @@ def _square(t, values, ins, outs):
 
 @lowers(np.reciprocal)
 def _reciprocal(t, values, ins, outs):
-    if ins[0].is_inexact:
+    if ins[0].is_float:
         return t.emit("reciprocal", values[0])
+    if ins[0].kind == "c":  # a division by 0 gives an infinity, its reciprocal in NumPy does not
+        zero = t.emit("eq", values[0], t.builder.constant(0, ins[0]))
+        nan = t.builder.constant(complex(np.nan, np.nan), ins[0])
+        return t.emit("where", zero, nan, t.emit("reciprocal", values[0]))
     (x,), (dtype, *_) = values, ins
     with np.errstate(all="ignore"):
         of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # the result of casting infinity to the dtype

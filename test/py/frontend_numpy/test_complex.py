@@ -312,3 +312,27 @@ def test_kernels_of_a_gpu(fn):
     (got,) = emulated(fn, z, w)
     want = fn(z.astype(np.complex128), w.astype(np.complex128))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
+def test_memory_order_of_extrema_products_and_rounding(order):
+    def program(x):
+        return (
+            x.max(0),
+            x.prod(1),
+            x.min((0,), keepdims=True),
+            np.round(x, 1),
+            np.sort(np.broadcast_to(x[0], (2, *x[0].shape)), 0),
+        )
+
+    x = (np.arange(60).reshape(np.array([3, 4, 5])[list(order)]) * (1 + 0.25j)).transpose(np.argsort(order))
+    for found, expected in zip(mlirfuse.jit(program)(x), program(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+        wide = [n > 1 for n in expected.shape]
+        assert [s for s, w in zip(found.strides, wide) if w] == [s for s, w in zip(expected.strides, wide) if w]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_reciprocal_of_zero():
+    x = np.array([0, -0.0, 1 + 1j, complex(0, np.inf)], np.complex64)
+    np.testing.assert_array_equal(mlirfuse.jit(lambda x: np.reciprocal(x))(x), np.reciprocal(x))

@@ -96,12 +96,12 @@ def round(a, decimals=0, out=None):
             return into_out(wrap(t, fresh(t, x.value)), out, "round", True)
         unit = 10**-decimals
         half = asarray(call_ufunc(np.rint, (asarray(x, np.float64) / unit,)) * unit, x.dtype)
-        return into_out(half, out, "round", True)
+        return into_out(wrap(t, forced(t, fresh(t, half.value), "A", strides_of_array(t, x))), out, "round", True)
     if decimals == 0:
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
     if iscomplexobj(x):  # NumPy scales and rounds the real and imaginary parts separately
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
-        created = forced(t, t.emit("complex", *parts), "A", strides_of_array(t, x))
+        created = forced(t, t.emit("complex", *parts), "K", strides_of_array(t, x))
         return into_out(wrap(t, created), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")

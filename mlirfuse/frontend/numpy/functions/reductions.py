@@ -13,6 +13,7 @@ from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.functions.arguments import refuse
 from mlirfuse.frontend.numpy.functions.creation import full, full_like
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape, transpose
+from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -60,8 +61,12 @@ def _by_library(name: str, x, axis, keepdims, to: DType) -> TracedArray:
     value = value_of(t, x, to) if to.kind == "c" else x.value
     over = axes if axes is None or len(axes) != 1 else axes[0]
     call = extern_ops.by_numpy(functools.partial(getattr(np, name), axis=over, keepdims=keepdims))
-    shapes = (_kept(t.shape(value), axes, keepdims),)
-    return wrap(t, t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=shapes, function=call))
+    shape = _kept(t.shape(value), axes, keepdims)
+    found = t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=(shape,), function=call)
+    strides = strides_of_array(t, x)
+    if strides is not None:
+        t.strides[found] = reduced(t, t.shape(value), strides, axes, keepdims, shape)
+    return wrap(t, found)
 
 
 def accumulation_type(x, dtype, out=None) -> DType:
