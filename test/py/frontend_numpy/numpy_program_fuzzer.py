@@ -378,11 +378,11 @@ def same(got, want, tolerance: float) -> bool:
         return (
             type(got) is type(want) and len(got) == len(want) and all(same(g, w, tolerance) for g, w in zip(got, want))
         )
-    if isinstance(want, (np.ndarray, np.generic)) and (type(got), got.dtype, got.shape) != (
-        type(want), want.dtype, want.shape
-    ):  # fmt: skip
+    if type(got) is not type(want):
         return False
-    return type(got) is type(want) and _close(got, want, tolerance)
+    if isinstance(want, (np.ndarray, np.generic)) and (got.dtype, got.shape) != (want.dtype, want.shape):
+        return False
+    return _close(got, want, tolerance)
 
 
 def shared(found, identity: bool) -> list:
