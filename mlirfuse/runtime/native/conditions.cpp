@@ -13,10 +13,10 @@ struct StepName {
 };
 
 constexpr StepName kNames[] = {
-    {"leaf", StepCode::Leaf, 1},     {"extent", StepCode::Extent, 2},       {"value", StepCode::Value, 1},
-    {"add", StepCode::Add, 2},       {"subtract", StepCode::Subtract, 2},   {"multiply", StepCode::Multiply, 2},
-    {"less", StepCode::Less, 2},     {"at_most", StepCode::AtMost, 2},      {"equal", StepCode::Equal, 2},
-    {"divide", StepCode::Divide, 2}, {"negative", StepCode::Negate, 1},     {"absolute", StepCode::Absolute, 1},
+    {"leaf", StepCode::Leaf, 1},     {"extent", StepCode::Extent, 2},     {"value", StepCode::Value, 1},
+    {"add", StepCode::Add, 2},       {"subtract", StepCode::Subtract, 2}, {"multiply", StepCode::Multiply, 2},
+    {"less", StepCode::Less, 2},     {"at_most", StepCode::AtMost, 2},    {"equal", StepCode::Equal, 2},
+    {"divide", StepCode::Divide, 2}, {"negative", StepCode::Negate, 1},   {"absolute", StepCode::Absolute, 1},
 };
 
 constexpr int64_t kExactInDouble = int64_t(1) << 53;

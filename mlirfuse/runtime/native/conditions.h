@@ -17,7 +17,20 @@ struct Number {
 };
 
 // A comparison gives 1 or 0.
-enum class StepCode : uint8_t { Leaf, Extent, Value, Add, Subtract, Multiply, Divide, Less, AtMost, Equal, Negate, Absolute };
+enum class StepCode : uint8_t {
+  Leaf,
+  Extent,
+  Value,
+  Add,
+  Subtract,
+  Multiply,
+  Divide,
+  Less,
+  AtMost,
+  Equal,
+  Negate,
+  Absolute
+};
 
 // `first` and `second` are earlier steps; of a Leaf its index, of an Extent the leaf and the axis.
 struct Step {
