@@ -110,8 +110,8 @@ class Context:
         if isinstance(x, sz.Expr):
             return self.b.cast(self.b.size(x), dtype)
         if isinstance(x, (bool, int, float)):
-            if isinstance(x, float) and dtype.kind in "iub":
-                x = int(x)
+            if isinstance(x, float) and dtype.kind in "iu":
+                x = int(x)  # as C++ converts: towards zero; a bool is whether it is not zero
             return self.b.constant(x, dtype)
         raise Unsupported(f"an operand is a {type(x).__name__}")
 
