@@ -11,7 +11,7 @@ from mlirfuse.frontend.torch.explain import Explanation, explain
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.profile import Profile, Row, profile
 from mlirfuse.frontend.torch.torch_private import compiler_fns, register_backend
-from mlirfuse.frontend.torch.torchscript import from_torchscript
+from mlirfuse.frontend.torch.torchscript.translate import from_torchscript
 from mlirfuse.inspect.audit import Audit, AuditedKernel
 
 __all__ = [

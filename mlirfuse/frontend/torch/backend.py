@@ -12,27 +12,19 @@ from torch.fx import GraphModule
 
 from mlirfuse.core import config, gc_control
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.torch import (
-    aot,
-    attention,
-    decompositions,
-    extract,
-    failure_reports,
-    fx_passes,
-    gc_disabled,
-    recompiles,
-    sizes,
-    traces,
-    warm,
-)
+from mlirfuse.frontend.torch import fx_passes, gc_disabled, warm
 from mlirfuse.frontend.torch import torch_private as private
-from mlirfuse.frontend.torch.cuda_graphs import Recorder
-from mlirfuse.frontend.torch.eager import op_by_op, where_transformed
-from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
+from mlirfuse.frontend.torch.aot import decompositions, extract, trace
+from mlirfuse.frontend.torch.aot.partition import partition, partition_or_torchs
+from mlirfuse.frontend.torch.attention import selection
+from mlirfuse.frontend.torch.execution.cuda_graphs import Recorder
+from mlirfuse.frontend.torch.execution.eager import op_by_op, where_transformed
+from mlirfuse.frontend.torch.execution.execute import Boxed, boxed, host_program, target_of
+from mlirfuse.frontend.torch.fx import sizes
 from mlirfuse.frontend.torch.lower import Lowered, lower, main_device
-from mlirfuse.frontend.torch.matmul_epilogues import keep
 from mlirfuse.frontend.torch.options import Options, checked
-from mlirfuse.frontend.torch.partition import partition, partition_or_torchs
+from mlirfuse.frontend.torch.reports import failure_reports, recompiles, traces
+from mlirfuse.frontend.torch.rewrites.matmul_epilogues import keep
 from mlirfuse.inspect import progress
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes import pipelines
@@ -69,8 +61,8 @@ def _run_of(module: GraphModule, inputs: Sequence[Any], mode: str | None, option
     gc_disabled.while_dynamo_traces()  # torch._dynamo.reset undoes it
     recorder = _recorder(mode, options, len(inputs))
     fx_passes.run(fx_passes.dynamo_graph(options), module)
-    with attention.kernels_of_eager(), _warm(options, recorder) as cached:
-        return aot.compiled(module, inputs, _compilers(options, recorder, cached))
+    with selection.kernels_of_eager(), _warm(options, recorder) as cached:
+        return trace.compiled(module, inputs, _compilers(options, recorder, cached))
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
@@ -107,7 +99,7 @@ def _compilers(options: Options, recorder: Recorder | None = None, cached: bool 
             _compiled_for_cache if cached else functools.partial(compile_graph, recorder=recorder)
         )
         compiled = functools.partial(compiled, options=options, which=which)
-        compiled = aot.untraced(compiled) if which == "backward" else compiled
+        compiled = trace.untraced(compiled) if which == "backward" else compiled
         return warm.cacheable(compiled) if cached else compiled
 
     return {

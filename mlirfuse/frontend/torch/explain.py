@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch import backend
-from mlirfuse.frontend.torch.description import GraphExplanation, described
+from mlirfuse.frontend.torch.reports.description import GraphExplanation, described
 from mlirfuse.frontend.torch.torch_private import pytree
 from mlirfuse.inspect.shown import Shown, frame, page
 

@@ -8,8 +8,8 @@ nothing requires gradients), is partitioned into forward and backward if it is a
     → joint_graph → (partition) → PARTITIONED → before_lowering      for a joint graph
     → inference_graph → before_lowering                              for an inference graph
 
-:func:`mlirfuse.frontend.torch.equal_layers.compiled` outlines the layers, as it also repeats the trace where a layer
-cannot be traced by itself.
+:func:`mlirfuse.frontend.torch.rewrites.equal_layers.compiled` outlines the layers, as it also repeats the trace where
+a layer cannot be traced by itself.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from collections.abc import Callable, Iterable
 from torch.fx import Graph, GraphModule
 
 from mlirfuse.core.device_properties import DeviceProperties, HostProperties
-from mlirfuse.frontend.torch import (
-    attention,
+from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.attention import selection
+from mlirfuse.frontend.torch.losses import cross_entropy, distillation
+from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.rewrites import (
     channels_last,
     concatenations,
     cse,
-    distillation,
     embedding_bags,
     equal_layers,
     float8,
-    losses,
     matmul_padding,
     pools,
     random,
     real_dtypes,
     row_major,
 )
-from mlirfuse.frontend.torch import matmul_epilogues as epilogues
-from mlirfuse.frontend.torch import torch_private as private
-from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.rewrites import matmul_epilogues as epilogues
 
 Pass = Callable[[GraphModule], object]  # changes the module in place
 
@@ -51,8 +50,8 @@ def run(passes: Iterable[Pass], module: GraphModule) -> None:
 def dynamo_graph(options: Options) -> list[Pass]:
     """The passes on Dynamo's graph, which has the user's calls of torch's functions."""
     return [
-        attention.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
-        lambda module: losses.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
+        selection.simplify_masks,  # provable attention masks become is_causal or a window: fused kernels take those
+        lambda module: cross_entropy.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
         lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
         embedding_bags.as_reductions,  # kernels look up rows and reduce them
     ]

@@ -6,7 +6,7 @@ views, which give extern calls the traced strides: a single step from the base t
 code elimination removes the unused version. So a group never copies a view for a matmul that could have read the tensor
 transposed.
 
-A group's results have the strides of their fake tensors: :mod:`mlirfuse.frontend.torch.layouts`.
+A group's results have the strides of their fake tensors: :mod:`mlirfuse.frontend.torch.fx.layouts`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,19 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import (
-    collectives,
-    cpu_matmul,
-    cudnn_attention,
-    inductor_calls,
-    input_mutations,
-    layouts,
-    refusals,
-    sizes,
-)
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
+from mlirfuse.frontend.torch.aot import collectives, input_mutations
+from mlirfuse.frontend.torch.aot.partition import WHY_RECOMPUTED
+from mlirfuse.frontend.torch.as_eager import refusals
+from mlirfuse.frontend.torch.attention import cudnn_attention, inductor_calls
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
-from mlirfuse.frontend.torch.matmul_epilogues import FUSES
-from mlirfuse.frontend.torch.nodes import WHY
+from mlirfuse.frontend.torch.fx import layouts, sizes
+from mlirfuse.frontend.torch.fx.nodes import WHY
+from mlirfuse.frontend.torch.fx.sizes import OpaqueSize
+from mlirfuse.frontend.torch.fx.source_lines import user_line
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
-from mlirfuse.frontend.torch.partition import WHY_RECOMPUTED
-from mlirfuse.frontend.torch.sizes import OpaqueSize
-from mlirfuse.frontend.torch.source_lines import user_line
+from mlirfuse.frontend.torch.rewrites import cpu_matmul
+from mlirfuse.frontend.torch.rewrites.matmul_epilogues import FUSES
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from mlirfuse.analysis import traffic
-from mlirfuse.frontend.torch.description import GraphExplanation, described, kernels_of
 from mlirfuse.frontend.torch.explain import compiled, section, step
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.reports.description import GraphExplanation, described, kernels_of
 from mlirfuse.frontend.torch.torch_private import gpu_sleep
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.launches import is_of

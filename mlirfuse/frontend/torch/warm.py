@@ -21,10 +21,13 @@ from torch.fx import GraphModule
 
 from mlirfuse.core import config, gc_control
 from mlirfuse.core.device_properties import serialized
-from mlirfuse.frontend.torch import aot, calls, eager, failure_reports
-from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
+from mlirfuse.frontend.torch import calls
+from mlirfuse.frontend.torch.aot import trace
+from mlirfuse.frontend.torch.execution import eager
+from mlirfuse.frontend.torch.execution.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.reports import failure_reports
 from mlirfuse.frontend.torch.torch_private import (
     BypassAOTAutogradCache,
     HigherOrderOperator,
@@ -120,7 +123,15 @@ def _tag(options: Options) -> str:
         all_properties.append(target_of(torch.device("cuda", torch.cuda.current_device())).properties)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
     settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.fp32_precision]
-    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(serialized, all_properties)]
+    facts = [
+        options,
+        config.compiled_as(),
+        attention,
+        types,
+        settings,
+        trace.logged(),
+        *map(serialized, all_properties),
+    ]
     return f"mlirfuse {cache.sources()} {facts}"
 
 

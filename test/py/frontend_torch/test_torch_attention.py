@@ -10,16 +10,16 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import attention
-from mlirfuse.frontend.torch.nodes import WHY
+from mlirfuse.frontend.torch.attention import selection
+from mlirfuse.frontend.torch.fx.nodes import WHY
 
 
 def masks_of(fn, *args, seen=None):
-    """The masks of the attentions in the graph of ``fn``, after `attention.simplify_masks`: each node, or None."""
+    """The masks of the attentions in the graph of ``fn``, after `selection.simplify_masks`: each node, or None."""
     found = []
 
     def backend(module, inputs):
-        attention.simplify_masks(module)
+        selection.simplify_masks(module)
         calls = [node for node in module.graph.nodes if node.target is F.scaled_dot_product_attention]
         found.extend(n.kwargs.get("attn_mask", n.args[3] if len(n.args) > 3 else None) for n in calls)
         if seen is not None:
@@ -96,12 +96,12 @@ def test_a_mask_of_random_numbers_stays():
 
 
 def said(fn, *args, dynamic=None):
-    """What the graph of ``fn`` says of its attention, after `attention.simplify_masks`: whether a mask is left, `is_causal`,
+    """What the graph of ``fn`` says of its attention, after `selection.simplify_masks`: whether a mask is left, `is_causal`,
     and why. The graph's results are eager's."""
     found = []
 
     def backend(module, inputs):
-        attention.simplify_masks(module)
+        selection.simplify_masks(module)
         for m in module.modules():
             for node in m.graph.nodes if isinstance(m, torch.fx.GraphModule) else ():
                 if node.target is F.scaled_dot_product_attention:
@@ -339,10 +339,10 @@ def test_forms_are_what_the_values_are():
     graphs = []
     masks = torch.compile(fn, backend=lambda module, inputs: graphs.append(module) or module.forward)(torch.ones(1))
     (module,) = graphs
-    expressions = attention.Expressions(module)
+    expressions = selection.Expressions(module)
     nodes = module.graph.output_node().args[0]
     for node, mask in zip(nodes, masks):
-        pattern = attention.pattern_of(expressions.of(node), queries, keys)
+        pattern = selection.pattern_of(expressions.of(node), queries, keys)
         if pattern.other_conditions:
             continue
         q, k = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
@@ -389,7 +389,7 @@ def window_on_a_gpu():
 def test_a_window_takes_the_flash_kernel_on_a_gpu(window_on_a_gpu):
     module, given = window_on_a_gpu
     before = module(*given)[0]
-    attention.simplify_masks(module)
+    selection.simplify_masks(module)
     (call,) = (n for n in module.graph.nodes if "_flash_attention_forward" in str(n.target))
     assert call.kwargs == {"scale": 0.25, "window_size_left": 3, "window_size_right": 0}
     assert call.args[5:8] == (4, 16, 0.0) and call.args[8] is True
@@ -416,8 +416,8 @@ def test_the_kernel_is_eagers():
     seen = []
 
     def backend(module, inputs):
-        attention.simplify_masks(module)
-        with attention.kernels_of_eager():
+        selection.simplify_masks(module)
+        with selection.kernels_of_eager():
             from torch._dynamo.backends.common import aot_autograd
 
             def compiler(graph, given):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch_models import ResNet, UNet, error, gradients
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import channels_last
+from mlirfuse.frontend.torch.rewrites import channels_last
 from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.runtime import launches
 

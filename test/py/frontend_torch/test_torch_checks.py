@@ -17,8 +17,10 @@ from torch.nn import functional as F
 from torch.testing._internal.optests import aot_autograd
 from torch_ops_harness import compiled
 
-from mlirfuse.frontend.torch import decompositions, eager_strides, random, value_checks
+from mlirfuse.frontend.torch.aot import decompositions
+from mlirfuse.frontend.torch.as_eager import eager_strides, value_checks
 from mlirfuse.frontend.torch.backend import compilers
+from mlirfuse.frontend.torch.rewrites import random
 from mlirfuse.frontend.torch.torch_private import aot_function
 
 torchs_own = aot_autograd.compiled_function

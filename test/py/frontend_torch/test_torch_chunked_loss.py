@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import chunked_loss, losses
+from mlirfuse.frontend.torch.losses import chunked_loss, cross_entropy
 
 WORDS, FEATURES = 301, 8
 
@@ -439,7 +439,7 @@ def test_the_option():
 
 
 def test_automatic_where_it_saves_much(monkeypatch):
-    monkeypatch.setattr(losses, "LEAST_SAVED", 1000)
+    monkeypatch.setattr(cross_entropy, "LEAST_SAVED", 1000)
     x, weight, _, labels = given(rows=(8, 32))
     assert calls(lambda x, w, t: plain(x, w, None, t), x, weight, labels, option="auto")[0] == ["linear_loss"]
 

@@ -8,7 +8,7 @@ from test_torch_chunked_loss import FEATURES, WORDS, by_kl_div, calls, check, gi
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from mlirfuse.frontend.torch import losses
+from mlirfuse.frontend.torch.losses import cross_entropy
 
 __all__ = ["small_chunks"]  # a fixture
 
@@ -126,7 +126,7 @@ def test_what_chunks_save_is_what_they_saved(monkeypatch, rows, words, features,
     """Megabytes between the peaks of the loss with full logits and in chunks, float32 weights under bfloat16 autocast,
     as measured on a GPU (benchmarks/HISTORY.md); within 20."""
     monkeypatch.undo()  # the size of chunks
-    monkeypatch.setattr(losses, "LEAST_SAVED", 1 << 60)
+    monkeypatch.setattr(cross_entropy, "LEAST_SAVED", 1 << 60)
 
     def fn(x, weight, labels):
         with torch.autocast("cpu", torch.bfloat16):
@@ -134,14 +134,14 @@ def test_what_chunks_save_is_what_they_saved(monkeypatch, rows, words, features,
         return F.cross_entropy(logits.float(), labels)
 
     reasons = []
-    monkeypatch.setattr(losses, "explain", lambda node, why: reasons.append(why))
+    monkeypatch.setattr(cross_entropy, "explain", lambda node, why: reasons.append(why))
     with FakeTensorMode():
         x, weight = torch.empty(rows, features, dtype=torch.bfloat16), torch.empty(words, features)
         labels = torch.empty(rows, dtype=torch.int64)
     x.requires_grad_(), weight.requires_grad_()
 
     def backend(module, inputs):
-        losses.chunk_losses(module, "auto")
+        cross_entropy.chunk_losses(module, "auto")
         return module.forward
 
     torch._dynamo.reset()

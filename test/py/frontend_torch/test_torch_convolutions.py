@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_models import error, gradients
 
-from mlirfuse.frontend.torch import decompositions
+from mlirfuse.frontend.torch.aot import decompositions
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.frontend.torch import cpu_matmul
+from mlirfuse.frontend.torch.rewrites import cpu_matmul
 from mlirfuse.frontend.torch.torch_private import linear_of_onednn
 
 M, K, N = 256, 512, 260

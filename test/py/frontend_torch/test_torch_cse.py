@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph
 
-from mlirfuse.frontend.torch import cse
+from mlirfuse.frontend.torch.rewrites import cse
 
 aten = torch.ops.aten
 
@@ -122,7 +122,7 @@ def test_where_torch_sees_equal_nodes_so_do_we():
         y = torch.nn.functional.layer_norm(x @ w, (8,)).relu()
         return (torch.nn.functional.dropout(y, 0.5) + x).softmax(-1)
 
-    from mlirfuse.frontend.torch import decompositions
+    from mlirfuse.frontend.torch.aot import decompositions
 
     x, w = (torch.randn(8, 8, requires_grad=True) for _ in range(2))
     run = aot_function(f, lambda g, _: g, partition_fn=partition, decompositions=decompositions.Table())

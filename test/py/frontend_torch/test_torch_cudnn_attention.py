@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import mlirfuse.torch  # noqa: F401  (registers the back end)
-from mlirfuse.frontend.torch import cudnn_attention
+from mlirfuse.frontend.torch.attention import cudnn_attention
 from mlirfuse.frontend.torch.lower import lower
 
 SHAPE = (2, 3, 5, 4)  # batches, heads, queries, features

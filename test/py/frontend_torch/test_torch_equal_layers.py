@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 
-from mlirfuse.frontend.torch import backend, equal_layers
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.rewrites import equal_layers
 
 WIDTH = 16
 _traced = Counter()

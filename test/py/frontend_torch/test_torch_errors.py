@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 from test_torch_ways import same
 
 from mlirfuse.core.errors import CompileError
-from mlirfuse.frontend.torch import backend, repro
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.reports import repro
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.segment import SegmentPass
 from mlirfuse.runtime.program import Program

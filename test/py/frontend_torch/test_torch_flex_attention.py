@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import inductor_calls
 from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.attention import inductor_calls
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import attention_calls, masked_attention
+from mlirfuse.frontend.torch.attention import attention_calls, masked_attention
 
 WIDTH, HEADS, SHARED = 16, 4, 2
 TAKES = "flex attention's kernel, which skips blocks"

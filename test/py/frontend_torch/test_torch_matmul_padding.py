@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlirfuse.frontend.torch import matmul_padding
+from mlirfuse.frontend.torch.rewrites import matmul_padding
 
 aten = torch.ops.aten
 

@@ -18,8 +18,9 @@ from torch._functorch.aot_autograd import aot_module
 from torch_models import Encoder, EncoderLayer
 
 import mlirfuse.torch
-from mlirfuse.frontend.torch import backend, min_cut
-from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.aot import min_cut
+from mlirfuse.frontend.torch.aot.partition import partition
 from mlirfuse.inspect.progress import Progress
 from mlirfuse.runtime import events
 

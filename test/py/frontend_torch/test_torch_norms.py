@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.frontend.torch import norms
+from mlirfuse.frontend.torch.aot import norms
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten._native_batch_norm_legit_functional.default, aten.native_batch_norm_backward.default

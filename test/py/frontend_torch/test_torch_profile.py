@@ -10,7 +10,7 @@ from torch_models import Encoder, ResNet
 
 import mlirfuse.torch
 from mlirfuse.frontend.torch import profile as profiles
-from mlirfuse.frontend.torch.source_lines import module_name
+from mlirfuse.frontend.torch.fx.source_lines import module_name
 from mlirfuse.lowering import host_steps as st
 
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch  # noqa: F401  # registers the back end
-from mlirfuse.frontend.torch import recompiles
+from mlirfuse.frontend.torch.reports import recompiles
 
 
 @pytest.fixture(autouse=True)

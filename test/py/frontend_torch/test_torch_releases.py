@@ -18,8 +18,10 @@ torch = pytest.importorskip("torch")
 
 import mlirfuse.torch
 from mlirfuse.core import version
-from mlirfuse.frontend.torch import backend, channels_last, min_cut, torch_private
-from mlirfuse.frontend.torch import partition as partitions
+from mlirfuse.frontend.torch import backend, torch_private
+from mlirfuse.frontend.torch.aot import min_cut
+from mlirfuse.frontend.torch.aot import partition as partitions
+from mlirfuse.frontend.torch.rewrites import channels_last
 
 FOLDER = pathlib.Path(torch_private.__file__).parent
 PUBLIC = {"torch.__file__", "torch._dynamo.reset", "torch._dynamo.config", "torch._dynamo.mark_dynamic"}

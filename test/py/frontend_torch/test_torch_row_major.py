@@ -12,7 +12,7 @@ from test_torch_ways import compiled
 from torch import nn
 from torch_models import error, gradients
 
-from mlirfuse.frontend.torch import eager_strides
+from mlirfuse.frontend.torch.as_eager import eager_strides
 from mlirfuse.frontend.torch.backend import observers
 
 

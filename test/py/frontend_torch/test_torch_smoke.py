@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch_models import Encoder, error, gradients
 
 import mlirfuse.torch  # noqa: F401  # registers the backend
-from mlirfuse.frontend.torch.execute import boxed
+from mlirfuse.frontend.torch.execution.execute import boxed
 from mlirfuse.frontend.torch.options import MODES
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value

@@ -19,7 +19,8 @@ from torch.autograd import forward_ad
 
 import mlirfuse.torch
 from mlirfuse.core import config
-from mlirfuse.frontend.torch import aot_cache, backend, torch_private, warm
+from mlirfuse.frontend.torch import backend, torch_private, warm
+from mlirfuse.frontend.torch.aot import graph_cache
 from mlirfuse.runtime import cache
 from mlirfuse.runtime.program import Program
 
@@ -220,17 +221,17 @@ def test_other_inputs_compile_anew(compiled):
 
 def test_torchs_sources_are_read_once_and_when_a_file_changes(monkeypatch, compiled):
     """By an installation: a digest of them is in the kernel cache, by the files' sizes and times."""
-    read, found = [], lambda: aot_cache._torchs_sources.__wrapped__()
+    read, found = [], lambda: graph_cache._torchs_sources.__wrapped__()
     monkeypatch.setattr(torch_private, "torchs_sources", lambda: (read.append(1), b"digest %d" % len(read))[1])
     first = found()
     assert found() == first and len(read) == 1
-    files = list(aot_cache._files(os.path.dirname(torch.__file__)))
+    files = list(graph_cache._files(os.path.dirname(torch.__file__)))
     assert any("/_decomp/decompositions.py " in line for line in files)
-    monkeypatch.setattr(aot_cache, "_files", lambda root: [*files[1:], files[0] + "1"])
+    monkeypatch.setattr(graph_cache, "_files", lambda root: [*files[1:], files[0] + "1"])
     assert found() != first and len(read) == 2
-    aot_cache._torchs_sources.cache_clear()
+    graph_cache._torchs_sources.cache_clear()
     step()
-    monkeypatch.setattr(aot_cache, "_torchs_sources", lambda: "a patched torch")
+    monkeypatch.setattr(graph_cache, "_torchs_sources", lambda: "a patched torch")
     step()
     assert compiled == BOTH * 2
 
@@ -239,7 +240,7 @@ def test_unknown_graphs_have_torchs_key(monkeypatch, compiled):
     """With ops whose text does not say what they compute; AOTAutograd compiles and caches them as ever."""
     by_torch = []
     monkeypatch.setattr(
-        aot_cache,
+        graph_cache,
         "aot_module_simplified",
         lambda module, *rest, **more: (by_torch.append(1), torch_private.aot_module_simplified(module, *rest, **more))[
             1

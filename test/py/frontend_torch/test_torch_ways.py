@@ -628,7 +628,7 @@ def test_compilers_of_aot_function(dynamic):
 
 def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
     """``cudagraph_trees`` frees them, which it can only do with those that torch's allocator made."""
-    from mlirfuse.frontend.torch import cuda_graphs
+    from mlirfuse.frontend.torch.execution import cuda_graphs
 
     def f(x):
         return x.tanh() * 2, x.sum(-1), x > 0, x.to(torch.bfloat16).t() * 2
@@ -675,7 +675,8 @@ def test_fake_tensors_are_no_arguments_of_what_is_compiled():
 def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training, monkeypatch):
     """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is
     recorded."""
-    from mlirfuse.frontend.torch import backend, cuda_graphs
+    from mlirfuse.frontend.torch import backend
+    from mlirfuse.frontend.torch.execution import cuda_graphs
 
     looked = []
 
@@ -749,8 +750,8 @@ def recorded(monkeypatch):
     """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran. A replay gives
     the same tensor in each call, as cudagraph_trees does."""
     from mlirfuse.frontend.torch import torch_private
-    from mlirfuse.frontend.torch.cuda_graphs import GraphFacts, Recorder
-    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor
+    from mlirfuse.frontend.torch.execution.cuda_graphs import GraphFacts, Recorder
+    from mlirfuse.frontend.torch.execution.live_saved_tensors import SavedTensor
 
     manager, heard = Manager(), []
     monkeypatch.setattr(torch_private, "get_manager", lambda device, create_if_none_exists: manager)
@@ -923,7 +924,8 @@ def test_a_backward_that_is_not_recorded_ends_its_generation(recorded):
 
 def test_a_graph_that_is_skipped_runs_as_it_is(recorded, monkeypatch, caplog):
     """A backward still ends the generation of the forward that is recorded."""
-    from mlirfuse.frontend.torch import cuda_graphs, torch_private
+    from mlirfuse.frontend.torch import torch_private
+    from mlirfuse.frontend.torch.execution import cuda_graphs
 
     monkeypatch.setattr(torch_private, "get_device_index", lambda module: 0)
     recorder, seen = cuda_graphs.Recorder(0), cuda_graphs.GraphFacts("its sizes change", [], set())
@@ -983,7 +985,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
     """By their own count of a tensor that they keep from replay to replay; and where nothing waits for it, it is."""
     from torch._inductor.cudagraph_trees import StorageWeakRefWrapper
 
-    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor, followed
+    from mlirfuse.frontend.torch.execution.live_saved_tensors import SavedTensor, followed
 
     kept = [torch.zeros(2)]
 
@@ -1005,7 +1007,7 @@ def test_what_was_saved_is_not_free_for_the_trees():
                                   lambda: torch.ones(3, dtype=torch.complex64).conj().imag])  # fmt: skip
 def test_what_is_followed_is_what_was_saved(make, exposed):
     """As it lies, whatever that is; of a result its version too, which a replay's other tensors do not share."""
-    from mlirfuse.frontend.torch.live_saved_tensors import SavedTensor, followed
+    from mlirfuse.frontend.torch.execution.live_saved_tensors import SavedTensor, followed
 
     saved, result = make(), make()
     results = [result, saved]
@@ -1031,7 +1033,7 @@ def test_what_is_followed_is_what_was_saved(make, exposed):
 def test_which_saved_tensor_is_followed(model, followed):
     from functorch.compile import aot_function, make_boxed_func
 
-    from mlirfuse.frontend.torch.live_saved_tensors import saved_tensor
+    from mlirfuse.frontend.torch.execution.live_saved_tensors import saved_tensor
 
     found = []
 

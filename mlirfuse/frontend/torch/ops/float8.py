@@ -1,4 +1,4 @@
-"""Rules of casts from and to float8, which is in memory as bytes: :mod:`mlirfuse.frontend.torch.float8`."""
+"""Rules of casts from and to float8, which is in memory as bytes: :mod:`mlirfuse.frontend.torch.rewrites.float8`."""
 
 from __future__ import annotations
 

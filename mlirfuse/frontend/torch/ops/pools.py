@@ -1,4 +1,5 @@
-"""Pools of maxima (:mod:`mlirfuse.frontend.torch.pools`): shifted reads of the image, and of what is told of windows.
+"""Pools of maxima (:mod:`mlirfuse.frontend.torch.rewrites.pools`): shifted reads of the image, and of what is told of
+windows.
 
 A place of the image reads the windows that it is in, rather than a window adding to a place: no place is written twice,
 and the sums are the same in each call.

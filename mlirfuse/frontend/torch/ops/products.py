@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mlirfuse.frontend.torch.fx.sizes import shape
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, rule
-from mlirfuse.frontend.torch.sizes import shape
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 

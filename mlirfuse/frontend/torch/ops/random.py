@@ -1,4 +1,4 @@
-"""Random numbers by seed and stream (:mod:`mlirfuse.frontend.torch.random`)."""
+"""Random numbers by seed and stream (:mod:`mlirfuse.frontend.torch.rewrites.random`)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from mlirfuse.frontend.torch import sizes
+from mlirfuse.frontend.torch.fx import sizes
 from mlirfuse.frontend.torch.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz

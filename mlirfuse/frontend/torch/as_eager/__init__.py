@@ -1,0 +1,1 @@
+"""Eager's strides and errors, where torch's decompositions and fake tensors differ."""

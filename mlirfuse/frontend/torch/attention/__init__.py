@@ -1,0 +1,1 @@
+"""Masks and attention kernels: what a mask hides, and the fastest kernel that torch has for it."""

@@ -1,0 +1,1 @@
+"""What users are told of graphs: descriptions, logs, failures with a repro script, recompilations."""

@@ -1,0 +1,1 @@
+"""TorchScript's graphs as Python functions over ATen ops."""
