@@ -452,10 +452,12 @@ class Emitter:
         return self.op(f"arith.fptosi {a} : {a.type} to {to.type}", dt.i32, a.lanes)
 
     def _float_to_int(self, a: Val, dtype: DType) -> Val:
-        # fptosi of a value out of range is poison: clamp to the range of the wide type, then truncate as x86 does.
+        # fptosi of a value out of range is poison: it becomes the least number of the type that x86 converts in, which
+        # is that of 32 bits for signed integers of as many and fewer.
         if a.dtype.bits == 16:
             a = self.cast(a, dt.f32)
-        wide = dt.i64 if dtype.bits >= 32 or a.dtype is dt.f64 else dt.i32
+        signed = dtype.kind == "i" and dtype.bits <= 32
+        wide = dt.i32 if signed or (dtype.bits < 32 and a.dtype is not dt.f64) else dt.i64
         low = float(-(2 ** (wide.bits - 1)))
         inside = self.and_(self.cmp("ge", a, low), self.cmp("lt", a, -low))
         safe = self.select(inside, a, 0.0)

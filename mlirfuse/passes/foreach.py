@@ -150,7 +150,7 @@ class ForeachPass(Pass):
             return None
         size = sz.product(shape) if shape else None
         assert size is None or isinstance(size, int)
-        if size == 0:
+        if size == 0 or all(v.shape != shape for v in ins):  # a launch reads the members' sizes from their arguments
             return None
         numbers = {v: k for k, v in enumerate(ins)}
         kept: dict[tuple, Op] = {}  # one of several equal ops

@@ -140,6 +140,14 @@ def test_types(name):
     assert checks.wrong_types(name, (torch.int64, torch.bool, torch.float32)) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.float32])
+@pytest.mark.parametrize("shape", [(4, 0), (0,), (0, 3)])
+def test_softmax_of_no_elements(shape, dtype):
+    for f in (lambda x: x.softmax(-1), lambda x: F.softmin(x, 0), lambda x: x.log_softmax(0)):
+        x = torch.zeros(shape, dtype=dtype)
+        assert checks.equal(checks.run(f, (x,)), checks.outcome(f, (x,)))
+
+
 @pytest.mark.parametrize("name", ["sub", "F.binary_cross_entropy", "nll_loss", "F.smooth_l1_loss", "F.huber_loss"])
 def test_types_of_two(name):
     assert checks.wrong_types(name, (torch.int32, torch.bool, torch.float32)) == []
@@ -163,6 +171,53 @@ def test_the_error_of_an_index_has_torchs_types_and_the_line():
         with pytest.raises(error, match="index 5 is out of bounds for axis 1 with size 3"):
             f(torch.randn(2, 3), torch.tensor([[0], [5]]))
     assert f(torch.ones(2, 3), torch.tensor([[0], [2]])).tolist() == [[2.0], [2.0]]  # the next call is right again
+
+
+FILLED = {  # with a number of another type than the tensor's
+    "masked_fill": lambda x, v: x.masked_fill(x == 0, v),
+    "masked_fill_": lambda x, v: x.clone().masked_fill_(x == 0, v),
+    "where": lambda x, v: torch.where(x == 0, torch.tensor(v, dtype=x.dtype), x),
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "full": lambda x, v: torch.full((3,), v, dtype=x.dtype),
+    "new_full": lambda x, v: x.new_full((3,), v),
+    "fill_": lambda x, v: x.clone().fill_(v),
+    "fill_ by a tensor": lambda x, v: x.clone().fill_(torch.tensor(v)),
+    "pad": lambda x, v: F.pad(x, (1, 2), value=v),
+    "scatter": lambda x, v: x.scatter(0, torch.tensor([[1, 0, 1, 0]]), v),
+    "scatter of a row": lambda x, v: x.scatter(1, torch.tensor([[1], [0], [3], [2]]), v),
+    "index_fill": lambda x, v: x.index_fill(1, torch.tensor([1]), v),
+    "index_put": lambda x, v: x.index_put((torch.tensor([1]),), torch.tensor(v).to(x.dtype)),
+    "fill_diagonal_": lambda x, v: x.clone().fill_diagonal_(v),
+    "a slice": lambda x, v: torch.slice_scatter(x, torch.full_like(x[1:], v), 0, 1),
+    "an item": lambda x, v: _with_item(x.clone(), v),
+    "scalar_tensor": lambda x, v: torch.scalar_tensor(v, dtype=x.dtype),
+    "tensor": lambda x, v: torch.tensor([v, 1], dtype=x.dtype),
+    "a cast": lambda x, v: torch.full((3,), v).to(x.dtype),
+}
+
+
+def _with_item(x, v):
+    x[1] = v
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.int8])
+@pytest.mark.parametrize("name", FILLED)
+def test_numbers_of_another_type_than_the_tensor(name, dtype):
+    """What is not zero fills bools with True, NaN too; integers are filled with the number rounded towards zero."""
+    f, x = FILLED[name], torch.arange(16).reshape(4, 4).remainder(2).to(dtype)
+    values = [0.5, -0.5, 0.0, -0.0, 2.7, -2.7] + [float("nan"), float("inf"), -3e30] * (dtype is torch.bool)
+    g = lambda x: [f(x, value) for value in values]  # noqa: E731
+    for value, found, wanted in zip(values, compiled(g)(x), g(x), strict=True):
+        assert found.dtype is wanted.dtype and torch.equal(found, wanted), value
+
+
+def test_many_tensors_filled_with_numbers_that_tensors_hold():
+    """Equal groups whose arguments do not have the results' sizes."""
+    f = lambda x: [x.new_zeros(3 + k).fill_(torch.tensor(k + 0.5)) for k in range(12)]  # noqa: E731
+    x = torch.zeros(1)
+    for found, wanted in zip(compiled(f, options={"fallback": False})(x), f(x), strict=True):
+        assert torch.equal(found, wanted)
 
 
 # ---- zeros

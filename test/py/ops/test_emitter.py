@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 import pytest
 from math_harness import CpuKernel, ptx
@@ -46,6 +48,16 @@ def test_float_to_integer_truncates_and_never_traps(source, target, lanes):
     )
     assert inside.sum() > 50
     np.testing.assert_array_equal(got[inside], whole[inside].astype(target.numpy))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors give other numbers")
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("target", [t for t in dt.INTEGERS if t.kind == "i"], ids=str)
+@pytest.mark.parametrize("source", [dt.f32, dt.f64], ids=str)
+def test_floats_that_a_signed_integer_does_not_hold(source, target, lanes):
+    """NaN, infinities and what is too large give what NumPy and torch give on the same processor."""
+    x = interesting_floats(source)
+    np.testing.assert_array_equal(cast_kernel(source, target, lanes)(x), x.astype(target.numpy))
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -24,6 +24,7 @@ from mlirfuse.frontend.torch.rewrites import pool_gradients, pools, random
 from mlirfuse.frontend.torch.rewrites.matmul_epilogues import PRODUCTS
 from mlirfuse.frontend.torch.torch_private import (
     core_aten_decompositions,
+    decomposition_table,
     get_decompositions,
     statically_known_true,
 )
@@ -31,8 +32,6 @@ from mlirfuse.frontend.torch.torch_private import (
 aten = torch.ops.aten
 
 _ALSO_DECOMPOSED = [
-    aten._softmax,
-    aten._log_softmax,
     aten.native_layer_norm,
     aten.native_group_norm,
     aten.native_batch_norm,
@@ -153,6 +152,15 @@ def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.
     return torch.where(scaled > threshold, wide, found if beta == 1 else found / beta).to(x.dtype)
 
 
+def _of_elements(op: Any) -> Callable[..., Any]:
+    """The decomposition of a softmax; without elements, eager takes types that have no maximum, or none of nothing."""
+
+    def decomposed(x: torch.Tensor, *how: Any) -> Any:
+        return NotImplemented if 0 in x.shape else decomposition_table[op](x, *how)
+
+    return decomposed
+
+
 _CONVOLUTIONS = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -192,6 +200,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
+        **{op: _of_elements(op) for op in (aten._softmax.default, aten._log_softmax.default)},
         **norms.DECOMPOSITIONS,
         **pool_gradients.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
