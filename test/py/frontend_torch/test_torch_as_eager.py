@@ -19,6 +19,8 @@ import torch_strides
 import torch_view_programs as views
 from torch._dynamo.utils import counters
 
+import mlirfuse
+
 
 @pytest.fixture(autouse=True)
 def quiet():
@@ -146,6 +148,15 @@ def test_softmax_of_no_elements(shape, dtype):
     for f in (lambda x: x.softmax(-1), lambda x: F.softmin(x, 0), lambda x: x.log_softmax(0)):
         x = torch.zeros(shape, dtype=dtype)
         assert checks.equal(checks.run(f, (x,)), checks.outcome(f, (x,)))
+
+
+def test_softmax_of_a_size_that_values_tell(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    x = torch.randn(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mlirfuse.FallbackWarning)
+        found = compiled(lambda x: x[x > 0].softmax(0), fullgraph=True)(x)
+    assert torch.allclose(found, x[x > 0].softmax(0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sub", "F.binary_cross_entropy", "nll_loss", "F.smooth_l1_loss", "F.huber_loss"])

@@ -156,7 +156,8 @@ def _of_elements(op: Any) -> Callable[..., Any]:
     """The decomposition of a softmax; without elements, eager takes types that have no maximum, or none of nothing."""
 
     def decomposed(x: torch.Tensor, *how: Any) -> Any:
-        return NotImplemented if 0 in x.shape else decomposition_table[op](x, *how)
+        empty = any(statically_known_true(n == 0) for n in x.shape)
+        return NotImplemented if empty else decomposition_table[op](x, *how)
 
     return decomposed
 
