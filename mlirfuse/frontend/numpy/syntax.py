@@ -6,6 +6,7 @@ import ast
 import copy
 import functools
 import inspect
+import itertools
 import linecache
 import textwrap
 import types
@@ -36,10 +37,44 @@ def _parsed(code: types.CodeType) -> ast.FunctionDef:
     except SyntaxError as error:
         raise NoSource(str(error)) from None
     found = tree.body[0] if tree.body else None
+    _mangle(found, _class_of(code))
     if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
         raise NoSource("a function whose source has changed")
     ast.increment_lineno(found, code.co_firstlineno - 1)
     return found
+
+
+def _class_of(code: types.CodeType) -> str:
+    """The class whose body defines a function or the function around it; empty if there is none."""
+    names = code.co_qualname.split(".")
+    found = [name for name, inside in itertools.pairwise(names) if "<locals>" not in (name, inside)]
+    return found[-1] if found else ""
+
+
+def _mangle(definition: ast.stmt | None, owner: str) -> None:
+    """Writes the private names (``__name``) of a method as Python does in the body of the class ``owner``, which a
+    method that is compiled outside of it has lost. Classes inside of the method keep theirs."""
+    prefix = f"_{owner.lstrip('_')}"
+    if definition is None or prefix == "_":
+        return
+    queue = list(ast.iter_child_nodes(definition))
+    while queue:
+        found = queue.pop()
+        for field in () if isinstance(found, ast.keyword) else _IDENTIFIERS:  # nor does Python in calls
+            name = getattr(found, field, None)
+            if isinstance(name, list):
+                setattr(found, field, [_mangled(n, prefix) if isinstance(n, str) else n for n in name])
+            elif isinstance(name, str):
+                setattr(found, field, _mangled(name, prefix))
+        outside = [*found.decorator_list, *found.bases] if isinstance(found, ast.ClassDef) else None
+        queue.extend(ast.iter_child_nodes(found) if outside is None else outside)
+
+
+_IDENTIFIERS = ("id", "attr", "arg", "name", "asname", "names", "rest")  # as the nodes of a syntax tree call them
+
+
+def _mangled(name: str, prefix: str) -> str:
+    return prefix + name if name.startswith("__") and not name.endswith("__") and "." not in name else name
 
 
 def parsed(function: types.FunctionType) -> ast.FunctionDef:

@@ -299,8 +299,8 @@ class Loop:
         extents: dict[str, tuple] = {}
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
-            writer = Statements(names, kinds, others, roots, extents, small, [self.node], self.leaves, self.lists,
-                                self.scope.file, self.caught)  # fmt: skip
+            writer = Statements(names, self._changed & names.keys(), kinds, others, roots, extents, small, [self.node],
+                                self.leaves, self.lists, self.scope.file, self.caught)  # fmt: skip
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned, known)
             except Retyped:

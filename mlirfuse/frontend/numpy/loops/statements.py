@@ -40,6 +40,8 @@ class Statements(CountedLoops):
         full = self.prefix + name
         if full in self.statics:
             return self.statics[full]
+        at_first = full in self.objects and self.definite is not None and full not in self.definite
+        require(not at_first, f"{name}, which is an object at first and then a number or an array")
         variable = self.variables.get(full)
         if variable is not None:
             if self.definite is not None and full not in self.definite:
