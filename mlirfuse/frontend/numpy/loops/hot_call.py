@@ -260,6 +260,9 @@ class _Writer:
             results.append(f"{value} if r{n} else {before}")
         self.space["get"] = struct.Struct("=" + form + "q").unpack_from
         self.lines.append(f"{', '.join([*names, 'left'])}, = get(memory, {8 * at})")
+        if any("made)" in result for result in results):
+            arrays = "".join(f"{self._place(n)}w: {self.local[n]}, " for n in reversed(self.arrays))
+            self.lines.append(f"made = {{{arrays}}}")
         self.lines.append(f"return {', '.join([*results, 'left'])},")
 
     def _number(self, kind: NumberType, n: int) -> tuple[str, int, str]:
@@ -281,8 +284,7 @@ class _Writer:
             if array.dtype == kind.dtype.numpy and array.ndim == kind.rank:
                 before += f"{self.local[name]} if {words} == {self._place(name)}w else ("
                 after += ")"
-        arrays = "".join(f"{self._place(n)}w: {self.local[n]}, " for n in reversed(self.arrays))
-        created = f"unpack({words}, 0, {self.constant(kind)}, {{start: bytes_of(memory)}} | buffers, {{{arrays}}})[0]"
+        created = f"unpack({words}, 0, {self.constant(kind)}, {{start: bytes_of(memory)}} | buffers, made)[0]"
         return "q" * count, count, f"({before}{created}{after})"
 
 

@@ -112,8 +112,6 @@ class Statements(CountedLoops):
         found = self.array(found) if isinstance(found, Lazy) else found
         one_type = not isinstance(found, Number) or found.other is None
         require(one_type, "a number whose type is only known at run time is appended")
-        if isinstance(found, Array) and any(Site(site) in found.roots for site in self.extern_sites):
-            found = arrays.materialized(e, found, self.fresh_site())
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
@@ -139,8 +137,12 @@ class Statements(CountedLoops):
     def _hold(self, found: Any) -> None:
         """Keeps the memory of the arrays in a value unchanged until the loop's end."""
         if isinstance(found, Array):
-            for site in sorted(root for root in found.roots if isinstance(root, Site)):
-                self.code.hold(site.number, found.base)
+            sites = sorted(root.number for root in found.roots if isinstance(root, Site))
+            for site in sites:
+                if site not in self.extern_sites:
+                    self.code.hold(site, found.base)
+            if not self.extern_sites.isdisjoint(sites):
+                self.code.keep(found.base)
         for item in found.items if isinstance(found, Tuple) else ():
             self._hold(item)
 
