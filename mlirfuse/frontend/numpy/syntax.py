@@ -1,6 +1,7 @@
 """The source of the user's functions: parsed to syntax trees, asked about, and compiled again once rewritten."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
@@ -93,7 +94,7 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
     plain = copy.copy(definition)
     plain.decorator_list = []
     try:
-        module = compile(ast.Module([plain], []), "<source>", "exec")
+        module = _compiled(plain, code)
     except (SyntaxError, ValueError):
         return False
     created = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
@@ -103,6 +104,12 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
         and set(created.co_varnames) == set(code.co_varnames)
         and _constants(created) == _constants(code)
     )
+
+
+def _compiled(definition: ast.stmt, code: types.CodeType) -> types.CodeType:
+    """A module of this definition, whose annotations are evaluated or not as in the file of ``code``."""
+    future = code.co_flags & __future__.annotations.compiler_flag
+    return compile(ast.Module([definition], []), code.co_filename, "exec", future, dont_inherit=True)
 
 
 def _constants(code: types.CodeType) -> set:
@@ -232,7 +239,7 @@ def remade(
     outer.body = [inner]
     ast.copy_location(inner, body[0])
     ast.fix_missing_locations(outer)
-    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
+    module = _compiled(outer, fn.__code__)
     code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
     code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == inner.name)
     code = code.replace(co_name=name, co_qualname=name)

@@ -1866,3 +1866,28 @@ def test_a_loop_may_assign_what_was_none_before():
 
     check(last_above, np.arange(5.0), np.zeros(5))
     check(last_above, np.zeros(5), np.zeros(5))
+
+
+def test_annotations_of_nested_functions_are_those_of_the_file(tmp_path, monkeypatch):
+    """This file imports ``annotations`` from ``__future__``; the other does not."""
+    source = """
+import numpy as np
+
+def running(x, n):
+    def twice(value: float) -> float:
+        return 2 * value
+
+    total = np.zeros(n)
+    for i in range(1, n):
+        total[i] = total[i - 1] + x[i]
+    return total * twice(1.0), twice.__annotations__
+"""
+    for name, before in (("evaluated", ""), ("as_text", "from __future__ import annotations\n")):
+        (tmp_path / f"{name}.py").write_text(before + source)
+        monkeypatch.syspath_prepend(tmp_path)
+        module = __import__(name)
+        fn = mlirfuse.jit(module.running)
+        found, annotations = fn(np.arange(5.0), 5)
+        expected, wanted = module.running(np.arange(5.0), 5)
+        assert np.array_equal(found, expected) and annotations == wanted
+        assert fn.eager.loops[0].ran
