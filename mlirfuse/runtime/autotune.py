@@ -23,6 +23,7 @@ from mlirfuse.runtime import tuned_schedules
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import Schedulers, SizedCall
+from mlirfuse.schedule.tiling import Tiling
 
 FLUSH_BYTES = 256 << 20
 HEAD_START = 12  # a millisecond or so
@@ -38,8 +39,8 @@ class Tuned:
     chose."""
 
     segment: str
-    heuristics: object
-    times: dict[object, float]
+    heuristics: Tiling
+    times: dict[Tiling, float]
     schedulers: Schedulers
 
     @property

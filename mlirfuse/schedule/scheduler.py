@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core import old_names
@@ -18,7 +18,9 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.tiling import Tiling
 
-P = TypeVar("P", bound=tuple[Any, ...])
+if TYPE_CHECKING:
+    from mlirfuse.schedule.multi_stage import MultiStage
+
 M = TypeVar("M")  # HostProperties or DeviceProperties
 Sizes = dict[str, int]  # of a call, by symbol
 Alignments = dict[Value, int]  # bytes, of tensors' addresses; a missing tensor has an allocation's alignment
@@ -32,67 +34,68 @@ class SizedCall(NamedTuple):
     properties: Any
 
 
-Params = Any  # a scheduler's own named tuple
 EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or of each of its stages
 
 
-class Scheduler(ABC, Generic[P, M]):
+class Scheduler(ABC, Generic[M]):
     """One strategy for generating kernels of a segment.
 
-    ``parameters`` is the class of its parameters, which determine the generated code: :class:`Tiling`, of which it uses
-    ``fields``, or a named tuple of its own, of bools, ints, strings, tuples of those and named tuples. It must be
-    hashable, and cheap to hash and compare, which happens at each call with new sizes. Calls with equal parameters run
-    the same code."""
+    Its parameters are a :class:`Tiling`, of which it uses ``fields``; ``own`` is the named tuple of those that only it
+    has: bools, ints, strings and tuples of those. They determine the generated code: calls with equal parameters run
+    the same code. They are hashed and compared at each call with new sizes."""
 
     name: ClassVar[str]
-    parameters: ClassVar[type] = Tiling
     fields: ClassVar[tuple[str, ...]] = ()
+    own: ClassVar[type | None] = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The names of its parameters, with their types."""
+        return (serialize.types_of(Tiling, self.fields) if self.fields else {}) | serialize.types_of(self.own)
 
     @abstractmethod
     def takes(self, analysis: Analysis) -> bool:
         """Whether this scheduler can write the kernels of the segment, at least for some sizes."""
 
     @abstractmethod
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[P]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Distinct parameters worth measuring for these sizes, the heuristic's choice first. Empty if another scheduler
         should take the segment."""
 
-    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[P] | None:
+    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Tiling] | None:
         """Parameters for segments that compute the same function on tensors of different sizes, chosen so that few
         distinct kernels result and one launch runs equal ones. None: choose for each segment separately."""
         return None
 
-    def better_in_stages(self, analysis: Analysis, params: P, call: SizedCall) -> bool | None:
+    def better_in_stages(self, analysis: Analysis, params: Tiling, call: SizedCall) -> bool | None:
         """Whether a split into stages (:mod:`mlirfuse.schedule.multi_stage`) is estimated to be faster than ``params``.
         None: stages are not worth measuring."""
         return None
 
     @abstractmethod
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: P, properties: M) -> EmittedKernels:
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: M) -> EmittedKernels:
         """Yield each stage of the segment with its kernels, whose names begin with ``name``."""
 
     @abstractmethod
-    def check(self, analysis: Analysis, params: P, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         """Raise :class:`ScheduleError`, which names the violated constraint, if these parameters and sizes would give
         wrong kernels or kernels that cannot be launched."""
 
-    def attributes(self, params: P) -> serialize.Attributes:
+    def attributes(self, params: Tiling) -> serialize.Attributes:
         """All parameters as attributes."""
-        return serialize.attributes(params, self.fields)
+        return {name: serialize.attribute(params.value(name)) for name in self.parameters}
 
-    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> P:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Tiling:
         """The parameters given by attributes; missing ones are the heuristic's choice for these sizes. Raises
         :class:`ScheduleError`."""
-        chosen: Any = next(self.candidates(analysis, call), None)
-        if chosen is None and self.parameters is Tiling:
-            missing = [name for name in ("access", "tx", "ty") if name in self.fields and name not in given]
-            require(
-                not missing,
-                f"parameter '{''.join(missing[:1])}' is missing, and this scheduler has no default for this segment at "
-                "these sizes",
-            )
-            chosen = Tiling(self.name)
-        return serialize.read(self.parameters, given, chosen, self.fields)
+        chosen = next(self.candidates(analysis, call), None)
+        found = serialize.read(self.parameters, given, chosen)
+        if chosen is None:
+            defaults: Any = getattr(self.own, "_field_defaults", {})
+            own = [name for name in serialize.types_of(self.own) if name not in defaults]
+            serialize.require_all([name for name in ("access", "tx", "ty") if name in self.fields] + own, found)
+            chosen = Tiling(self.name, own=self.own(*[found[name] for name in own]) if self.own else None)
+        return chosen.replaced(**found)
 
 
 def require(holds: bool, constraint: str) -> None:
@@ -106,33 +109,20 @@ def power_of_two(n: int) -> bool:
     return n > 0 and n & (n - 1) == 0
 
 
-class MultiStageScheduler(Scheduler[P, M]):
-    """A scheduler that splits a segment into stages and has other schedulers write their kernels."""
-
-    @abstractmethod
-    def by_phases(self, analysis: Analysis, call: SizedCall) -> P:
-        """The parameters with one stage per phase of reductions, each chosen independently."""
-
-
 class Schedulers(Generic[M]):
     """The schedulers of a target, in order of preference, with ``multi_stage`` first. Stages are chosen if a scheduler
     estimates them to be faster than its own choice, or if no scheduler has candidates."""
 
-    def __init__(
-        self,
-        multi_stage: Callable[[Schedulers[M]], MultiStageScheduler[Any, M]],
-        schedulers: Sequence[Scheduler[Any, M]],
-    ):
+    def __init__(self, multi_stage: Callable[[Schedulers[M]], MultiStage[M]], schedulers: Sequence[Scheduler[M]]):
         self.multi_stage = multi_stage(self)
         self.all = (self.multi_stage, *schedulers)
-        self._of = {s.parameters: s for s in self.all if s.parameters is not Tiling}
         self._named = {s.name: s for s in self.all}
 
-    def of(self, params: Params) -> Scheduler[Any, M]:
+    def of(self, params: Tiling) -> Scheduler[M]:
         """The scheduler that uses these parameters."""
-        return self._named[params.scheduler] if type(params) is Tiling else self._of[type(params)]
+        return self._named[params.scheduler]
 
-    def choose(self, analysis: Analysis, call: SizedCall) -> Params:
+    def choose(self, analysis: Analysis, call: SizedCall) -> Tiling:
         """The heuristic's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` if no
         scheduler takes the segment."""
         for scheduler in analysis.once(self._takers):
@@ -144,13 +134,13 @@ class Schedulers(Generic[M]):
             raise CompileError("no scheduler takes this segment")
         return self.multi_stage.by_phases(analysis, call)
 
-    def choose_together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Params]:
+    def choose_together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Tiling]:
         """Like :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
         takers = {analysis.once(self._takers)[0] for analysis in analyses}
         found = takers.pop().together(analyses, call) if len(takers) == 1 else None
         return found or [self.choose(analysis, call) for analysis in analyses]
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters worth measuring for these sizes, generated lazily, the heuristic's choice first. Raises
         :class:`CompileError` if there are none."""
         none = True
@@ -168,17 +158,17 @@ class Schedulers(Generic[M]):
         if none:
             yield self.choose(analysis, call)
 
-    def _takers(self, analysis: Analysis) -> list[Scheduler[Any, M]]:
+    def _takers(self, analysis: Analysis) -> list[Scheduler[M]]:
         """The schedulers to ask for candidates. ``multi_stage`` is among them only if no other takes the segment:
         otherwise the others decide when to offer stages."""
         takers = [scheduler for scheduler in self.all if scheduler.takes(analysis)]
         return takers if takers == [self.multi_stage] else [s for s in takers if s is not self.multi_stage]
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, properties: M) -> EmittedKernels:
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: M) -> EmittedKernels:
         """The kernels, written by the scheduler that ``params`` belong to."""
         return self.of(params).emit(name, analysis, slots, params, properties)
 
-    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         """Raise :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""
         scheduler = self.of(params)
         if not scheduler.takes(analysis):
@@ -187,12 +177,12 @@ class Schedulers(Generic[M]):
 
     # ---- as attributes
 
-    def attributes(self, params: Params) -> serialize.Attributes:
+    def attributes(self, params: Tiling) -> serialize.Attributes:
         """A schedule as the attribute dictionary of a segment: the scheduler's name and every parameter."""
         scheduler = self.of(params)
         return {"scheduler": scheduler.name} | scheduler.attributes(params)
 
-    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Params:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Tiling:
         """Parse and check a segment's schedule for these sizes. ``given`` may be partial; the heuristic chooses the
         rest. Raises :class:`ScheduleError`."""
         name = given.get("scheduler")

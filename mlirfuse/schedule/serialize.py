@@ -1,11 +1,10 @@
-"""Converts scheduler parameters to and from attributes: dictionaries, lists, strings, numbers and element types, which
-the fusion dialect prints and parses on a segment."""
+"""Converts parameters of schedules to and from attributes: dictionaries, lists, strings, numbers and element types,
+which the fusion dialect prints and parses on a segment."""
 
 from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Sequence
 from typing import Any
 
 from mlirfuse.core import old_names
@@ -17,68 +16,64 @@ from mlirfuse.ir.dtypes import DType
 Attributes = dict[str, Any]
 
 
-def attributes(params: Any, fields: Sequence[str] = ()) -> Attributes:
-    """The ``fields``, or all, of a named tuple as attributes."""
-    return {key: _attribute(getattr(params, key)) for key in fields or params._fields}
-
-
-def _attribute(value: Any) -> Any:
+def attribute(value: Any) -> Any:
+    """The value of a parameter as an attribute."""
     if hasattr(value, "_asdict"):
-        return attributes(value)
+        return {key: attribute(field) for key, field in value._asdict().items()}
     if isinstance(value, frozenset):
         return sorted(map(str, value))
     return list(value) if isinstance(value, tuple) else value
 
 
-def read(cls: type, given: Attributes, default: Any, names: tuple[str, ...] = ()) -> Any:
-    """The named tuple ``cls`` with the fields that are ``given``, which are among ``names`` or any, and the others from
-    ``default``, which may be None. Raises :class:`ScheduleError` for an unknown, missing or ill-typed field."""
-    types = _types(cls, names)
+def read(types: dict[str, Any], given: Attributes, default: Any = None) -> Attributes:
+    """The values of the ``given`` parameters, of these names and ``types``. Parts of a named tuple that are not given
+    are those of its value in ``default``. Raises :class:`ScheduleError` for an unknown, missing or ill-typed one."""
     given = old_names.renamed_fields(given, types)
     for key in given:
         if key not in types:
             raise ScheduleError(f"no parameter '{key}': the parameters are {', '.join(types)}")
-    missing = [key for key in types if key not in given and key not in cls._field_defaults]  # type: ignore[attr-defined]
-    if default is None and missing:
-        raise ScheduleError(
-            f"parameter '{missing[0]}' is missing, and this scheduler has no default for this segment at these sizes"
-        )
-    fields = {key: _read(key, types[key], value, getattr(default, key, None)) for key, value in given.items()}
-    return cls(**fields) if default is None else default._replace(**fields)
+    return {key: _read(key, types[key], value, default and default.value(key)) for key, value in given.items()}
 
 
 @functools.cache
-def _types(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
-    types = typing.get_type_hints(cls)
+def types_of(cls: type | None, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The types of a named tuple's fields: of those with these ``names``, or of all."""
+    types = typing.get_type_hints(cls) if cls else {}
     return {name: types[name] for name in names or types}
+
+
+def require_all(names: typing.Iterable[str], given: typing.Container[str]) -> None:
+    """Raise :class:`ScheduleError` if a parameter without a default is not ``given``."""
+    for name in names:
+        if name not in given:
+            raise ScheduleError(
+                f"parameter '{name}' is missing, and this scheduler has no default for this segment at these sizes"
+            )
 
 
 def _read(key: str, type_: Any, value: Any, default: Any) -> Any:
     if hasattr(type_, "_fields") and isinstance(value, dict):
-        return read(type_, value, default)
-    if type_ is bool and isinstance(value, bool):
+        types = types_of(type_)
+        parts = {name: _read(name, types[name], part, None) for name, part in value.items() if name in types}
+        if unknown := [name for name in value if name not in types]:
+            raise ScheduleError(f"no parameter '{unknown[0]}': the parameters are {', '.join(types)}")
+        if default is not None:
+            return default._replace(**parts)
+        require_all((name for name in types if name not in type_._field_defaults), parts)
+        return type_(**parts)
+    origin = typing.get_origin(type_)
+    if type_ in (bool, int, str, DType) and isinstance(value, type_) and (type_ is not int or type(value) is not bool):
         return value
-    if type_ is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if type_ is str and isinstance(value, str):
-        return value
-    if type_ is DType and isinstance(value, DType):
-        return value
-    if typing.get_origin(type_) is tuple and isinstance(value, (list, tuple)) and all(type(n) is int for n in value):
+    if origin is tuple and isinstance(value, (list, tuple)) and all(type(n) is int for n in value):
         return tuple(value)
-    if typing.get_origin(type_) is frozenset and isinstance(value, (list, tuple, frozenset)):
+    if origin is frozenset and isinstance(value, (list, tuple, frozenset)):
         return frozenset(sz.parse(n) if isinstance(n, str) else n for n in value)
-    name = getattr(type_, "__name__", str(type_)) if typing.get_origin(type_) is None else str(type_)
-    raise ScheduleError(f"{key} = {value!r} is not of type {name}")
+    raise ScheduleError(f"{key} = {value!r} is not of type {type_ if origin else type_.__name__}")
 
 
 def serialized(given: Attributes) -> str:
     """A schedule on one line, for people: parameters of memory accesses first, then the enabled options."""
-    words = []
-    for key, value in flat(given).items():
-        if value is not False:
-            words.append(f"{key}={value}")
-    return " ".join(words)
+    return " ".join(f"{key}={value}" for key, value in flat(given).items() if value is not False)
 
 
 def flat(given: Attributes) -> Attributes:

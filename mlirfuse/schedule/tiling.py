@@ -1,5 +1,4 @@
-"""The standard schedule parameters, for both targets. What only one scheduler has stands in its own named tuple, with
-the same names for the same things."""
+"""The parameters of schedules, for both targets."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ class Access(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """The parameters of ``scheduler``, which uses those that it lists as its ``fields``. An *iteration* is what the
-    threads of a block, or the vectors in flight of a CPU's thread, process together. Numbers are 0 or 1 and flags false
-    where a scheduler has nothing to decide."""
+    """The parameters of ``scheduler``: the standard ones that it lists as its ``fields``, and in ``own`` a named tuple
+    of those that no other scheduler has. An *iteration* is what the threads of a block, or the vectors in flight of a
+    CPU's thread, process together. Numbers are 0 or 1 and flags false where a scheduler has nothing to decide."""
 
     scheduler: str
     access: Access = Access(dt.i64, 1, ())  # of a GPU
@@ -33,7 +32,7 @@ class Tiling(NamedTuple):
     ty: int = 1  # threads of a block along the other loops
     vectors_per_thread: int = 0  # along contiguous memory, at a time; 0: a loop over any number
     rows_per_thread: int = 1  # at a time
-    split: int = 1  # blocks or tasks that share a reduction or a row, which a further kernel combines
+    split: int = 1  # blocks or tasks that share a reduction, a row or the values to add up
     cluster: int = 1  # blocks that share a row or columns through distributed shared memory
     stages: int = 0  # iterations whose inputs are in shared memory, or in flight to it
     coalesced_rows: int = 1  # rows that are treated as one; 0: as many as the sizes allow
@@ -49,11 +48,27 @@ class Tiling(NamedTuple):
     compensation_interval: int = 0  # iterations, or blocks of them, after which sums are added to compensated totals
     streamed: bool = False  # full-size outputs are written with non-temporal stores
     extent: int = 0  # of a loop, or the distance of rows, that the code is compiled for; 0: any
+    own: Any = None  # the scheduler's other parameters
 
     @property
     def width(self) -> int:
         """Elements of a thread along contiguous memory, at a time."""
         return self.access.lanes * self.vectors_per_thread
+
+    def value(self, name: str) -> Any:
+        """The value of a parameter."""
+        return getattr(self if name in self._fields else self.own, name)
+
+    def replaced(self, **given: Any) -> Tiling:
+        """The same with other values of some parameters."""
+        standard = {name: given.pop(name) for name in [*given] if name in self._fields}
+        return self._replace(**standard, **({"own": self.own._replace(**given)} if given else {}))
+
+    def must(self, name: str, holds: bool, constraint: str) -> None:
+        """Raise :class:`ScheduleError`, which names a parameter, its value and the ``constraint``, unless that
+        ``holds``."""
+        if not holds:
+            raise ScheduleError(f"{name} = {self.value(name)}: {constraint}")
 
     def excludes(self, name: str, *others: str) -> None:
         """Raise :class:`ScheduleError` if this field and any of the ``others`` have other values than by default."""

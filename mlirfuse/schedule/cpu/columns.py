@@ -46,7 +46,7 @@ def folds(extents: tuple[int, int], host: HostProperties) -> bool:
     return columns < heuristics_of(host).tasks.short and rows > 1
 
 
-class CpuColumns(CpuScheduler[Tiling]):
+class CpuColumns(CpuScheduler):
     """Column reductions and normalizations, and row reductions whose rows are a small fraction of a vector."""
 
     name = "columns"

@@ -77,7 +77,7 @@ def _without_gathers(analysis: Analysis) -> bool:
     return True
 
 
-class Pointwise(CpuScheduler[Tiling]):
+class Pointwise(CpuScheduler):
     """Computes output elements from input elements."""
 
     name = "pointwise"

@@ -94,7 +94,7 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
     return {v for v, cost in total.items() if cost == threshold and v.op.row.kind == "elementwise"}
 
 
-class CpuRows(CpuScheduler[Tiling]):
+class CpuRows(CpuScheduler):
     """Row reductions and normalizations."""
 
     name = "rows"

@@ -22,7 +22,7 @@ from mlirfuse.schedule.tiling import Tiling
 STATES = 8  # vectors of states in registers: half of those that AVX-512 has left beside temporaries
 
 
-class ScanColumns(CpuScheduler[Tiling]):
+class ScanColumns(CpuScheduler):
     """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"

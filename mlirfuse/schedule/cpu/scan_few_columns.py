@@ -28,7 +28,7 @@ from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 
-class ScanFewColumns(CpuScheduler[Tiling]):
+class ScanFewColumns(CpuScheduler):
     """Scans down a few columns, fused with elementwise ops on their domain."""
 
     name = "scan_few_columns"

@@ -32,7 +32,7 @@ from mlirfuse.schedule.scheduler import SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 
-class ScanRows(CpuScheduler[Tiling]):
+class ScanRows(CpuScheduler):
     """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"

@@ -29,7 +29,7 @@ from mlirfuse.schedule.tiling import Tiling
 I64 = dt.i64
 
 
-class ScanShortRows(CpuScheduler[Tiling]):
+class ScanShortRows(CpuScheduler):
     """Scans along rows of at most one vector, fused with elementwise ops on their domain."""
 
     name = "scan_short_rows"

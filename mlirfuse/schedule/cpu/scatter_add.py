@@ -20,27 +20,27 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.tiling import Tiling
 
 
-class Params(NamedTuple):
-    """``grid``: number of tasks, each of which owns a part of the result's rows, or with ``columns`` of its
-    columns."""
+class Owned(NamedTuple):
+    """``columns``: each of ``split`` tasks owns a part of the result's columns, not of its rows."""
 
-    grid: int
-    columns: bool
+    columns: bool = False
 
 
-class ScatterAdd(CpuScheduler[Params]):
+class ScatterAdd(CpuScheduler):
     """Adds values to rows selected by indices."""
 
     name = "scatter_add"
-    parameters = Params
+    fields = ("split",)
+    own = Owned
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         values, rows, width = analysis.values(_extents, call.sizes)
         lanes = lanes_of(analysis, call.properties)
         heuristics, threads = heuristics_of(call.properties), call.properties.threads
@@ -48,13 +48,14 @@ class ScatterAdd(CpuScheduler[Params]):
         parts = threads if columns else min(threads, max(1, width // heuristics.scatter_add.columns_a_task))
         if values + rows * width < heuristics.tasks.shared:
             parts, columns = 1, False
-        yield from dict.fromkeys(Params(*p) for p in ((parts, columns), (threads, False), (threads, True), (1, False)))
+        tried = (parts, columns), (threads, False), (threads, True), (1, False)
+        yield from (Tiling(self.name, split=n, own=Owned(c)) for n, c in dict.fromkeys(tried))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params, host: HostProperties) -> list[CpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
         return [_ScatterAdd(name, analysis, slots, host, p).kernel()]
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
-        require(p.grid >= 1, f"grid = {p.grid}: at least one")
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        p.must("split", p.split >= 1, "at least one task")
 
 
 def _extents(analysis: Analysis) -> list[sz.Size]:
@@ -78,9 +79,9 @@ def column_loops(analysis: Analysis) -> list[list[Axis]]:
 class _ScatterAdd(CpuBody):
     """The kernel body."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling):
         super().__init__(name, analysis, slots, host)
-        self.params, self.op = params, _op(analysis)
+        self.split, self.by_columns, self.op = params.split, params.own.columns, _op(analysis)
         self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
         self.in_place = slots.place(self.op.result) == slots.place(self.initial)
         self.columns = column_loops(analysis)
@@ -96,26 +97,25 @@ class _ScatterAdd(CpuBody):
 
     def kernel(self) -> CpuKernel:
         """The finished kernel."""
-        params = self.params
 
         def task(index: Val) -> None:
             rows, columns = self.size(self.op.result.shape[0]), self.size(self.length)
             low_row, high_row, low, high = self.constant(0), rows, self.constant(0), columns
-            if params.columns:
-                unit = sz.mul(sz.ceildiv(self.length, params.grid * self.lanes), self.lanes)
+            if self.by_columns:
+                unit = sz.mul(sz.ceildiv(self.length, self.split * self.lanes), self.lanes)
                 low, high = self.part(index, self.size(unit), columns)
             else:
-                unit = sz.ceildiv(self.op.result.shape[0], params.grid)
+                unit = sz.ceildiv(self.op.result.shape[0], self.split)
                 low_row, high_row = self.part(index, self.size(unit), rows)
             if self.sums is not self.stored or not self.in_place:
                 self.over_rows(low_row, high_row, low, high, self.begin)
-            owned = None if params.columns or params.grid == 1 else (low_row, high_row)
+            owned = None if self.by_columns or self.split == 1 else (low_row, high_row)
             self.over_values(low, high, owned or (self.constant(0), rows))
             if self.sums is not self.stored:
                 self.over_rows(low_row, high_row, low, high, self.end)
 
         self.tasks(task)
-        return self.finish(params.grid, 1)
+        return self.finish(self.split, 1)
 
     def part(self, index: Val, unit: Val, end: Val) -> tuple[Val, Val]:
         """The begin and end of part ``index`` of ``unit`` elements, at most ``end``."""

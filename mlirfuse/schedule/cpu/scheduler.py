@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.device_properties import HostProperties
@@ -12,19 +11,18 @@ from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.streaming import can_stream
 from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
-P = TypeVar("P", bound=tuple[Any, ...])
 
-
-class CpuScheduler(Scheduler[P, HostProperties]):
+class CpuScheduler(Scheduler[HostProperties]):
     """A scheduler that writes the kernels of a segment as one stage."""
 
     @abstractmethod
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: P, host: HostProperties) -> list[CpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
         """The kernels that compute ``analysis``."""
 
     def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: P, properties: HostProperties
+        self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: HostProperties
     ) -> EmittedKernels:
         yield analysis, self.kernels(name, analysis, slots, params, properties)
 

@@ -24,22 +24,20 @@ from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grai
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
 
 
-class Params(NamedTuple):
-    """``reading``: the loop along which inputs are contiguous. ``height``, ``width``: a block's extents along the
-    reading and the writing loop; ``unmasked``: those divide the loops' extents. ``streamed``: write outputs with
-    non-temporal stores."""
+class Block(NamedTuple):
+    """``reading``: the loop along which inputs are contiguous. ``read_lanes``, ``write_lanes``: a block's extents along
+    it and along the writing loop."""
 
     reading: int
-    height: int
-    width: int
-    unmasked: bool
-    streamed: bool = False
+    read_lanes: int
+    write_lanes: int
 
 
-def block_of(analysis: Analysis, call: SizedCall) -> tuple[int, int, int, bool] | None:
-    """The reading loop, the height and width of a block, and whether blocks divide both loops.
+def block_of(analysis: Analysis, call: SizedCall) -> tuple[Block, bool] | None:
+    """The block, and whether blocks divide both loops.
 
     The reading loop is the one along which most input bytes are contiguous. None if that is the writing loop, or if
     both loops are shorter than a vector."""
@@ -59,7 +57,7 @@ def block_of(analysis: Analysis, call: SizedCall) -> tuple[int, int, int, bool] 
     if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
         return None
     height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
-    return best, height, width, extents[best] % height == 0 and extents[-1] % width == 0
+    return Block(best, height, width), extents[best] % height == 0 and extents[-1] % width == 0
 
 
 def _unmapped_inputs(analysis: Analysis) -> list[Value]:
@@ -92,53 +90,56 @@ def _transposed_values(analysis: Analysis, reading, writing) -> list[Value]:
     return needed if len(needed) <= len(inputs) else inputs
 
 
-class Transpose(CpuScheduler[Params]):
+class Transpose(CpuScheduler):
     """Computes output elements from inputs that are contiguous along another dimension."""
 
     name = "transpose"
-    parameters = Params
+    fields = "unmasked", "streamed"
+    own = Block
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and len(analysis.loops(analysis.kept)) > 1
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
-        block = block_of(analysis, call)
-        if block is not None:
-            yield Params(*block, streams(analysis, analysis.outputs, call))
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        if found := block_of(analysis, call):
+            block, unmasked = found
+            streamed = streams(analysis, analysis.outputs, call)
+            yield Tiling(self.name, unmasked=int(unmasked), streamed=streamed, own=block)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params, host: HostProperties) -> list[CpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
         return _Kernel(name, analysis, slots, p, host).emit()
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
-        block = block_of(analysis, call)
-        if block is None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        found, own = block_of(analysis, call), p.own
+        if found is None:
             raise ScheduleError(
                 "transpose: no input is contiguous along another loop, or both loops are shorter than a vector"
             )
         widest = heuristics_of(call.properties).transpose.widest
         extents = analysis.values(_strides_and_extents, call.sizes)[-len(analysis.loops(analysis.kept)) :]
-        require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
-        for name, n in (("height", p.height), ("width", p.width)):
-            require(power_of_two(n) and n <= widest, f"{name} = {n}: must be a power of two up to {widest}")
-        require(max(p.height, p.width) > 1, "height, width: at least one must exceed 1")
-        unmasked = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
-        require(unmasked or not p.unmasked, "unmasked: this height and width do not divide the loops")
+        reading = found[0].reading
+        p.must("reading", own.reading == reading, f"inputs are contiguous along loop {reading}")
+        for name, n in (("read_lanes", own.read_lanes), ("write_lanes", own.write_lanes)):
+            p.must(name, power_of_two(n) and n <= widest, f"must be a power of two up to {widest}")
+        require(max(own.read_lanes, own.write_lanes) > 1, "read_lanes, write_lanes: at least one must exceed 1")
+        unmasked = extents[own.reading] % own.read_lanes == 0 and extents[-1] % own.write_lanes == 0
+        p.must("unmasked", unmasked or not p.unmasked, "blocks do not divide the loops")
         if p.streamed:
-            check_aligned(
-                can_stream(analysis, analysis.outputs, call) and p.width <= lanes_of(analysis, call.properties)
-            )
+            fits = own.write_lanes <= lanes_of(analysis, call.properties)
+            check_aligned(can_stream(analysis, analysis.outputs, call) and fits)
 
 
 class _Kernel:
     """The kernel of a segment. A task is a tile, which consists of blocks of ``height`` by ``width`` elements."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Params, host: HostProperties):
-        self.analysis, self.params, self.host = analysis, params, host
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
+        self.analysis, self.host, self.unmasked = analysis, host, bool(params.unmasked)
+        reading, self.height, self.width = params.own
         self.body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
         self.e, self.k = self.body.e, self.body.k
         loops = analysis.loops(analysis.kept)
-        self.writing, self.reading = loops[-1], loops[params.reading]
-        self.outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
+        self.writing, self.reading = loops[-1], loops[reading]
+        self.outer = [loop for n, loop in enumerate(loops[:-1]) if n != reading]
         self.rows, self.columns = rows, columns = size_of(self.reading), size_of(self.writing)
         # A tile has the same number of elements if one of the loops is short.
         heuristics = heuristics_of(host).transpose
@@ -166,7 +167,7 @@ class _Kernel:
         """Emit the block that starts at ``r``, ``w``. ``high_r``, ``high_w``: bounds of a block that may exceed them.
         Returns no loop-carried values."""
         body, e, k, analysis, height, width = (
-            self.body, self.e, self.k, self.analysis, self.params.height, self.params.width
+            self.body, self.e, self.k, self.analysis, self.height, self.width
         )  # fmt: skip
         edge = high_r is not None
         down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, height), (w, width)))
@@ -195,7 +196,7 @@ class _Kernel:
 
     def task(self, index: Val) -> None:
         """Transpose a tile."""
-        body, e, k, params = self.body, self.e, self.k, self.params
+        body, e, k = self.body, self.e, self.k
         env: Env = {}
         point, r_tile = k.divmod(Index(index), sz.ceildiv(self.rows, self.tile_rows))
         point, w_tile = k.divmod(point, sz.ceildiv(self.columns, self.tile_columns))
@@ -205,20 +206,20 @@ class _Kernel:
         high_r = e.min(e.add(low_r, body.size(self.tile_rows)), body.size(self.rows))
         high_w = e.min(e.add(low_w, body.size(self.tile_columns)), body.size(self.columns))
 
-        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
-        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
+        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -self.height))
+        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -self.width))
 
         # Consecutive blocks write adjacent memory, so that a cache line that two of them share is still cached.
         def blocks(r, first, end, *ends):
-            body.loop(first, end, params.width, [], lambda w, _: self.block(env, r, w, *ends))
+            body.loop(first, end, self.width, [], lambda w, _: self.block(env, r, w, *ends))
             return []
 
         def edge(r, _):
             return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
 
-        body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
-        if not params.unmasked:
-            body.loop(low_r, high_r, params.height, [], edge)
+        body.loop(low_r, middle_r, self.height, [], lambda r, _: blocks(r, low_w, middle_w))
+        if not self.unmasked:
+            body.loop(low_r, high_r, self.height, [], edge)
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:

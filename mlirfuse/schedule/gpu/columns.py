@@ -30,7 +30,7 @@ from mlirfuse.schedule.tiling import Tiling
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
 
 
-class GpuColumns(GpuScheduler[Tiling]):
+class GpuColumns(GpuScheduler):
     """Column reductions and normalizations."""
 
     name = "columns"

@@ -33,19 +33,14 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import unaligned_reads
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Access, Tiling
 
 REMAPPING = ("slice", "pad", "concatenate", "roll")  # the index-remapping ops that are supported
 
 
-class Params(NamedTuple):
-    """``tx`` threads per block; ``rows_per_block``, whose intervals consecutive blocks compute; ``wide``: the intervals
-    that have
-    blocks of their own."""
+class Wide(NamedTuple):
+    """``wide``: the intervals that have blocks of their own. Consecutive blocks compute ``coalesced_rows`` rows."""
 
-    access: Access
-    tx: int
-    rows_per_block: int
     wide: tuple[int, ...]
 
 
@@ -191,15 +186,15 @@ def _cells(rows: ConcatRows, wide: tuple[int, ...], lanes: int) -> list[Cell]:
     return out
 
 
-def _blocks(cell: Cell, p: Params) -> Size:
-    """The number of blocks of a cell, for ``p.rows_per_block`` rows."""
-    return sz.ceildiv(sz.mul(cell.vectors, p.rows_per_block), p.tx)
+def _blocks(cell: Cell, p: Tiling) -> Size:
+    """The number of blocks of a cell, for ``p.coalesced_rows`` rows."""
+    return sz.ceildiv(sz.mul(cell.vectors, p.coalesced_rows), p.tx)
 
 
 class _Body(GpuBody):
     """The kernel body: computes vectors of the results' linear memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: ConcatRows):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, rows: ConcatRows):
         super().__init__(name, analysis, slots, p.access, p.tx, past_end=True)
         self.p, self.rows, self.lanes = p, rows, p.access.lanes
 
@@ -285,16 +280,17 @@ class _Body(GpuBody):
                             k.store(value, env, e.extract(val, lane))
 
 
-class Concat(GpuScheduler[Params]):
+class Concat(GpuScheduler):
     """Concatenated, padded and rolled rows with long operands."""
 
     name = "concat"
-    parameters = Params
+    fields = "access", "tx", "coalesced_rows"
+    own = Wide
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_rows) is not None
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
         found = _access(analysis, call)
         lengths, sizes = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
@@ -312,16 +308,17 @@ class Concat(GpuScheduler[Params]):
             return
         usual = heuristics.threads_costly if heavy else heuristics.threads
         for threads in (usual, usual // 2, usual * 2):
-            yield _of_rows(analysis, Params(found, threads, threads, wide), call.sizes)
+            p = Tiling(self.name, found, threads, coalesced_rows=threads, own=Wide(wide))
+            yield _of_rows(analysis, p, call.sizes)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         rows = analysis.once(_rows)
         body = _Body(name, analysis, slots, p, rows)
         e, k = body.e, body.k
-        cells = _cells(rows, p.wide, body.lanes)
+        cells = _cells(rows, p.own.wide, body.lanes)
         ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
         iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])
-        block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.rows_per_block)
+        block, first_row = k.scalar(here.base), e.mul(k.scalar(iteration.base), p.coalesced_rows)
 
         def of(cell: Cell, start: Size) -> None:
             number = e.add(e.mul(e.sub(block, body.size(start)), p.tx), body.wide(body.thread))
@@ -329,7 +326,7 @@ class Concat(GpuScheduler[Params]):
             row = e.add(first_row, k.scalar(down.base))
             wraps = len(cell.intervals) > max(cell.wraps, 1)
             last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
-            exists = e.and_(e.cmp("lt", k.scalar(down.base), p.rows_per_block), e.cmp("le", row, last))
+            exists = e.and_(e.cmp("lt", k.scalar(down.base), p.coalesced_rows), e.cmp("le", row, last))
             with k.region(f"scf.if {exists} {{"):
                 (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
 
@@ -344,24 +341,19 @@ class Concat(GpuScheduler[Params]):
                 choose(at + 1)
 
         choose(0)
-        return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.rows_per_block)))]
+        return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.coalesced_rows)))]
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, 1)
-        require(
-            power_of_two(p.rows_per_block) and p.rows_per_block <= p.tx,
-            f"rows_per_block = {p.rows_per_block}: must be a power of two up to tx",
-        )
+        fits = power_of_two(p.coalesced_rows) and p.coalesced_rows <= p.tx
+        p.must("coalesced_rows", fits, "must be a power of two up to tx")
         check_exact(p.access, _access(analysis, call), "concat: results are not aligned for vectors")
-        lanes = p.access.lanes
-        lengths = analysis.values(_lengths, call.sizes)
+        lengths, wide = analysis.values(_lengths, call.sizes), p.own.wide
         require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
-        ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)
-        require(bool(ordered), f"wide = {p.wide}: must be ascending numbers of some of the {len(lengths)} intervals")
-        require(
-            all(lengths[k] >= lanes for k in p.wide),
-            f"wide = {p.wide}: intervals of {lengths} elements must have a vector of {lanes}",
-        )
+        ordered = wide == tuple(sorted(set(wide))) and bool(wide) and wide[0] >= 0 and wide[-1] < len(lengths)
+        p.must("wide", ordered, f"must be ascending numbers of some of the {len(lengths)} intervals")
+        full = all(lengths[k] >= p.access.lanes for k in wide)
+        p.must("wide", full, f"intervals of {lengths} elements must have a vector of {p.access.lanes}")
 
 
 def costly(analysis: Analysis, properties: DeviceProperties) -> bool:
@@ -376,16 +368,16 @@ def _remaps_inputs_only(analysis: Analysis) -> bool:
     return all(v not in created or created[v] in remapping for op in remapping for v in op.operands)
 
 
-def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
+def _of_rows(analysis: Analysis, p: Tiling, env: Sizes) -> Tiling:
     """``p`` with the number of rows per group of blocks that leaves the fewest threads idle."""
-    cells, rows = _cells(analysis.once(_rows), p.wide, p.access.lanes), analysis.values(_sizes, env)[0]
+    cells, rows = _cells(analysis.once(_rows), p.own.wide, p.access.lanes), analysis.values(_sizes, env)[0]
     vectors = [sz.substitute(cell.vectors, env) for cell in cells]
 
     def blocks(n: int) -> int:
         return -(-(rows + 1) // n) * sum(-(-n * v // p.tx) for v in vectors)
 
     sizes = [p.tx >> k for k in range(p.tx.bit_length())]
-    return p._replace(rows_per_block=min(sizes, key=blocks))
+    return p._replace(coalesced_rows=min(sizes, key=blocks))
 
 
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:

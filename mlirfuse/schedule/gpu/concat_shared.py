@@ -32,16 +32,13 @@ from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import SizedCall, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Access, Tiling
 
 
-class Params(NamedTuple):
-    """``tx`` threads per block; ``rows_per_block``, full vectors of each operand; ``shared_bytes`` of shared memory,
-    which are reserved for them."""
+class Reserved(NamedTuple):
+    """``shared_bytes`` of shared memory, which are reserved for the ``coalesced_rows`` of a block: full vectors of each
+    operand."""
 
-    access: Access
-    tx: int
-    rows_per_block: int
     shared_bytes: int
 
 
@@ -125,12 +122,12 @@ class _Body(GpuBody):
     """The kernel body: stores the operands of a block's rows to shared memory, and computes from their
     concatenation."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         super().__init__(name, analysis, slots, p.access, p.tx)
         self.p, self.concat = p, analysis.once(_concat)
         self.dtype = analysis.once(_shared_dtype)
-        self.offset = self.reserve(p.shared_bytes)
-        self.first = self.e.mul(self.wide(self.block), p.rows_per_block)  # the block's first row
+        self.offset = self.reserve(p.own.shared_bytes)
+        self.first = self.e.mul(self.wide(self.block), p.coalesced_rows)  # the block's first row
 
     def each(self, count: Val, lanes: int, body: Callable[[Val], None]) -> None:
         """Run ``body(first element)`` for each vector of this thread, of ``count`` elements of the block's rows."""
@@ -217,16 +214,17 @@ class _Body(GpuBody):
         self.write(rows, lanes)
 
 
-class ConcatShared(GpuScheduler[Params]):
+class ConcatShared(GpuScheduler):
     """Rows concatenated of short operands."""
 
     name = "concat_shared"
-    parameters = Params
+    fields = "access", "tx", "coalesced_rows"
+    own = Reserved
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise and analysis.once(_concat) is not None
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics = heuristics_of(call.properties).concat_shared
         access = _access(analysis, call)
         rows, length, *operands = analysis.values(_sizes, call.sizes)
@@ -243,33 +241,30 @@ class ConcatShared(GpuScheduler[Params]):
             wanted = 1 << (many * row // heuristics.bytes_a_thread).bit_length() - 1
             threads = min(max(wanted, heuristics.threads), heuristics.most_threads)
             if many * row <= heuristics.most:
-                yield Params(access, threads * times, many, power_from(many * row))
+                own = Reserved(power_from(many * row))
+                yield Tiling(self.name, access, threads * times, coalesced_rows=many, own=own)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         body = _Body(name, analysis, slots, p)
         e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
         left = e.sub(body.size(count), body.first)
-        with body.k.region(f"scf.if {e.cmp('ge', left, p.rows_per_block)} {{", "} else {"):
-            body.all(e.const(p.rows_per_block, body.index), p.access.lanes)
+        with body.k.region(f"scf.if {e.cmp('ge', left, p.coalesced_rows)} {{", "} else {"):
+            body.all(e.const(p.coalesced_rows, body.index), p.access.lanes)
         with body.k.region("", "}"):  # vectors may not divide fewer rows
             body.all(left, 1)
-        return [body.finish(sz.ceildiv(count, p.rows_per_block))]
+        return [body.finish(sz.ceildiv(count, p.coalesced_rows))]
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, 1)
         check_exact(p.access, _access(analysis, call), "concat_shared: memory is not aligned for vectors")
         lanes = p.access.lanes
         _, length, *operands = analysis.values(_sizes, call.sizes)
         require(min(operands) >= lanes, f"lanes = {lanes}: exceeds some of the operands' row lengths {operands}")
-        require(
-            p.rows_per_block > 0 and p.rows_per_block % lanes == 0,
-            f"rows_per_block = {p.rows_per_block}: must be a positive multiple of the {lanes} lanes",
-        )
-        needed = p.rows_per_block * length * analysis.once(_shared_dtype).bytes
+        full = p.coalesced_rows > 0 and p.coalesced_rows % lanes == 0
+        p.must("coalesced_rows", full, f"must be a positive multiple of the {lanes} lanes")
+        needed = p.coalesced_rows * length * analysis.once(_shared_dtype).bytes
         most = heuristics_of(call.properties).concat_shared.most
-        require(
-            needed <= p.shared_bytes <= most, f"shared_bytes = {p.shared_bytes}: must be from {needed} to {most} bytes"
-        )
+        p.must("shared_bytes", needed <= p.own.shared_bytes <= most, f"must be from {needed} to {most} bytes")
 
 
 def _sizes(analysis: Analysis) -> tuple:

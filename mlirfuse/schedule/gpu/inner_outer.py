@@ -27,7 +27,7 @@ from mlirfuse.schedule.tiling import Access, Tiling
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
 
 
-class InnerOuter(GpuScheduler[Tiling]):
+class InnerOuter(GpuScheduler):
     """Reductions along rows with partial sums over rows."""
 
     name = "inner_outer"

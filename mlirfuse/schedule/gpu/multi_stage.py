@@ -11,12 +11,13 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops import sizes_in
-from mlirfuse.schedule import multi_stage
 from mlirfuse.schedule.gpu import inner_outer
+from mlirfuse.schedule.multi_stage import MultiStage
 from mlirfuse.schedule.scheduler import Schedulers, SizedCall
+from mlirfuse.schedule.tiling import Tiling
 
 
-class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
+class GpuMultiStage(MultiStage[DeviceProperties]):
     """The stages of any segment. It is the only scheduler of segments that combine partial sums in a kernel of their
     own."""
 
@@ -26,7 +27,7 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.finishing) or super().takes(analysis)
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[multi_stage.Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not analysis.finishing:
             return
         rows, sums = analysis.once(stages.together)
@@ -41,15 +42,13 @@ class GpuMultiStage(multi_stage.MultiStage[DeviceProperties]):
         sizes = tuple([(name, call.sizes[name]) for name in sums.once(_symbols)])
         aligned = tuple([(v, call.alignments[v]) for v in sums.inputs + sums.outputs if v in call.alignments])
         combine = sums.remembered(self._chosen, sizes, aligned, call.properties)
-        together = (multi_stage.Params((p, combine), "together") for p in found)
+        together = (self.params("together", (p, combine)) for p in found)
         if not separate:
             yield next(together)
             yield self.in_form("apart", analysis, call)
         yield from together
 
-    def _chosen(
-        self, analysis: Analysis, sizes: tuple, alignments: tuple, properties: DeviceProperties
-    ) -> multi_stage.Params:
+    def _chosen(self, analysis: Analysis, sizes: tuple, alignments: tuple, properties: DeviceProperties) -> Tiling:
         """The choice for sizes and alignments that are given as hashable pairs, for memoization."""
         return self.schedulers.choose(analysis, SizedCall(dict(sizes), dict(alignments), properties))
 

@@ -25,8 +25,8 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
-    Params,
     PointwiseOfSize,
+    Rows,
     coalesced,
     coalesced_extents,
     extents_of,
@@ -38,7 +38,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_at_once
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
 _LONG = 1 << 28  # elements, more than any device has threads for
@@ -48,20 +48,20 @@ MOST_UNROLLED = 64  # vectors per thread along columns or rows: more only takes 
 class _Kernel:
     """The kernel of a segment. A thread has ``vectors_per_thread`` vectors of each of ``rows_per_thread`` rows."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         self.analysis, self.p = analysis, p
         self.body = body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
         self.e, self.k = e, k = body.e, body.k
         self.loops = loops = analysis.loops(analysis.kept)
-        self.columns, self.rows = columns, _ = extents_of(analysis, p.row_segments)
+        self.columns, self.rows = columns, _ = extents_of(analysis, p.own.row_segments)
         self.inner, self.outer = loops[-1:], loops[:-1]
         self.middle: list[Axis] = []
-        if p.row_segments and self.outer:
+        if p.own.row_segments and self.outer:
             *self.outer, self.middle = self.outer
-            self.segment_rows = sz.floordiv(size_of(self.middle), p.row_segments)
+            self.segment_rows = sz.floordiv(size_of(self.middle), p.own.row_segments)
         self.lanes = p.access.lanes
         self.tile_columns = p.tx * self.lanes * p.vectors_per_thread
-        self.tile_rows = p.ty * (1 if p.row_segments > 1 else p.rows_per_thread)
+        self.tile_rows = p.ty * (1 if p.own.row_segments > 1 else p.rows_per_thread)
         self.across = across = sz.ceildiv(columns, self.tile_columns)
         block = body.wide(body.block)
         if across == 1 or not self.outer:
@@ -79,20 +79,20 @@ class _Kernel:
     def emit(self) -> list[GpuKernel]:
         """The finished kernel."""
         p, k = self.p, self.k
-        crossing = p.runs and bool(self.middle)  # vectors may cross row boundaries
-        if p.rows_per_thread * p.vectors_per_thread == 1 and not p.runs and not p.ragged:
+        crossing = p.own.runs and bool(self.middle)  # vectors may cross row boundaries
+        if p.rows_per_thread * p.vectors_per_thread == 1 and not p.own.runs and not p.own.ragged:
             self.tile(True)
         else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
             with k.region(f"scf.if {self.is_full(bool(crossing))} {{", "} else {"):
-                if crossing and p.ragged:
+                if crossing and p.own.ragged:
                     with k.region(f"scf.if {self.in_one_row()} {{", "} else {"):
-                        self.tile(False, p.runs)
+                        self.tile(False, p.own.runs)
                     with k.region("", "}"):
                         self.tile(False)
                 else:
-                    self.tile(False, p.runs)
+                    self.tile(False, p.own.runs)
             with k.region("", "}"):
-                self.elements() if p.ragged else self.tile(True)
+                self.elements() if p.own.ragged else self.tile(True)
         grid = sz.mul(self.across, sz.ceildiv(self.rows, self.tile_rows)) if self.loops else 1
         return [self.body.finish(grid)]
 
@@ -101,10 +101,10 @@ class _Kernel:
         e, body, p = self.e, self.body, self.p
         last_column = e.add(e.mul(self.block_column, self.tile_columns), self.tile_columns)
         full = e.cmp("le", last_column, body.size(self.columns))
-        if self.outer and p.row_segments <= 1:
+        if self.outer and p.own.row_segments <= 1:
             last_row = e.add(e.mul(self.block_row, self.tile_rows), self.tile_rows)
             full = e.and_(full, e.cmp("le", last_row, body.size(self.rows)))
-        if crossing and not p.ragged:
+        if crossing and not p.own.ragged:
             full = e.and_(full, self.in_one_row())
         return full
 
@@ -114,7 +114,7 @@ class _Kernel:
         e, body = self.e, self.body
         env: Env = {}
         row, inside = self.first_row, None
-        if self.p.row_segments > 1:
+        if self.p.own.row_segments > 1:
             body.set_loop(env, self.middle, self.k.scale(Index(u), self.segment_rows))
         elif self.outer:
             row = e.add(self.first_row, u * self.p.ty) if u else self.first_row
@@ -199,19 +199,20 @@ class _Kernel:
         body.loop(e.add(first, body.wide(self.x)), last, self.p.tx, [], one)
 
 
-class Pointwise(GpuScheduler[Params]):
+class Pointwise(GpuScheduler):
     """Computes output elements from input elements."""
 
     name = "pointwise"
-    parameters = Params
+    fields = "access", "tx", "ty", "vectors_per_thread", "rows_per_thread"
+    own = Rows
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         return PointwiseOfSize(analysis, call, True).candidates()
 
-    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Params] | None:
+    def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Tiling] | None:
         """Group 1-D segments by vector width, and tune each group as one segment with all of its elements.
 
         First a group of the segments with the widest vectors, and others that support that width; then one of the rest,
@@ -220,7 +221,7 @@ class Pointwise(GpuScheduler[Params]):
             return None
         own = [access_of(analysis, True, call) for analysis in analyses]
         counts = [analysis.values(row_extents, call.sizes)[0] for analysis in analyses]
-        out: list[Params | None] = [None] * len(analyses)
+        out: list[Tiling | None] = [None] * len(analyses)
         left = list(range(len(analyses)))
         for all_of_them in (False, True):
             widest = max(((own[at].lanes, own[at].aligns) for at in left), default=None)
@@ -240,21 +241,21 @@ class Pointwise(GpuScheduler[Params]):
             left = [at for at in left if at not in found]
         return [p or next(PointwiseOfSize(a, call, False).candidates()) for a, p in zip(analyses, out)]
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, p.ty)
         for name, n in (("vectors_per_thread", p.vectors_per_thread), ("rows_per_thread", p.rows_per_thread)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: must be from 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
-        require(not p.ragged or p.row_segments == 1, "ragged: needs row_segments = 1")
+        require(not p.own.ragged or p.own.row_segments == 1, "ragged: needs row_segments = 1")
         most = read_at_once(analysis, call)
         require(
-            p.runs == 0 or (p.row_segments <= 1 and power_of_two(p.runs) and p.runs <= most),
-            f"runs = {p.runs}: must be 0, or a power of two up to {most} with row_segments <= 1",
+            p.own.runs == 0 or (p.own.row_segments <= 1 and power_of_two(p.own.runs) and p.own.runs <= most),
+            f"runs = {p.own.runs}: must be 0, or a power of two up to {most} with row_segments <= 1",
         )
-        if p.row_segments:
+        if p.own.row_segments:
             narrow = p.access._replace(lanes=1)
             found = coalesced(analysis, narrow, call, heuristics_of(call.properties).pointwise.coalesced)
             require(
@@ -275,17 +276,17 @@ class Pointwise(GpuScheduler[Params]):
                 analysis.values(steps_across, call.sizes),
             )
             require(
-                p.row_segments > 0
-                and rows % p.row_segments == 0
-                and (p.ragged or elements % (p.row_segments * lanes) == 0),
-                f"row_segments = {p.row_segments}: must divide {rows} rows into full vectors",
+                p.own.row_segments > 0
+                and rows % p.own.row_segments == 0
+                and (p.own.ragged or elements % (p.own.row_segments * lanes) == 0),
+                f"row_segments = {p.own.row_segments}: must divide {rows} rows into full vectors",
             )
             outer = max(outer - 1, 0)
             require(
-                p.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.row_segments),
+                p.own.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.own.row_segments),
                 "row_segments: needs ty = 1 and rows_per_thread = row_segments",
             )
-        elif p.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
+        elif p.own.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             wide = narrowed(analysis, wide, p.access.lanes)
@@ -299,7 +300,7 @@ class Pointwise(GpuScheduler[Params]):
             self.check_access(analysis, p, True, call)
         rows_are = p.ty * p.rows_per_thread
         require(
-            outer > 0 or p.row_segments > 1 or rows_are == 1,
+            outer > 0 or p.own.row_segments > 1 or rows_are == 1,
             f"ty * rows_per_thread = {rows_are}: must be 1, as there is only one loop",
         )
 

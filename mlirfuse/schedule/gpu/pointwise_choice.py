@@ -19,26 +19,25 @@ from mlirfuse.schedule.gpu.scan_body import power_from, power_to
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import SizedCall
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
 
 
-class Params(NamedTuple):
-    """``tx`` threads along columns and ``ty`` along rows, with ``vectors_per_thread`` and ``rows_per_thread``.
-    ``row_segments``: the rows are coalesced to so many segments, of each of which a thread takes a vector at the same
-    offset (0: not coalesced). ``runs``: if none of a thread's vectors crosses a row boundary, elements that several of
-    its vectors need are loaded once, in loads of so many elements. ``ragged``: the last vector of all elements is
-    partial."""
+class Rows(NamedTuple):
+    """``row_segments``: the rows are coalesced to so many segments, of each of which a thread takes a vector at the
+    same offset (0: not coalesced). ``runs``: if none of a thread's vectors crosses a row boundary, elements that
+    several of its vectors need are loaded once, in loads of so many elements. ``ragged``: the last vector of all
+    elements is partial."""
 
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
-    rows_per_thread: int
     row_segments: int = 0
     runs: int = 0
     ragged: bool = False
+
+
+def tiling(access: Access, tx: int, ty: int, vectors: int, rows: int, own: Rows | None = None) -> Tiling:
+    """Parameters with ``tx`` threads along columns and ``ty`` along rows, each with ``vectors`` of each of ``rows``."""
+    return Tiling("pointwise", access, tx, ty, vectors, rows, own=own or Rows())
 
 
 class PointwiseOfSize:
@@ -100,7 +99,7 @@ class PointwiseOfSize:
             self.access = narrowed(self.analysis, wide, lanes)
             self.runs = max(1, min(self.at_once, heuristics.bytes_under // self.least))
 
-    def params(self, threads: int, wanted: int) -> Params:
+    def params(self, threads: int, wanted: int) -> Tiling:
         """Blocks of ``threads`` threads, each with up to ``wanted`` vectors as long as the device stays full."""
         vectors, rows = self.vectors, self.rows
         tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
@@ -115,9 +114,9 @@ class PointwiseOfSize:
                 down *= 2
             else:
                 break
-        return Params(self.access, tx, ty, across, down, min(self.row_segments, 1), self.runs, self.ragged)
+        return tiling(self.access, tx, ty, across, down, Rows(min(self.row_segments, 1), self.runs, self.ragged))
 
-    def _choice(self) -> Params:
+    def _choice(self) -> Tiling:
         """The choice among those with at most one segment of rows."""
         analysis, heuristics = self.analysis, self.heuristics
         if self.row_segments and analysis.pinned:
@@ -137,7 +136,7 @@ class PointwiseOfSize:
             return _that_share_columns(analysis, first, self.call)
         return first
 
-    def _usual(self) -> Params:
+    def _usual(self) -> Tiling:
         """The choice for a segment without remapped indices."""
         heuristics, vectors = self.heuristics, self.vectors
         rows_a_thread = heuristics.cached_rows[len(self.analysis.inputs) == 1] if self.cached else 1
@@ -154,7 +153,7 @@ class PointwiseOfSize:
             return small
         return large
 
-    def _of_coalesced_views(self) -> Params:
+    def _of_coalesced_views(self) -> Tiling:
         """The choice for coalesced rows with remapped indices. Sets the vector width and the length of runs."""
         analysis, heuristics, elements = self.analysis, self.heuristics, self.columns * self.rows
         busy = elements >= self.access.lanes * self.spread  # many threads have a vector as wide as memory allows
@@ -197,15 +196,15 @@ class PointwiseOfSize:
             self.ragged = self.columns % lanes != 0
         return several
 
-    def candidates(self) -> Iterator[Params]:
+    def candidates(self) -> Iterator[Tiling]:
         """Parameters worth measuring, the heuristic's choice first."""
         access, segments = self.access, self.row_segments
         first, small, large = self._choice(), self.heuristics.small_block, self.heuristics.block
         if self.row_segments > 1:
-            yield Params(access, small, 1, 1, segments, segments)
+            yield tiling(access, small, 1, 1, segments, Rows(segments))
         yield first
-        if first.runs:
-            yield from (first._replace(runs=n) for n in (1, 2, 8) if n <= self.at_once and n != first.runs)
+        if runs := first.own.runs:
+            yield from (first.replaced(runs=n) for n in (1, 2, 8) if n <= self.at_once and n != runs)
         others = (self.params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
         yield from (p for p in dict.fromkeys(others) if p != first)
 
@@ -230,7 +229,7 @@ def _busy(vectors: int) -> bool:
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
-def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DeviceProperties) -> Params:
+def _of_several_vectors(p: Tiling, vectors: int, rows: int, properties: DeviceProperties) -> Tiling:
     """``p`` with more vectors per thread, as long as every multiprocessor has blocks. ``vectors``: per row. A thread
     loads from all operands of a concatenation, and these loads are in flight together."""
     heuristics = heuristics_of(properties).pointwise
@@ -241,7 +240,7 @@ def _of_several_vectors(p: Params, vectors: int, rows: int, properties: DevicePr
     return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
 
 
-def _of_several_rows(analysis: Analysis, p: Params, call: SizedCall) -> Params:
+def _of_several_rows(analysis: Analysis, p: Tiling, call: SizedCall) -> Tiling:
     """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread. Those
     have enough bytes in flight, share values that depend only on the column, and load elements that adjacent rows have
     in common once. The number of threads along a row is chosen to leave few of them idle."""
@@ -254,7 +253,7 @@ def _of_several_rows(analysis: Analysis, p: Params, call: SizedCall) -> Params:
     if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
-    short = p.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
+    short = p.own.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
     threads = heuristics.small_block // 2 if short else heuristics.small_block
     most = min(threads, power_from(vectors))
     idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
@@ -262,19 +261,19 @@ def _of_several_rows(analysis: Analysis, p: Params, call: SizedCall) -> Params:
     tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
     ty = threads // tx if rows > 1 else 1
     in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
-    most_rows = heuristics.most_rows // lanes if p.runs else heuristics.most_rows
+    most_rows = heuristics.most_rows // lanes if p.own.runs else heuristics.most_rows
     wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
     full = call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
-    more = p.runs or down > p.vectors_per_thread * p.rows_per_thread
+    more = p.own.runs or down > p.vectors_per_thread * p.rows_per_thread
     return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
 
 
 def _of_aligned_operands(
-    analysis: Analysis, p: Params, rows: int, columns: int, properties: DeviceProperties
-) -> Params:
+    analysis: Analysis, p: Tiling, rows: int, columns: int, properties: DeviceProperties
+) -> Tiling:
     """``p``, or, if vectors of 16 bytes divide long concatenated rows, of which a thread loads all operands, parameters
     with more vectors of half that size."""
     heuristics, access = heuristics_of(properties).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
@@ -283,7 +282,7 @@ def _of_aligned_operands(
     full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
     while down < heuristics.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
-    return Params(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
+    return tiling(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
 
 
 def wide_access(analysis: Analysis, hint: str, call: SizedCall) -> Access | None:
@@ -306,7 +305,7 @@ def _column_share(analysis: Analysis) -> float:
     return counts[True] / max(1, counts[False])
 
 
-def _that_share_columns(analysis: Analysis, p: Params, call: SizedCall) -> Params:
+def _that_share_columns(analysis: Analysis, p: Tiling, call: SizedCall) -> Tiling:
     """``p``, or parameters with several rows per thread, which share values that depend only on the column, and vectors
     of half the bytes, so that registers hold those values."""
     heuristics = heuristics_of(call.properties).pointwise
@@ -321,7 +320,7 @@ def _that_share_columns(analysis: Analysis, p: Params, call: SizedCall) -> Param
     if blocks < call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty)):
         return p
     access = p.access._replace(lanes=lanes, aligns=aligns)
-    return Params(access, tx, ty, 1, heuristics.shared_rows)
+    return tiling(access, tx, ty, 1, heuristics.shared_rows)
 
 
 def _most_concatenated(analysis: Analysis) -> int:

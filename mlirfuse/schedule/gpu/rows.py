@@ -40,7 +40,7 @@ from mlirfuse.schedule.tiling import Tiling
 MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
 
 
-class GpuRows(GpuScheduler[Tiling]):
+class GpuRows(GpuScheduler):
     """Row reductions and normalizations."""
 
     name = "rows"

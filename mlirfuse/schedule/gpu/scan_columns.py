@@ -41,7 +41,7 @@ MOST_THREADS = 1024  # per block: the lanes of one warp scan the states of all w
 SHARED = 48 << 10  # bytes of shared memory
 
 
-class ScanColumns(GpuScheduler[Tiling]):
+class ScanColumns(GpuScheduler):
     """Scans down columns, fused with elementwise ops on their domain."""
 
     name = "scan_columns"

@@ -48,7 +48,7 @@ MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in reg
 SHARED = 44 << 10  # bytes of shared memory for elements
 
 
-class ScanRows(GpuScheduler[Tiling]):
+class ScanRows(GpuScheduler):
     """Scans along rows, fused with elementwise ops on their domain."""
 
     name = "scan_rows"

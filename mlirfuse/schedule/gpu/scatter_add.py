@@ -9,6 +9,7 @@ would serialize in memory, so each block first adds its share of them in shared 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from mlirfuse.schedule.gpu.access import access_of
 from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Tiling
 
 THREADS_PER_BLOCK = 256
 ITEMS_PER_THREAD = 4  # all loaded before the first is added
@@ -35,48 +36,45 @@ MOST_SHARED = 4096  # words of 32 bits
 LEAST, LEAST_IN_ALL = 16, 1 << 16  # least values for sums in shared memory: per element, and in all
 
 
-class Params(NamedTuple):
-    """``tx`` threads per block; ``ordered``: a thread adds all values of a column, in order; ``vectors_per_thread``:
-    elements that a thread loads at a time; ``shared_elements``: elements in shared memory in which each of ``grid``
-    blocks first adds its share of the values (0: none)."""
+class Sums(NamedTuple):
+    """``ordered``: a thread adds all values of a column, in order. ``shared_elements``: elements in shared memory in
+    which each of ``split`` blocks first adds its share of the values (0: none)."""
 
-    access: Access
-    tx: int
-    ordered: bool
-    vectors_per_thread: int = 1
+    ordered: bool = False
     shared_elements: int = 0
-    grid: int = 0
 
 
-class ScatterAdd(GpuScheduler[Params]):
+class ScatterAdd(GpuScheduler):
     """Adds values to rows selected by indices."""
 
     name = "scatter_add"
-    parameters = Params
+    fields = "access", "tx", "vectors_per_thread", "split"
+    own = Sums
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.scatter_add is not None
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         access = access_of(analysis, True, call)
         aligns = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=aligns, multiples=frozenset())
         rows, count = analysis.values(_sizes, call.sizes)
         op = op_of(analysis)
         room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * call.properties.sm_count
-        if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
-            yield Params(access, THREADS_PER_BLOCK, False, ITEMS_PER_THREAD, room, blocks)
         usual = max(1, ITEMS_PER_THREAD // len(ops.added_at(op.operands)))
-        yield Params(access, THREADS_PER_BLOCK, False, usual)
-        yield Params(access, THREADS_PER_BLOCK // 2, True, usual)
-        yield from (
-            Params(access, n, False, items)
-            for n in (THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK)
-            for items in (1, 2, 4, 8)
-            if (n, items) != (THREADS_PER_BLOCK, usual)
-        )
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        def params(threads: int, items: int, split: int = 1, own: Sums = Sums()) -> Tiling:  # noqa: B008
+            return Tiling(self.name, access, threads, vectors_per_thread=items, split=split, own=own)
+
+        if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
+            yield params(THREADS_PER_BLOCK, ITEMS_PER_THREAD, blocks, Sums(shared_elements=room))
+        first = params(THREADS_PER_BLOCK, usual)
+        yield first
+        yield params(THREADS_PER_BLOCK // 2, usual, own=Sums(ordered=True))
+        tried = itertools.product((THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK), (1, 2, 4, 8))
+        yield from (p for p in (params(*given) for given in tried) if p != first)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         op = op_of(analysis)
         first, last = (f"{name}_{what}" for what in ("begin", "end"))
         narrow = sums_type(op) is not op.result.dtype
@@ -87,21 +85,21 @@ class ScatterAdd(GpuScheduler[Params]):
             kernels.append(_ScatterAdd(last, analysis, slots, p).end())
         return kernels
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
         self.check_access(analysis, p, True, call)
         rows, _ = analysis.values(_sizes, call.sizes)
-        words = _words(op_of(analysis)) * p.shared_elements
+        words = _words(op_of(analysis)) * p.own.shared_elements
         require(
-            p.shared_elements == 0 or p.shared_elements >= rows,
-            f"shared_elements = {p.shared_elements}: must be 0, or at least the result's {rows} elements",
+            p.own.shared_elements == 0 or p.own.shared_elements >= rows,
+            f"shared_elements = {p.own.shared_elements}: must be 0, or at least the result's {rows} elements",
         )
         require(
-            words <= MOST_SHARED and p.grid >= (p.shared_elements > 0),
-            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and grid > 0",
+            words <= MOST_SHARED and p.split >= 1,
+            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and split > 0",
         )
         require(
-            not p.shared_elements or (words > 0 and not p.ordered),
+            not p.own.shared_elements or (words > 0 and not p.own.ordered),
             "shared_elements: excludes ordered, and 64-bit floats",
         )
         require(
@@ -127,7 +125,7 @@ def _words(op: Op) -> int:
 class _ScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         super().__init__(name, analysis, slots, p.access, p.tx)
         self.p, self.elements, accumulated = p, p.vectors_per_thread, self.sums_type
         self.sums = self.k.memories[self.op.result]
@@ -189,9 +187,9 @@ class _ScatterAdd(ScatterAddBody):
 
     def add(self) -> GpuKernel:
         """The kernel that adds the values."""
-        if self.p.shared_elements:
+        if self.p.own.shared_elements:
             return self.add_in_shared()
-        if not self.p.ordered:
+        if not self.p.own.ordered:
             return self.for_each_element(
                 self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum)
             )
@@ -217,8 +215,8 @@ class _ScatterAdd(ScatterAddBody):
         the lower word carries into the upper."""
         e, k, p, result, sum_type = self.e, self.k, self.p, self.op.result, self.sums.dtype
         word = sum_type if sum_type.bits == 32 else dt.u32
-        word_offsets = [self.reserve(p.shared_elements * 4) for _ in range(sum_type.bits // 32)]
-        first, end = self.wide(self.thread), e.const(p.shared_elements, self.index)
+        word_offsets = [self.reserve(p.own.shared_elements * 4) for _ in range(sum_type.bits // 32)]
+        first, end = self.wide(self.thread), e.const(p.own.shared_elements, self.index)
 
         def address(number: int, at: Val) -> str:
             return self.shared_address(word_offsets[number], e.cast(at, dt.i32), 4)
@@ -248,7 +246,7 @@ class _ScatterAdd(ScatterAddBody):
 
         axes, iteration = self.analysis.axes.flat(self.values), p.tx * p.vectors_per_thread
         count = self.size(sz.product(a.size for a in axes))
-        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.grid))
+        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.split))
         low = e.min(e.mul(self.wide(self.block), length), count)
         high = e.min(e.add(low, length), count)
 
@@ -278,7 +276,7 @@ class _ScatterAdd(ScatterAddBody):
         self.loop(low, high, iteration, [], values)
         self.barrier()
         self.loop(first, self.size(result.numel), p.tx, [], settle)
-        return self.finish(p.grid)
+        return self.finish(p.split)
 
     def loaded(self, env: Env) -> list[tuple[Val, Val, Val]]:
         """For each value to add, the row, whether that row exists, and the value."""

@@ -30,7 +30,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Tiling
 
 WARP = 32
 SORT_THREADS = 256  # threads per block of the kernels that sort
@@ -40,24 +40,19 @@ FOUND = 4  # vectors that a thread loads in the time that finding its row's valu
 LIST, CHUNKS, COUNTS = range(3)  # words: the list's length, the number of chunks, and the first row's count
 
 
-class Params(NamedTuple):
-    """``tx`` threads along columns, each with ``vectors_per_thread`` vectors, and ``ty`` rows or chunks per block;
-    ``chunk``: most values of a chunk, a power of two; ``rows_per_thread``: values that a thread loads before it adds
-    them."""
+class Chunks(NamedTuple):
+    """``chunk``: most values of a chunk, a power of two. A block has ``ty`` rows or chunks, and a thread loads
+    ``rows_per_thread`` values before it adds them."""
 
-    access: Access
-    tx: int
-    ty: int
-    vectors_per_thread: int
     chunk: int
-    rows_per_thread: int
 
 
-class ScatterAddRows(GpuScheduler[Params]):
+class ScatterAddRows(GpuScheduler):
     """Adds values to wide rows selected by indices."""
 
     name = "scatter_add_rows"
-    parameters = Params
+    fields = "access", "tx", "ty", "vectors_per_thread", "rows_per_thread"
+    own = Chunks
 
     def takes(self, analysis: Analysis) -> bool:
         """Whether the innermost loop is along rows of values, so that vectors are. Several index tensors are left to
@@ -67,7 +62,7 @@ class ScatterAddRows(GpuScheduler[Params]):
         loops = analysis.loops(analysis.kept)
         return bool(loops) and loops[-1] in analysis.once(_columns)
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics = heuristics_of(call.properties).scatter_add
         rows, count, width = analysis.values(_sizes, call.sizes)
         if not _worth(analysis, heuristics, rows, count, width):
@@ -81,9 +76,9 @@ class ScatterAddRows(GpuScheduler[Params]):
         layouts = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
         layouts = _best_first(layouts, vectors) or [(power_from(vectors), 1)]
 
-        def params(layout: tuple[int, int], chunk: int, items: int) -> Params:
+        def params(layout: tuple[int, int], chunk: int, items: int) -> Tiling:
             tx, n = layout
-            return Params(access, tx, max(1, heuristics.threads // tx), n, chunk, items)
+            return Tiling(self.name, access, tx, max(1, heuristics.threads // tx), n, items, own=Chunks(chunk))
 
         first = params(
             layouts[0],
@@ -98,7 +93,7 @@ class ScatterAddRows(GpuScheduler[Params]):
         )
         yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, call.sizes))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:
             return _SortedScatterAdd(f"{name}{what}", analysis, slots, p, threads)
 
@@ -112,13 +107,13 @@ class ScatterAddRows(GpuScheduler[Params]):
             body("_end", threads).end(),
         ]
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, True, call)
         check_threads(p.tx, p.ty)
-        require(power_of_two(p.chunk), f"chunk = {p.chunk}: must be a power of two")
+        require(power_of_two(p.own.chunk), f"chunk = {p.own.chunk}: must be a power of two")
         require(
             _fits(analysis, p, call.sizes),
-            f"chunk = {p.chunk}: too many values, or too many words for the sums of chunks",
+            f"chunk = {p.own.chunk}: too many values, or too many words for the sums of chunks",
         )
         for what, n in (("rows_per_thread", p.rows_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
             require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: must be from 1 to {MOST_PER_THREAD}")
@@ -145,12 +140,12 @@ def _worth(analysis: Analysis, heuristics: ScatterAddHeuristics, rows: int, coun
     return enough and not few and (narrow or count * heuristics.rows_a_value >= rows)
 
 
-def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
+def _fits(analysis: Analysis, p: Tiling, env: Sizes) -> bool:
     """Whether 32-bit words hold the numbers of values, and the index type the offsets of words."""
     rows, count, width = analysis.values(_sizes, env)
-    chunks = count // p.chunk + 1
+    chunks = count // p.own.chunk + 1
     words = chunks * width * (sums_type(op_of(analysis)).bits // 32) + rows + chunks + COUNTS
-    numbers = max(count + p.chunk + MOST_PER_THREAD, rows + chunks)
+    numbers = max(count + p.own.chunk + MOST_PER_THREAD, rows + chunks)
     return numbers < 1 << 31 and (p.access.index is dt.i64 or words + SORT_THREADS < 1 << 31)
 
 
@@ -168,11 +163,11 @@ def _best_first(layouts: list[tuple[int, int]], vectors: int) -> list[tuple[int,
 class _SortedScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, threads: int):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, threads: int):
         super().__init__(name, analysis, slots, p.access, threads)
         self.p = p
         self.rows, self.value_rows, self.width = _sizes(analysis)
-        self.chunks = sz.floordiv(self.value_rows, p.chunk) + 1  # beyond the first chunk of each row, and one more
+        self.chunks = sz.floordiv(self.value_rows, p.own.chunk) + 1  # beyond the first chunk of each row, and one more
         nbytes = self.sums_type.bytes
         sums = sz.mul(sz.mul(self.chunks, self.width), nbytes // 4)
         self.cleared = sums + self.rows + self.chunks + COUNTS
@@ -257,7 +252,7 @@ class _SortedScatterAdd(ScatterAddBody):
         of_last, zero = e.cmp("eq", lane, WARP - 1), e.const(0, self.index)
         (first,) = self.k.where(of_last, lambda: [self._added(self._word(LIST), up_to)], lambda: [zero], [zero])
         start = e.add(self.exchanged(first, "idx", WARP - 1), e.sub(up_to, count))
-        more = e.shr(e.max(e.sub(count, 1), 0), self.p.chunk.bit_length() - 1)
+        more = e.shr(e.max(e.sub(count, 1), 0), self.p.own.chunk.bit_length() - 1)
         with self.leader(inside):
             self._store(self._memory("starts", self.rows), row, start)
             with self.leader(e.cmp("gt", more, 0)):
@@ -342,8 +337,8 @@ class _SortedScatterAdd(ScatterAddBody):
             with self.leader(e.cmp("ge", row, 0)):
                 count = self._load(self.words, self._word(COUNTS, row))
                 start = self._load(self._memory("starts", self.rows), row)
-                low = e.add(start, e.mul(number, p.chunk))
-                high = e.min(e.add(low, p.chunk), e.add(start, count))
+                low = e.add(start, e.mul(number, p.own.chunk))
+                high = e.min(e.add(low, p.own.chunk), e.add(start, count))
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
                     listed, found = self._memory("list", self.value_rows), []
@@ -370,7 +365,7 @@ class _SortedScatterAdd(ScatterAddBody):
                                 at = e.add(first, lane) if lane else first
                                 self.atomically(self.sums, at, e.extract(total, lane) if lanes > 1 else total)
 
-                with k.region(f"scf.if {e.cmp('gt', count, p.chunk)} {{", "} else {"):
+                with k.region(f"scf.if {e.cmp('gt', count, p.own.chunk)} {{", "} else {"):
                     store(self._load(self._memory("chunks", self.rows), row))
                 with k.region("", "}"):
                     if self.in_place:

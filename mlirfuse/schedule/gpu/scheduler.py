@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.device_properties import DeviceProperties
@@ -15,48 +14,47 @@ from mlirfuse.schedule.gpu import access
 from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
-P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
 # The most additions of a thread without compensation: of equal numbers, so many err by 64 ulp.
 COMPENSATION_INTERVAL = 256
 
 
-class GpuScheduler(Scheduler[P, DeviceProperties]):
+class GpuScheduler(Scheduler[DeviceProperties]):
     """A scheduler whose parameters have an ``access``."""
 
     @abstractmethod
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: P) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Tiling) -> list[GpuKernel]:
         """The kernels that compute ``analysis``."""
 
     def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: P, properties: DeviceProperties
+        self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: DeviceProperties
     ) -> EmittedKernels:
         yield analysis, self.kernels(name, analysis, slots, params)
 
-    def widest(self, analysis: Analysis, params: P) -> list[int]:
+    def widest(self, analysis: Analysis, params: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output."""
-        lanes = params.access.lanes  # type: ignore[attr-defined]
+        lanes = params.access.lanes
         return [lanes * analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
 
-    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> P:
+    def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Tiling:
         """Like :meth:`Scheduler.read`. If lanes are given without alignments, those are adapted to the lanes."""
-        params: Any = super().read(given, analysis, call)
+        params = super().read(given, analysis, call)
         wanted = given.get("access", {})
         if "lanes" in wanted and "aligns" not in wanted:
             aligns = tuple(map(min, params.access.aligns, self.widest(analysis, params)))
             params = params._replace(access=params.access._replace(aligns=aligns))
         return params
 
-    def check_access(self, analysis: Analysis, params: P, along_kept: bool, call: SizedCall) -> None:
+    def check_access(self, analysis: Analysis, params: Tiling, along_kept: bool, call: SizedCall) -> None:
         """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of the parameters."""
-        given = params.access  # type: ignore[attr-defined]
+        given = params.access
         access.check(analysis, given, along_kept, call, self.widest(analysis, params))
 
 
-def compensated(p: P, analysis: Analysis, iterations: int) -> P:
+def compensated(p: Tiling, analysis: Analysis, iterations: int) -> Tiling:
     """``p``; with compensated totals if a thread would make so many uncompensated additions that they round too much.
     ``iterations``: their number."""
-    return p._replace(compensation_interval=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p  # type: ignore[attr-defined]
+    return p._replace(compensation_interval=COMPENSATION_INTERVAL) if chained(analysis, iterations) else p
 
 
 def chained(analysis: Analysis, iterations: int) -> bool:

@@ -30,25 +30,23 @@ from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Tiling
 
 WIDEST_VECTOR = 8  # elements
 
 
-class Params(NamedTuple):
-    """``reading``: the loop along which values in shared memory are contiguous; ``read_lanes``: vector width along it;
-    ``in_shared``: those values, by index among the inputs and then the ops' results; ``along_reading``: consecutive
-    blocks are along the reading loop; ``tx`` threads per block; ``writing``: the loop along which values from shared
-    memory are stored, the innermost unless that is the reading one; ``along_both``: results are written along both
-    loops, those that are not contiguous along the writing one as soon as they are computed."""
+class Tile(NamedTuple):
+    """``tile``: the side of a block's tile; ``reading``: the loop along which values in shared memory are contiguous;
+    ``read_lanes``: vector width along it; ``shared_values``: those values, by index among the inputs and then the ops'
+    results; ``along_reading``: consecutive blocks are along the reading loop; ``writing``: the loop along which values
+    from shared memory are stored, the innermost unless that is the reading one; ``along_both``: results are written
+    along both loops, those that are not contiguous along the writing one as soon as they are computed."""
 
-    access: Access
     tile: int
     reading: int
     read_lanes: int
-    in_shared: tuple[int, ...]
+    shared_values: tuple[int, ...]
     along_reading: bool
-    tx: int
     writing: int = -1
     along_both: bool = False
 
@@ -56,27 +54,27 @@ class Params(NamedTuple):
 class _Kernel:
     """The kernel of a segment."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
         self.analysis, self.p = analysis, p
         self.body = body = GpuBody(name, analysis, slots, p.access, p.tx)
         self.e, self.k = e, k = body.e, body.k
         loops = analysis.loops(analysis.kept)
-        self.writing, self.reading = loops[p.writing], loops[p.reading]
+        self.writing, self.reading = loops[p.own.writing], loops[p.own.reading]
         self.outer = outer = [loop for loop in loops if loop is not self.writing and loop is not self.reading]
         self.width, self.height = size_of(self.writing), size_of(self.reading)
-        self.in_shared = [_nodes(analysis)[n] for n in p.in_shared]
-        self.late = self.in_shared if p.along_both else analysis.outputs  # what is stored from shared memory
+        self.in_shared = [_nodes(analysis)[n] for n in p.own.shared_values]
+        self.late = self.in_shared if p.own.along_both else analysis.outputs  # what is stored from shared memory
         self.early = [v for v in analysis.outputs if v not in self.late]
         self.dtypes = {v: _shared_dtype(v, analysis) for v in self.in_shared}
-        across, down = sz.ceildiv(self.width, p.tile), sz.ceildiv(self.height, p.tile)
-        rest, block = k.divmod(Index(body.wide(body.block)), down if p.along_reading else across)
-        above, other = k.divmod(rest, across if p.along_reading else down) if outer else (Index(0), rest)
-        block_w, block_r = (other, block) if p.along_reading else (block, other)
-        self.base_w, self.base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
+        across, down = sz.ceildiv(self.width, p.own.tile), sz.ceildiv(self.height, p.own.tile)
+        rest, block = k.divmod(Index(body.wide(body.block)), down if p.own.along_reading else across)
+        above, other = k.divmod(rest, across if p.own.along_reading else down) if outer else (Index(0), rest)
+        block_w, block_r = (other, block) if p.own.along_reading else (block, other)
+        self.base_w, self.base_r = (e.mul(k.scalar(b.base), p.own.tile) for b in (block_w, block_r))
         self.base_env: dict = {}
         body.unlinear(self.base_env, outer, above)
-        self.pitch = {v: p.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
-        self.offsets = {v: body.reserve(p.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
+        self.pitch = {v: p.own.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
+        self.offsets = {v: body.reserve(p.own.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
         self.grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, down)
 
     def emit(self) -> list[GpuKernel]:
@@ -104,14 +102,14 @@ class _Kernel:
 
     def split(self, lanes: int) -> tuple[Val, Val]:
         """The first element along a row of the tile of a thread's vectors, and the first of their rows."""
-        vectors = self.p.tile // lanes
+        vectors = self.p.own.tile // lanes
         along, line = self.e.and_(self.body.thread, vectors - 1), self.body.quotient(self.body.thread, vectors)
         return self.e.mul(along, lanes), line
 
     def lines(self, line: Val, lanes: int) -> Iterator[Val]:
         """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
-        step = self.p.tx // (self.p.tile // lanes)
-        return (self.e.add(line, n * step) for n in range(self.p.tile // step))
+        step = self.p.tx // (self.p.own.tile // lanes)
+        return (self.e.add(line, n * step) for n in range(self.p.own.tile // step))
 
     def addresses(self, value: Value, local_w: Val, local_r: Val, step: int, lanes: int) -> list[str]:
         """Where elements of a value's tile are in shared memory, the first of them at these indices, ``step`` elements
@@ -122,7 +120,7 @@ class _Kernel:
 
     def uniform_inputs(self) -> list[Value]:
         """The inputs of what is stored from shared memory that do not vary along the writing loop."""
-        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.along_both else list(self.late)
+        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.own.along_both else list(self.late)
         known, found = dict.fromkeys(self.in_shared), []
         while left:
             value = left.pop()
@@ -138,7 +136,7 @@ class _Kernel:
     def fill(self, later: list) -> None:
         """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
         loop, one row per index of the writing loop. Prefetch for the envs ``later`` what does not vary along that."""
-        e, k, lanes, inputs = self.e, self.k, self.p.read_lanes, self.analysis.inputs
+        e, k, lanes, inputs = self.e, self.k, self.p.own.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
         loaded, places = [], []
         for local_w in self.lines(line, lanes):
@@ -172,77 +170,66 @@ class _Kernel:
         return [(env, inside) for _, env, inside in targets]
 
 
-class Transpose(GpuScheduler[Params]):
+class Transpose(GpuScheduler):
     """Computes output elements from inputs that are contiguous along another dimension."""
 
     name = "transpose"
-    parameters = Params
+    fields = "access", "tx"
+    own = Tile
 
     def takes(self, analysis: Analysis) -> bool:
         alone = analysis.elementwise
         return alone and bool(analysis.once(_unmapped_inputs) or analysis.once(_windowed))
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
         return _candidates(analysis, call)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         return _Kernel(name, analysis, slots, p).emit()
 
-    def widest(self, analysis: Analysis, p: Params) -> list[int]:
+    def widest(self, analysis: Analysis, p: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output; inputs in shared memory have vectors along the
         reading loop."""
-        along = analysis.loops(analysis.kept)[p.reading][-1]
+        along = analysis.loops(analysis.kept)[p.own.reading][-1]
         out = super().widest(analysis, p)
         for at, value in enumerate(analysis.inputs):
             if analysis.axis_stride(value, along) != 0:
-                out[at] = max(out[at], p.read_lanes * analysis.stored(value).bytes)
-        if p.along_both:
+                out[at] = max(out[at], p.own.read_lanes * analysis.stored(value).bytes)
+        if p.own.along_both:
             nodes = _nodes(analysis)
-            late = [nodes[n] for n in p.in_shared]
+            late = [nodes[n] for n in p.own.shared_values]
             for at, value in enumerate(analysis.outputs, len(analysis.inputs)):
-                out[at] = (p.access.lanes if value in late else p.read_lanes) * analysis.stored(value).bytes
+                out[at] = (p.access.lanes if value in late else p.own.read_lanes) * analysis.stored(value).bytes
         return out
 
-    def check(self, analysis: Analysis, p: Params, call: SizedCall) -> None:
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         found = list(self.candidates(analysis, call))
         require(
             bool(found),
             "transpose: for these sizes no input is contiguous along another loop, or extents are too short",
         )
-        wanted, most = found[0], max(c.read_lanes for c in found)
-        require(
-            p.reading == wanted.reading, f"reading = {p.reading}: inputs are contiguous along loop {wanted.reading}"
-        )
-        require(
-            (p.writing, p.along_both) == (wanted.writing, wanted.along_both),
-            f"writing = {p.writing}, along_both = {p.along_both}: must be {wanted.writing}, {wanted.along_both}",
-        )
-        require(
-            p.in_shared == wanted.in_shared,
-            f"in_shared = {list(p.in_shared)}: must be {list(wanted.in_shared)}",
-        )
-        require(power_of_two(p.tile) and power_of_two(p.tx), "tile, tx: must be powers of two")
-        require(32 <= p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: must be from 32 to {LARGEST_BLOCK}")
-        for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
-            require(
-                power_of_two(lanes) and lanes <= p.tile,
-                f"{name} = {lanes}: must be a power of two up to tile = {p.tile}",
-            )
-            vectors = p.tile // lanes
-            fits = vectors <= p.tx and p.tx // vectors <= p.tile
-            require(fits, f"{name} = {lanes}: {p.tx} threads do not divide {p.tile} rows of {vectors} vectors")
-        along_writing = max(c.access.lanes for c in found)
-        require(
-            not p.along_both or p.access.lanes <= along_writing,
-            f"lanes = {p.access.lanes}: at most {along_writing} for these sizes and alignments",
-        )
-        require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: at most {most} for these sizes and alignments")
+        own, wanted = p.own, found[0].own
+        p.must("reading", own.reading == wanted.reading, f"inputs are contiguous along loop {wanted.reading}")
+        for name in ("writing", "along_both", "shared_values"):
+            p.must(name, p.value(name) == wanted._asdict()[name], f"must be {wanted._asdict()[name]}")
+        require(power_of_two(own.tile) and power_of_two(p.tx), "tile, tx: must be powers of two")
+        p.must("tx", 32 <= p.tx <= LARGEST_BLOCK, f"must be from 32 to {LARGEST_BLOCK}")
+        most = max(c.own.read_lanes for c in found), max(c.access.lanes for c in found)
+        for name, lanes in (("read_lanes", own.read_lanes), ("lanes", p.access.lanes)):
+            known = power_of_two(lanes) and lanes <= own.tile
+            require(known, f"{name} = {lanes}: must be a power of two up to tile = {own.tile}")
+            vectors = own.tile // lanes
+            fits = vectors <= p.tx and p.tx // vectors <= own.tile
+            require(fits, f"{name} = {lanes}: {p.tx} threads do not divide {own.tile} rows of {vectors} vectors")
+            widest = most[name == "lanes"]
+            aligned = lanes <= widest or (name == "lanes" and not own.along_both)
+            require(aligned, f"{name} = {lanes}: at most {widest} for these sizes and alignments")
         self.check_access(analysis, p, True, call)
 
 
-def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
     inputs = analysis.once(_unmapped_inputs)
     if analysis.once(_windowed):
         yield from _candidates_of_windows(analysis, call)
@@ -272,7 +259,7 @@ def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
 
 
 def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
-           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Params]:  # fmt: skip
+           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Tiling]:  # fmt: skip
     """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
     as of :func:`_values_in_shared`."""
     heuristics = heuristics_of(call.properties).transpose
@@ -292,10 +279,10 @@ def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...]
         for v, _ in read:
             aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
         narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
-        yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+        yield Tiling("transpose", narrowed, threads, own=Tile(size, n, read_lanes, positions, first))
 
 
-def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
     """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
     not the innermost: everything is computed along it, and the results are stored in shared memory."""
     heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
@@ -381,7 +368,7 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
 
 def _candidates_along_both(
     analysis: Analysis, both: _AlongBoth, extents: tuple[int, ...], call: SizedCall
-) -> Iterator[Params]:
+) -> Iterator[Tiling]:
     """Parameters for outputs along two loops; none where one of them is short."""
     heuristics = heuristics_of(call.properties).transpose
     height, width = extents[both.reading], extents[both.writing]
@@ -407,7 +394,8 @@ def _candidates_along_both(
             for v, align, v_bytes in zip(tensors, access.aligns, (analysis.stored(v).bytes for v in tensors))
         ]
         stored = access._replace(lanes=along_writing, aligns=tuple(aligns), multiples=frozenset())
-        yield Params(stored, size, both.reading, along_reading, positions, first, threads, writing, True)
+        own = Tile(size, both.reading, along_reading, positions, first, writing, True)
+        yield Tiling("transpose", stored, threads, own=own)
 
 
 def _lanes(tensors: list, extent: int, alignments: Alignments) -> int:

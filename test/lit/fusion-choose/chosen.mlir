@@ -28,7 +28,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // CHECK: // -----
 // CHECK: schedule = {access = {aligns = [16, 16]
-// CHECK-SAME: in_shared = [0], read_lanes = 4 : i64, reading = 0 : i64, scheduler = "transpose"
+// CHECK-SAME: read_lanes = 4 : i64, reading = 0 : i64, scheduler = "transpose", shared_values = [0]
 func.func @transpose(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
   %1 = "fusion.neg"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>

@@ -91,6 +91,6 @@ def test_schedulers():
 def test_every_new_name_is_one():
     schedulers = [*targets.of("cuda:sm_90").schedulers.all, *targets.of("cpu").schedulers.all]
     assert set(old_names.SCHEDULERS.values()) <= {s.name for s in schedulers}
-    fields = {field for s in schedulers for field in (s.fields or s.parameters._fields)}
+    fields = {field for s in schedulers for field in s.parameters}
     assert {new for names in old_names.FIELDS.values() for new in names} <= fields
     assert set(old_names.SETTINGS.values()) <= set(config.NAMES)

@@ -16,7 +16,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule import multi_stage, serialize, targets
+from mlirfuse.schedule import serialize, targets
 from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import column_choice, row_choice
 from mlirfuse.schedule.gpu import (
@@ -34,7 +34,7 @@ def test_choices_are_legal_and_read_back():
         printed = [serialize.parse(serialize.text(one)) for one in target.schedules(program, params)]
         assert target.read(program, printed, env, {}) == params, of
         for choice in params:
-            for stage in choice.stages if isinstance(choice, multi_stage.Params) else (choice,):
+            for stage in choice.own.schedules if choice.scheduler == "multi_stage" else (choice,):
                 assert all(16 % align == 0 for align in stage.access.aligns) and 8 % stage.access.lanes == 0, of
         for kernel in target.write(program, params, program.slots()).kernels:
             shared = kernel.static_shared + kernel.dynamic_shared
@@ -436,7 +436,7 @@ def test_columns_are_kept_in_shared_memory(fn, dtype, shapes):
 )
 def test_columns_are_read_once_more_where_that_is_faster(fn, dtype, shape):
     """Large clusters wait too long for each other, and half types' exponentials take longer than a second read."""
-    assert isinstance(first_choice(fn, shape, dtype=dtype), multi_stage.Params)
+    assert first_choice(fn, shape, dtype=dtype).scheduler == "multi_stage"
 
 
 @pytest.mark.parametrize("fn", [softmax_of_columns, standardized_columns])
@@ -496,9 +496,9 @@ def test_several_rows_share_what_is_read_by_elements(dtype, parts):
         return ((x - mean) * scale).astype(x.dtype)
 
     columns = (8191,)
-    assert first_choice(standardized, (4096, *columns), columns, columns, dtype=dtype).row_segments == parts
-    assert first_choice(lambda x, b: x + b, (4096, *columns), columns, dtype=dtype).row_segments == 1
-    assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).row_segments == 0
+    assert first_choice(standardized, (4096, *columns), columns, columns, dtype=dtype).own.row_segments == parts
+    assert first_choice(lambda x, b: x + b, (4096, *columns), columns, dtype=dtype).own.row_segments == 1
+    assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).own.row_segments == 0
 
 
 def normalized(x, mean, var, weight, bias):
@@ -605,7 +605,7 @@ def test_loading_first_is_tried_both_ways():
         return {
             p.prefetch
             for p in found
-            if isinstance(p, type(found[0])) and p._replace(prefetch=False) == found[0]._replace(prefetch=False)
+            if p.scheduler == found[0].scheduler and p._replace(prefetch=False) == found[0]._replace(prefetch=False)
         }
 
     assert ways(lambda x, w: mnp.rms_norm(x, w), (64, 1024), (1024,)) == {True, False}
@@ -627,9 +627,9 @@ def backward_choice(rows, columns, dtype=np.float32):
 def test_many_rows_are_summed_in_the_pass_that_normalizes_them(dtype):
     """Of short ones a block has several at a time; long ones have all of a block's threads."""
     short, long = backward_choice(65_536, 256, dtype), backward_choice(16_384, 4096, dtype)
-    assert short.form == long.form == "together"
-    assert short.stages[0].ty >= 4 and short.stages[0].tx <= 32 and short.stages[0].stages
-    assert long.stages[0].ty == 1 and long.stages[0].tx >= 256
+    assert short.own.form == long.own.form == "together"
+    assert short.own.schedules[0].ty >= 4 and short.own.schedules[0].tx <= 32 and short.own.schedules[0].stages
+    assert long.own.schedules[0].ty == 1 and long.own.schedules[0].tx >= 256
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -638,14 +638,14 @@ def test_many_rows_are_summed_in_the_pass_that_normalizes_them(dtype):
 )
 def test_few_rows_and_long_ones_are_summed_apart(rows, columns, dtype):
     """Partial sums would be as much to write as there is to read, or a multiprocessor does not hold a row."""
-    assert backward_choice(rows, columns, dtype).form == "apart"
+    assert backward_choice(rows, columns, dtype).own.form == "apart"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("columns", [4097, 8191])
 def test_rows_of_odd_lengths_are_summed_as_others_are(columns, dtype):
-    assert backward_choice(16_384, columns, dtype).form == "together"
-    assert backward_choice(64, columns, dtype).form == "apart"
+    assert backward_choice(16_384, columns, dtype).own.form == "together"
+    assert backward_choice(64, columns, dtype).own.form == "apart"
 
 
 @pytest.mark.parametrize("columns, dtype", [(257, np.float32), (8191, np.float32), (8190, ml_dtypes.bfloat16)])
@@ -653,7 +653,7 @@ def test_rows_are_loaded_once_though_they_end_within_a_vector(columns, dtype):
     """A turn before they are needed: what is loaded then is found again. The first row's loads are before the loop, the
     next one's in it, a weight's before."""
     x = np.empty((16_384, columns), dtype)
-    p = backward_choice(16_384, columns, dtype).stages[0]
+    p = backward_choice(16_384, columns, dtype).own.schedules[0]
     kernel = (
         mlirfuse.jit(norm_backward, target="cuda:sm_90")
         .lower(x, x, x[0])
@@ -668,15 +668,17 @@ def test_rows_are_loaded_once_though_they_end_within_a_vector(columns, dtype):
 @pytest.mark.parametrize("columns", [257, 770, 5120])
 def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
     for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
-        p = params.stages[0]
+        p = params.own.schedules[0]
         assert (
-            params.form == "together" and p.tx * p.vectors_per_thread * p.access.lanes < 1.65 * columns and not p.stages
+            params.own.form == "together"
+            and p.tx * p.vectors_per_thread * p.access.lanes < 1.65 * columns
+            and not p.stages
         )
 
 
 def test_what_threads_have_no_registers_for_is_copied_ahead():
     """Though it is not as much for each: the next row of 1024 threads, of vectors of which a copy is not too little."""
-    wide, narrow = backward_choice(16_384, 12_000).stages[0], backward_choice(16_384, 10_001).stages[0]
+    wide, narrow = backward_choice(16_384, 12_000).own.schedules[0], backward_choice(16_384, 10_001).own.schedules[0]
     assert (
         wide.tx == narrow.tx == 1024
         and wide.unmasked < wide.vectors_per_thread
@@ -689,7 +691,7 @@ def test_the_shortest_rows_are_not_copied_ahead():
     """The copies take longer than what they bring."""
     for dtype in (np.float32, ml_dtypes.bfloat16):
         for columns in (24, 32):
-            p = backward_choice(262_144, columns, dtype).stages[0]
+            p = backward_choice(262_144, columns, dtype).own.schedules[0]
             assert p.tx == 8 and not p.stages
 
 
@@ -874,4 +876,4 @@ def test_long_rows_of_a_slice_are_split():
     x = np.empty((2100, 8192), np.float32)
     for n in (x.size, 4 << 22):
         _, found = chosen(lambda x, n=n: standardized(x, n), x)
-        assert isinstance(found[0][1], multi_stage.Params), n
+        assert found[0][1].scheduler == "multi_stage", n

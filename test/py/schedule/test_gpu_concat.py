@@ -17,7 +17,6 @@ from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import concat
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse.schedule.scheduler import SizedCall
 
@@ -25,7 +24,7 @@ bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
 
 def is_pieces(params) -> bool:
-    return isinstance(params, concat.Params)
+    return params.scheduler == "concat"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,7 @@ def test_what_an_earlier_stage_passes_on(dtype):
         return padded - padded.min(0, keepdims=True)
 
     for fn in (less_the_least, padded_less_the_least):
-        check(fn, x, only=lambda p: hasattr(p, "form") and is_pieces(p.stages[-1]), candidates=2)
+        check(fn, x, only=lambda p: p.scheduler == "multi_stage" and is_pieces(p.own.schedules[-1]), candidates=2)
 
 
 @pytest.mark.parametrize("width", range(1, 41))
@@ -127,7 +126,7 @@ def test_joins_and_shifts(fn, shapes, dtype):
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 16, 64, 256])
 def test_rows_at_a_time(rows):
-    changed = lambda p: p._replace(rows_per_block=rows, tx=256)  # noqa: E731
+    changed = lambda p: p._replace(coalesced_rows=rows, tx=256)  # noqa: E731
     check(beside, *joined((30, 19), (30, 3), (30, 25)), only=is_pieces, candidates=1, changed=changed)
 
 
@@ -135,7 +134,7 @@ def test_wide_pieces_that_others_compute():
     """A wide piece without blocks of its own lies between others."""
     inputs = joined((8, 19), (8, 30), (8, 16))
     for wide in ((0,), (1,), (2,), (0, 2), (1, 2)):
-        check(beside, *inputs, only=is_pieces, candidates=1, changed=lambda p, w=wide: p._replace(wide=w))
+        check(beside, *inputs, only=is_pieces, candidates=1, changed=lambda p, w=wide: p.replaced(wide=w))
 
 
 def test_positions_of_64_bits():
@@ -168,7 +167,7 @@ def test_inputs_at_odd_addresses():
 
 
 @pytest.mark.parametrize("given, why", [
-    ({"wide": (3,)}, "wide"), ({"wide": (1,)}, "wide"), ({"wide": ()}, "wide"), ({"rows_per_block": 3}, "rows"),
+    ({"wide": (3,)}, "wide"), ({"wide": (1,)}, "wide"), ({"wide": ()}, "wide"), ({"coalesced_rows": 3}, "rows"),
     ({"tx": 96}, "power"),
 ])  # fmt: skip
 def test_what_cannot_be(given, why):

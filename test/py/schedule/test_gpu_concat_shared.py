@@ -17,7 +17,6 @@ from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import concat_shared
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse.schedule.scheduler import SizedCall
 
@@ -25,7 +24,7 @@ bf16, f16, f32 = ml_dtypes.bfloat16, np.float16, np.float32
 
 
 def is_joins(params) -> bool:
-    return isinstance(params, concat_shared.Params)
+    return params.scheduler == "concat_shared"
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def chosen(fn, *inputs, aligned=16):
 
 def few_rows(p):
     """``p`` with as few rows a block as can be: some blocks have all of theirs."""
-    return p._replace(rows_per_block=p.access.lanes, tx=64)
+    return p._replace(coalesced_rows=p.access.lanes, tx=64)
 
 
 def runs(fn, *inputs, **options):
@@ -79,7 +78,7 @@ def test_what_is_only_written_is_held_as_it_is_written():
         chosen(fn, *inputs) for fn in (lambda x, y: np.concatenate([x, y * 2], 1), lambda x, y: beside(x, y * 2))
     )
     assert is_joins(kept) and is_joins(read)
-    assert kept.rows_per_block * read.shared_bytes == 2 * read.rows_per_block * kept.shared_bytes
+    assert kept.coalesced_rows * read.own.shared_bytes == 2 * read.coalesced_rows * kept.own.shared_bytes
 
 
 @pytest.mark.parametrize("join", [np.concatenate, np.stack])
@@ -156,7 +155,7 @@ def test_not_what_lies_otherwise_in_memory():
 
 
 @pytest.mark.parametrize("given, why", [
-    ({"rows_per_block": 12}, "rows"), ({"rows_per_block": 0}, "rows"), ({"tx": 96}, "power"), ({"shared_bytes": 64}, "shared"),
+    ({"coalesced_rows": 12}, "rows"), ({"coalesced_rows": 0}, "rows"), ({"tx": 96}, "power"), ({"shared_bytes": 64}, "shared"),
     ({"shared_bytes": 1 << 20}, "shared"),
 ])  # fmt: skip
 def test_what_cannot_be(given, why):

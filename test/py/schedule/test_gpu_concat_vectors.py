@@ -12,13 +12,12 @@ from test_gpu_emulated import check, fit, normal
 import mlirfuse
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import pointwise
 
 f16, f32, bf16 = np.float16, np.float32, ml_dtypes.bfloat16
 
 
 def of_vectors(params) -> bool:
-    return isinstance(params, pointwise.Params) and params.access.lanes > 1
+    return params.scheduler == "pointwise" and params.access.lanes > 1
 
 
 @pytest.fixture(params=[1 << 30, 2])

@@ -26,8 +26,8 @@ from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
-from mlirfuse.schedule import multi_stage, targets
-from mlirfuse.schedule.gpu import pointwise, transpose
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.gpu import pointwise_choice
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse.schedule.gpu.tuning import costs
 from mlirfuse.schedule.scheduler import SizedCall
@@ -345,7 +345,7 @@ def test_several_rows_of_a_thread(fn, shapes, dtype):
     def several(p, ty, rows):
         aligns = (np.dtype(dtype).itemsize,) * len(p.access.aligns)
         access = p.access._replace(lanes=1, aligns=aligns, multiples=frozenset())
-        return pointwise.Params(access, 32, ty, 1, rows)
+        return pointwise_choice.tiling(access, 32, ty, 1, rows)
 
     for ty, rows in ((1, 8), (2, 4)):
         changed = functools.partial(several, ty=ty, rows=rows)
@@ -397,7 +397,7 @@ def beside_its_transpose(y):
 
 
 def writes_along_both(params) -> bool:
-    return isinstance(params, transpose.Params) and params.along_both
+    return params.scheduler == "transpose" and params.own.along_both
 
 
 def kernels_of(fn, *inputs) -> list:
@@ -405,7 +405,7 @@ def kernels_of(fn, *inputs) -> list:
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     chosen = program.parameters(lowered.env, {})
-    return [stage for p in chosen for stage in (p.stages if isinstance(p, multi_stage.Params) else (p,))]
+    return [stage for p in chosen for stage in (p.own.schedules if p.scheduler == "multi_stage" else (p,))]
 
 
 @pytest.mark.parametrize("shape", [(72, 136), (67, 131), (3, 72, 88)])
@@ -441,8 +441,8 @@ def test_large_normalizations_store_no_element_alone():
     x = np.broadcast_to(ml_dtypes.bfloat16(0), (2048, 2048)).copy()
     for axis in (None, 0, 1):
         reduction, *_, tiles = kernels_of(lambda x, axis=axis: beside_its_transpose(scaled(x, axis)), x)
-        assert writes_along_both(tiles) and tiles.read_lanes == tiles.access.lanes == 8
-        assert not isinstance(reduction, transpose.Params)
+        assert writes_along_both(tiles) and tiles.own.read_lanes == tiles.access.lanes == 8
+        assert reduction.scheduler != "transpose"
 
 
 def test_transposes_load_the_scales_of_columns_before_the_barrier(monkeypatch):
@@ -631,7 +631,7 @@ def test_softplus_of_all_floats():
     ],
 )
 def test_vectors_across_rows(fn, inputs):
-    check(fn, *inputs, only=lambda p: p.row_segments and p.access.lanes > 1, candidates=4)
+    check(fn, *inputs, only=lambda p: p.own.row_segments and p.access.lanes > 1, candidates=4)
 
 
 @pytest.mark.parametrize("shape", [(512, 6), (1024, 33), (2048, 70)])
@@ -656,8 +656,8 @@ def test_rows_are_folded_where_they_are_written_one_behind_the_other(order):
     args = np.empty((20_000, 2730), np.float16), np.empty((20_000, 2730), np.float16, order=order)
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    reduces, *writes = params.stages if hasattr(params, "form") else (params,)
-    assert reduces.coalesced_rows > 1 and [stage.tile > 1 for stage in writes] == [True] * (order == "F")
+    reduces, *writes = params.own.schedules if params.scheduler == "multi_stage" else (params,)
+    assert reduces.coalesced_rows > 1 and [stage.own.tile > 1 for stage in writes] == [True] * (order == "F")
 
 
 @pytest.mark.parametrize("split", [3, 5, 7, 12, 21, 37])
@@ -812,7 +812,9 @@ def test_rows_in_parts(shape, weights, several, monkeypatch):
     """What large tensors of half types take, done on small ones."""
     fit(monkeypatch, "pointwise", coalesced=several * 8)
     inputs = [normal(*shape, dtype=np.float16), normal(*weights), normal(*weights)]
-    check(lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.row_segments > 1, candidates=1)
+    check(
+        lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.own.row_segments > 1, candidates=1
+    )
 
 
 @pytest.mark.parametrize("fn, inputs", [
@@ -828,11 +830,11 @@ def test_lines_that_end_within_a_vector(fn, inputs, dtype, monkeypatch):
     """Vectors up to the last tile, and in this elements: of one row, and of rows that are folded to one."""
     fit(monkeypatch, "pointwise", spread=1 << 20)
     inputs = [x.astype(dtype) for x in inputs]
-    check(fn, *inputs, only=lambda p: p.ragged, candidates=3)
+    check(fn, *inputs, only=lambda p: p.own.ragged, candidates=3)
     small = lambda p: p._replace(tx=32, vectors_per_thread=2)  # noqa: E731  # several tiles
-    check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=small)
-    with_runs = lambda p: small(p)._replace(runs=1)  # noqa: E731
-    check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=with_runs)
+    check(fn, *inputs, only=lambda p: p.own.ragged, candidates=1, changed=small)
+    with_runs = lambda p: small(p).replaced(runs=1)  # noqa: E731
+    check(fn, *inputs, only=lambda p: p.own.ragged, candidates=1, changed=with_runs)
 
 
 def taps(x):
@@ -863,8 +865,10 @@ def test_shifted_rows_are_folded(fn, shapes, dtype):
     """Vectors run across the ends of rows that are shifted, joined and padded; where they do not, what overlaps is read
     once."""
     inputs = [normal(*shape, dtype=dtype) for shape in shapes]
-    check(fn, *inputs, only=lambda p: p.row_segments == 1, candidates=3)
-    check(fn, *inputs, only=lambda p: p.row_segments == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=1))
+    check(fn, *inputs, only=lambda p: p.own.row_segments == 1, candidates=3)
+    check(
+        fn, *inputs, only=lambda p: p.own.row_segments == 1, candidates=2, changed=lambda p: p.replaced(tx=32, runs=1)
+    )
 
 
 OVERLAPPING = [
@@ -905,7 +909,7 @@ def test_overlapping_reads_by_several_elements_at_once(fn, shapes, dtype, monkey
     """Vectors that begin anywhere are put together of some that memory is aligned for, wherever these end."""
     fit(monkeypatch, "pointwise", spread=1 << 20)
     inputs = [(normal(*shape) * 9).astype(dtype) for shape in shapes]
-    check(fn, *inputs, only=lambda p: p.runs, candidates=4, changed=lambda p: p._replace(tx=32))
+    check(fn, *inputs, only=lambda p: p.own.runs, candidates=4, changed=lambda p: p._replace(tx=32))
 
 
 def of_four(x):
@@ -939,12 +943,12 @@ def test_rows_under_each_other_are_written_in_vectors(fn, shape, dtype, monkeypa
 @pytest.mark.parametrize("shape", [(20, 75), (20, 73)])
 def test_odd_rows_under_each_other_are_folded(shape, dtype, monkeypatch):
     fit(monkeypatch, "pointwise", rows_shared=1, long_under=1, run=1, spread=1 << 20)
-    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.row_segments, candidates=4)
+    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.own.runs and p.own.row_segments, candidates=4)
     small = lambda p: p._replace(tx=32)  # noqa: E731
     check(
         of_neighbours,
         normal(*shape, dtype=dtype),
-        only=lambda p: p.runs and p.row_segments,
+        only=lambda p: p.own.runs and p.own.row_segments,
         candidates=4,
         changed=small,
     )
@@ -957,7 +961,7 @@ def test_how_many_elements_are_read_at_once():
         lowered = mlirfuse.jit(lambda x: x[2:] - x[1:-1] + x[:-2], target="cuda:sm_90").lower(x)
         program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
         (params,) = program.parameters(lowered.env, dict.fromkeys(program.graph.args, alignment))
-        assert params.runs == at_once
+        assert params.own.runs == at_once
 
 
 def test_overlapping_reads_are_one():
@@ -981,7 +985,7 @@ def test_overlapping_reads_are_one():
 def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
     lowered = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty(shape, np.float16))
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
-    assert (params.access.lanes, params.runs) == (lanes, runs)
+    assert (params.access.lanes, params.own.runs) == (lanes, runs)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -1001,7 +1005,7 @@ def test_whole_parts_in_narrower_vectors(join, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_vectors_that_divide_rows_read_once(dtype, monkeypatch):
     fit(monkeypatch, "pointwise", soon=0)
-    check(taps, normal(8, 40, dtype=dtype), candidates=1, only=lambda p: p.runs and p.access.lanes == 2)
+    check(taps, normal(8, 40, dtype=dtype), candidates=1, only=lambda p: p.own.runs and p.access.lanes == 2)
 
 
 @pytest.mark.parametrize(
@@ -1077,7 +1081,7 @@ def test_columns_in_registers(shape, dtype):
         check(
             fn,
             normal(*shape, dtype=dtype) + dtype(1),
-            only=lambda params: getattr(params, "persistent", False),
+            only=lambda params: params.persistent,
             candidates=3,
         )
 
@@ -1114,7 +1118,7 @@ def sums_of_standardized_rows(g, x, w):
 
 def shapes_of(params):
     """Of one pass over rows and the sums over them: what differs from one kind of kernel to another."""
-    p = params.stages[0]
+    p = params.own.schedules[0]
     return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.vectors_per_thread == 0, p.stages, p.min_blocks_per_sm > 1
 
 
@@ -1131,7 +1135,7 @@ def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
     seen = set()
 
     def new(params):
-        kind = params.form == "together" and shapes_of(params)
+        kind = params.own.form == "together" and shapes_of(params)
         return kind not in seen and not seen.add(kind)
 
     check(fn, *inputs, candidates=100, chip=chip, only=new)
@@ -1154,7 +1158,7 @@ def pixels_backward(g, x):
 @pytest.mark.parametrize("channels", [96, 40, 33])
 def test_pixels_and_sums_of_channels(channels, form, two_multiprocessors):
     """One kernel reads the rows, whichever way the sums over them see the tensor; and apart."""
-    only = lambda params: getattr(params, "form", None) == form  # noqa: E731
+    only = lambda params: params.scheduler == "multi_stage" and params.own.form == form  # noqa: E731
     check(pixels_backward, normal(3, 4, 5, channels), normal(3, 4, 5, channels) + 1, candidates=6, only=only)
 
 
@@ -1171,7 +1175,7 @@ def test_sums_apart_read_what_the_rows_have_written():
     (step,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).steps
     rows, columns = stages.apart(step.analysis)
     assert rows.outputs == columns.inputs and len(columns.inputs) == 1
-    check(backward, *given, only=lambda params: params.form == "apart")
+    check(backward, *given, only=lambda params: params.own.form == "apart")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -1181,7 +1185,7 @@ def test_rows_and_sums_over_them_of_other_types(dtype, two_multiprocessors):
 
 def test_sums_of_many_rows_apart():
     """Parts of them, whose sums are another kernel's, before the rows."""
-    apart = lambda params: params.form == "apart"  # noqa: E731
+    apart = lambda params: params.own.form == "apart"  # noqa: E731
     check(norm_backward, normal(4000, 24), normal(4000, 24) + 1, only=apart)
     check(sums_of_standardized_rows, normal(4000, 24), normal(4000, 24), normal(24), only=apart)
 
@@ -1203,7 +1207,7 @@ def test_sums_of_different_widths(two_multiprocessors):
         centred = x - x.mean(-1, keepdims=True)
         return centred * g, (g * centred).sum(0), (g.astype(np.float64) * centred).sum(0)
 
-    several = lambda params: params.form == "together" and params.stages[0].ty > 1  # noqa: E731
+    several = lambda params: params.own.form == "together" and params.own.schedules[0].ty > 1  # noqa: E731
     check(backward, normal(21, 96), normal(21, 96), candidates=4, only=several)
 
 
@@ -1294,7 +1298,7 @@ def batch_norm(x, weight, bias):
 )
 def test_few_rows_in_stages(fn, inputs):
     """A reduction in parts for each phase and a pointwise kernel, where a block for each row would be too few."""
-    check(fn, *inputs, only=lambda params: isinstance(params, multi_stage.Params))
+    check(fn, *inputs, only=lambda params: params.scheduler == "multi_stage")
 
 
 @pytest.mark.parametrize("shape", [(3, 40_000), (1, 70_001), (2, 33_000), (70_000,)])
@@ -1536,12 +1540,12 @@ def test_shifts_by_the_width_and_more(shift, dtype):
 
 def in_blocks(params):
     """With the smallest blocks, where threads have turns at all."""
-    if hasattr(params, "stages") and hasattr(params, "form"):
-        return params._replace(stages=tuple(map(in_blocks, params.stages)))
-    if not hasattr(params, "compensation_interval"):
+    if params.scheduler == "multi_stage":
+        return params.replaced(schedules=tuple(map(in_blocks, params.own.schedules)))
+    if "compensation_interval" not in SCHEDULERS.of(params).fields:
         return params
     kept = {"rows": params.vectors_per_thread, "columns": params.stages}.get(params.scheduler, 0)
-    return params if kept or getattr(params, "persistent", False) else params._replace(compensation_interval=2)
+    return params if kept or params.persistent else params._replace(compensation_interval=2)
 
 
 def has_turns(params):
@@ -1574,7 +1578,7 @@ def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
     seen = set()
 
     def new(params):
-        kind = params.form == "together" and shapes_of(params)
+        kind = params.own.form == "together" and shapes_of(params)
         return kind and kind not in seen and not seen.add(kind)
 
     check(fn, *inputs, only=new, changed=in_blocks, candidates=100)

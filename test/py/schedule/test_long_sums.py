@@ -277,9 +277,9 @@ def few_threads(params, turns=16):
             stages=0,
             compensation_interval=turns,
         )
-    one, *others = params.stages
+    one, *others = params.own.schedules
     one = one._replace(ty=1, stages=0, compensation_interval=turns)
-    return params._replace(stages=(one, *others))
+    return params.replaced(schedules=(one, *others))
 
 
 def long_equal(*shape):
@@ -306,7 +306,7 @@ def test_variances_of_many_turns():
 @pytest.mark.parametrize("looped", [False, True])
 def test_sums_over_many_rows_beside_reductions_in_them(looped, two_multiprocessors):  # noqa: F811
     """What each block of threads adds up of its rows."""
-    together = lambda p: p.form == "together" and (p.stages[0].vectors_per_thread == 0) is looped  # noqa: E731
+    together = lambda p: p.own.form == "together" and (p.own.schedules[0].vectors_per_thread == 0) is looped  # noqa: E731
     inputs = [long_equal(2000, 32), long_equal(2000, 32)]
     check(norm_backward, *inputs, only=together, changed=few_threads, candidates=1, bound=2 * STEADY)
 

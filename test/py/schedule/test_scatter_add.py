@@ -24,7 +24,7 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu import scatter_add_rows
+from mlirfuse.schedule.gpu.scatter_add import Sums
 from mlirfuse.schedule.scheduler import SizedCall
 
 f16, f32, f64 = np.float16, np.float32, np.float64
@@ -85,7 +85,7 @@ def added_twice(x, i, v):
 @pytest.mark.parametrize("schedule", [None, (1, False), (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.int64])
 def test_cpu(dtype, schedule):
-    given = {0: dict(zip(("grid", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("split", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(fused, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -96,7 +96,7 @@ def test_cpu(dtype, schedule):
 @pytest.mark.parametrize("schedule", [None, (3, False), (2, True)])
 @pytest.mark.parametrize("dtype", [f32, f16, np.int64])
 def test_cpu_of_more_indices(dtype, schedule):
-    given = {0: dict(zip(("grid", "columns"), schedule))} if schedule else {}
+    given = {0: dict(zip(("split", "columns"), schedule))} if schedule else {}
     jitted = mlirfuse.jit(added_twice, schedule=given)
     for shape in SHAPES:
         x, i, v = operands(*shape, dtype)
@@ -235,8 +235,8 @@ def test_gpu_of_more_indices(dtype, shared):
         if not shared:
             check_on_gpu(added_twice, x, i, v, candidates=3, bound=bound)
             continue
-        changed = lambda p: p._replace(shared_elements=shared, grid=3, tx=32, vectors_per_thread=2)  # noqa: E731
-        plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
+        changed = lambda p: p.replaced(shared_elements=shared, split=3, tx=32, vectors_per_thread=2)  # noqa: E731
+        plain = lambda p: p.scheduler == "scatter_add" and p.own == Sums()  # noqa: E731
         check_on_gpu(added_twice, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
 
@@ -245,8 +245,8 @@ def test_gpu_of_more_indices(dtype, shared):
 def test_gpu_sums_in_shared_memory(dtype, shape):
     """Each block adds up its values there; few of them, and blocks without any."""
     x, i, v = operands(*shape, dtype)
-    plain = lambda p: not p.ordered and not p.shared_elements  # noqa: E731
-    changed = lambda p: p._replace(shared_elements=16, grid=3, tx=32, vectors_per_thread=2)  # noqa: E731
+    plain = lambda p: p.scheduler == "scatter_add" and p.own == Sums()  # noqa: E731
+    changed = lambda p: p.replaced(shared_elements=16, split=3, tx=32, vectors_per_thread=2)  # noqa: E731
     bound = 2e-3 if dtype is f16 else 1e-5
     check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
 
@@ -274,9 +274,13 @@ def test_gpu_sums_of_64_bits_in_shared_memory_carry():
     generator = np.random.default_rng(5)
     x, i = np.zeros(3, np.int64), generator.integers(0, 3, 200)
     v = generator.integers(-(2**62) // 100, 2**62 // 100, 200) | 0xFFFFFFF0
-    changed = lambda p: p._replace(shared_elements=4, grid=2, tx=32)  # noqa: E731
-    check_on_gpu(fused, x, i, v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
-    check_on_gpu(fused, x, i, -v, only=lambda p: not p.ordered and not p.shared_elements, candidates=1, changed=changed)
+    changed = lambda p: p.replaced(shared_elements=4, split=2, tx=32)  # noqa: E731
+    check_on_gpu(
+        fused, x, i, v, only=lambda p: p.scheduler == "scatter_add" and p.own == Sums(), candidates=1, changed=changed
+    )
+    check_on_gpu(
+        fused, x, i, -v, only=lambda p: p.scheduler == "scatter_add" and p.own == Sums(), candidates=1, changed=changed
+    )
 
 
 @pytest.mark.parametrize("dtype, rows, count, shared", [
@@ -291,7 +295,7 @@ def test_gpu_few_sums_are_begun_in_shared_memory(dtype, rows, count, shared):
     target = targets.of("cuda:sm_90")
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
-    assert bool(params.shared_elements) == shared
+    assert bool(params.own.shared_elements) == shared
 
 
 def test_gpu_ordered_sums_are_numpys():
@@ -306,7 +310,7 @@ def test_gpu_ordered_sums_are_numpys():
 
 
 def by_rows(params):
-    return isinstance(params, scatter_add_rows.Params)
+    return params.scheduler == "scatter_add_rows"
 
 
 @pytest.fixture

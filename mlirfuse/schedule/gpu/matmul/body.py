@@ -34,8 +34,9 @@ from mlirfuse.schedule.gpu.matmul.params import (
     WARP_ROWS,
     WGMMA_BYTES,
     WGMMA_M,
-    Params,
+    Layout,
 )
+from mlirfuse.schedule.tiling import Tiling
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread; 168 at launch
 _TIMEOUT = 10_000_000  # nanoseconds that a wait for a barrier may suspend a thread, before it looks again
@@ -44,7 +45,8 @@ _TIMEOUT = 10_000_000  # nanoseconds that a wait for a barrier may suspend a thr
 class MatmulBody(GpuBody):
     """Emits the kernel of one product."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling):
+        p = Layout(params)
         super().__init__(name, analysis, slots, p.access, p.threads)
         self.p = p
         found = operands.operands(analysis)

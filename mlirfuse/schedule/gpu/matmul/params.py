@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.tiling import Tiling
 
 WARP_GROUP = 128  # threads that multiply together
 WGMMA_M, WGMMA_BYTES = 64, 32  # rows of a consumer, and the extent along K of one instruction
@@ -16,23 +16,29 @@ STAGING = 2 * WARP_ROWS * ROW  # bytes of a warp for results on their way to mem
 _BARRIER = 8  # bytes
 
 
-class Params(NamedTuple):
-    """Tiles of ``m`` by ``n`` elements of the result; ``stages`` of shared memory for tiles of the operands; ``group``:
-    how many tiles are computed below each other before those to the right of them; ``blocks`` in the grid; ``tma``: TMA
-    copies operands and results, whose rows are aligned; else threads load and store elements, which takes several times
-    as long; ``added``: the other inputs that TMA copies, by number among :attr:`operands.Operands.added`; ``apart``:
-    the warp groups compute tiles of their own in turns, one multiplies while the other computes the ops on its sums;
-    else both compute a tile together, 64 rows each."""
+class Tiles(NamedTuple):
+    """Tiles of ``m`` by ``n`` elements of the result; ``group``: how many tiles are computed below each other before
+    those to the right of them; ``blocks`` in the grid; ``tma``: TMA copies operands and results, whose rows are
+    aligned; else threads load and store elements, which takes several times as long; ``added``: the other inputs that
+    TMA copies, by number among :attr:`operands.Operands.added`; ``apart``: the warp groups compute tiles of their own
+    in turns, one multiplies while the other computes the ops on its sums; else both compute a tile together, 64 rows
+    each."""
 
-    access: Access
     m: int
     n: int
-    stages: int
     group: int
     blocks: int
     tma: bool
     added: tuple[int, ...] = ()
     apart: bool = False
+
+
+class Layout:
+    """The tiles of a kernel and its shared memory, which has ``stages`` of tiles of the operands."""
+
+    def __init__(self, p: Tiling):
+        self.access, self.stages = p.access, p.stages
+        self.m, self.n, self.group, self.blocks, self.tma, self.added, self.apart = p.own
 
     @property
     def consumers(self) -> int:

@@ -14,25 +14,27 @@ from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.body import MatmulBody
 from mlirfuse.schedule.gpu.matmul.model import Work, amounts, best_tiles
 from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix
-from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Params
+from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Layout, Tiles
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 LANES = 2  # most adjacent columns of a thread
 WIDEST = 256  # columns of a tile: of one instruction
 
 
-class Matmul(GpuScheduler[Params]):
+class Matmul(GpuScheduler):
     """Computes a matrix product and elementwise ops on its result."""
 
     name = "matmul"
-    parameters = Params
+    fields = "access", "stages"
+    own = Tiles
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.product is not None and analysis.product.operands[0].dtype in operands.TYPES
 
-    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Params]:
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not call.properties.tensor_cores:
             return
         access = access_of(analysis, True, call)
@@ -45,10 +47,11 @@ class Matmul(GpuScheduler[Params]):
             call.properties.sm_count,
         )
         for rows, columns, stages, apart, _ in best_tiles(work, call.properties):
-            yield Params(access, rows, columns, stages, group, blocks, tma, added, apart)
+            own = Tiles(rows, columns, group, blocks, tma, added, apart)
+            yield Tiling(self.name, access, stages=stages, own=own)
 
-    def check(self, analysis: Analysis, params: Params, call: SizedCall) -> None:
-        p = params
+    def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
+        p = Layout(params)
         require(call.properties.tensor_cores, f"matmul: {call.properties.chip} has no wgmma instructions")
         unaligned = _unaligned(analysis, call)
         require(not (p.tma and unaligned), f"tma = true: {unaligned}")
@@ -62,9 +65,9 @@ class Matmul(GpuScheduler[Params]):
         room = call.properties.shared_per_block
         require(p.shared_bytes <= room, f"stages = {p.stages}: {p.shared_bytes} bytes of shared memory, of {room}")
         require(p.access.lanes <= LANES, f"lanes = {p.access.lanes}: at most {LANES}")
-        self.check_access(analysis, p, True, call)
+        self.check_access(analysis, params, True, call)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Params) -> list[GpuKernel]:
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Tiling) -> list[GpuKernel]:
         return [MatmulBody(name, analysis, slots, params).kernel()]
 
 
