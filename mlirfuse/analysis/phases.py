@@ -167,6 +167,16 @@ def size_of(loop: list[Axis]) -> Size:
     return sz.product(a.size for a in loop)
 
 
+def row_extents(analysis: Analysis) -> tuple[Size, Size]:
+    """The numbers of points of the kept axes and of the reduced axes: of rows, and their length."""
+    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+
+
+def kept_extents(analysis: Analysis) -> list[Size]:
+    """The extents of the kept loops."""
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
 def is_reduction(op: Op) -> bool:
     return op.row.kind == "reduce"
 

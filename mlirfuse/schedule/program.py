@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlirfuse.analysis import in_place, traffic
 from mlirfuse.analysis import phases as an
-from mlirfuse.analysis import stages, traffic
 from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import old_names
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Group, Layout, Op, Segment, Value, Window
+from mlirfuse.ir.graph import Graph, Group, Layout, Op, Segment, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.foreach import LEAST
@@ -266,48 +266,16 @@ class SegmentedProgram:
         elements.
 
         This holds if only the kernel that computes ``value`` reads the argument, each element at the index that it
-        writes. ``full``: also allow segments with reductions, see :meth:`_overwrites_full`."""
+        writes. ``full``: also allow segments with reductions, see :func:`in_place.overwrites_full`."""
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
         readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
         window = self.graph.windows.get(self.graph.returns.index(value))
         if window is not None:
-            return all(self._overwrites_part(a, value, argument, window) for a in readers)
+            return all(in_place.overwrites_window(a, value, argument, window) for a in readers)
         return all(
-            self._overwrites(a, value, argument) or (full and self._overwrites_full(a, value, argument))
+            in_place.overwrites(a, value, argument) or (full and in_place.overwrites_full(a, value, argument))
             for a in readers
-        )
-
-    @staticmethod
-    def _overwrites_full(analysis: an.Analysis, value: Value, argument: Value) -> bool:
-        """Whether a segment with reductions may write ``value``, which has all elements of the domain, over
-        ``argument``.
-
-        The last pass writes what depends on reductions, and computes all of it before it stores any. The first pass
-        writes what does not: then no other pass may read the argument."""
-        axes = analysis.axes
-        full = value in analysis.outputs and axes.dims(argument) == axes.dims(value)
-        full = full and set(analysis.domain) <= set(axes.flat(value))
-        if not full or analysis.finishing or analysis.partials or analysis.scans:
-            return False
-        if an.reads_elsewhere(analysis, argument):
-            return False
-        outputs, _ = an.late_outputs(analysis)
-        return value in analysis.late_values() or (len(analysis.phases) == 1 and outputs == [value])
-
-    @staticmethod
-    def _overwrites_part(analysis: an.Analysis, value: Value, argument: Value, window: Window) -> bool:
-        """Whether the kernel of a segment that reads ``argument`` may write ``value`` over a window of it: it reads
-        only elements of that window, each where it writes it."""
-        if value not in analysis.outputs or analysis.phases or analysis.partials or analysis.scans:
-            return False
-        axes = analysis.axes
-        return set(analysis.domain) <= set(axes.flat(value)) and all(
-            op.name == "slice"
-            and (op.attrs["start"], op.attrs["step"], op.result.shape) == (window.start, window.step, value.shape)
-            and axes.dims(op.result) == axes.dims(value)
-            for op in analysis.ops
-            if argument in op.operands
         )
 
     def _layout_of(self, k: int) -> Layout:
@@ -320,41 +288,6 @@ class SegmentedProgram:
         value = self.graph.args[argument]
         layout = dict(zip(self.graph.args, self.graph.layouts)).get(value)
         return layout.strides if layout else sz.contiguous_strides(value.shape)
-
-    @staticmethod
-    def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
-        """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
-        if analysis.finishing:
-            stage_analyses = [stage for form in (stages.together, stages.apart) for stage in analysis.once(form)]
-            return all(
-                SegmentedProgram._overwrites(stage, value, argument)
-                for stage in stage_analyses
-                if argument in stage.inputs
-            )
-        axes = analysis.axes
-        if analysis.scatter_add is not None:  # rows that no index selects keep their values
-            readers = [op for op in analysis.ops if argument in op.operands]
-            initial, *others = analysis.scatter_add.operands
-            return readers == [analysis.scatter_add] and initial is argument and argument not in others
-        if (
-            value not in analysis.outputs
-            or an.reads_elsewhere(analysis, argument)
-            or analysis.partials
-            or axes.dims(argument) != axes.dims(value)
-        ):
-            return False
-        written = set(axes.flat(value))
-        if not analysis.phases:
-            # Each element of the domain writes one element, which no other reads: the value has all the domain's axes.
-            return set(analysis.domain) <= written
-        # One element per row: one thread writes it after the row's last pass, and only the row itself reads it.
-        reached = {argument}
-        for op in analysis.ops:
-            if any(v in reached for v in op.operands):
-                if an.is_reduction(op) and axes.reduced(op):
-                    return False
-                reached.update(op.results)
-        return written == set(analysis.kept) and reached.intersection(analysis.outputs) == {value}
 
     def sizes_key(self, env: dict[str, int]) -> tuple:
         """The sizes of a call as a hashable key."""

@@ -109,6 +109,16 @@ def power_of_two(n: int) -> bool:
     return n > 0 and n & (n - 1) == 0
 
 
+def power_from(n: int) -> int:
+    """The smallest power of two that is at least ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def power_to(n: int) -> int:
+    """The largest power of two that is at most ``n``, for ``n`` >= 1."""
+    return 1 << n.bit_length() - 1
+
+
 class Schedulers(Generic[M]):
     """The schedulers of a target, in order of preference, with ``multi_stage`` first. Stages are chosen if a scheduler
     estimates them to be faster than its own choice, or if no scheduler has candidates."""

@@ -134,7 +134,6 @@ class StoredBlocks:
         def step(indices, mask, state):
             at = body.k.scalar(indices[0].base)
             visit(e.sub(at, self.left), e.add(self.place, at))
-            return []
 
         with body.k.region(f"scf.if {condition} {{"):
-            body.vectors(self.left, self.right, self.lanes, [], step, 1)
+            body.vectors(self.left, self.right, self.lanes, [], step)

@@ -21,17 +21,16 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
+from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensation_interval, rounds
 from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.rows import stages
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
-from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
 from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -63,24 +62,23 @@ class CpuColumns(CpuScheduler):
                 yield params._replace(compensation_interval=interval) if interval else params
 
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        heuristics = heuristics_of(call.properties)
-        shared = heuristics.tasks
+        heuristics, host = heuristics_of(call.properties), call.properties
         kept, reduced, width, height = analysis.values(column_extents, call.sizes)
         full, _ = analysis.once(late_outputs)
+        in_registers = Tiling("columns", split=0)
         if full or len(analysis.phases) > 1:
-            streamed = streams(analysis, full, call)
-            persistent = 0 < _stash_bytes(analysis, reduced, call.properties) <= heuristics.rows.stash_bytes
-            extent = apart(analysis, call.sizes)
-            yield Tiling("columns", split=0, streamed=streamed, extent=extent, persistent=persistent)
+            streamed, extent = streams(analysis, full, call), apart(analysis, call.sizes)
+            persistent = 0 < _stash_bytes(analysis, reduced, host) <= heuristics.rows.stash_bytes
+            yield in_registers._replace(streamed=streamed, extent=extent, persistent=persistent)
             return
-        coalesce = folds((height, width), call.properties)
+        coalesce = folds((height, width), host)
         if reduced <= heuristics.columns.few and not coalesce:
-            yield Tiling("columns", split=0, extent=apart(analysis, call.sizes))
+            yield in_registers._replace(extent=apart(analysis, call.sizes))
             return
         tasks = kept // width * (1 if coalesce else -(-width // heuristics.columns.stretch))
-        few = tasks < heuristics.columns.tasks_a_thread * call.properties.threads and kept * reduced >= shared.shared
-        few = few and reduced >= heuristics.columns.rows_per_part * parts(call.properties)
-        split = parts(call.properties) if few and call.properties.threads > 1 else 1
+        few = tasks < heuristics.columns.tasks_a_thread * host.threads and kept * reduced >= heuristics.tasks.shared
+        few = few and reduced >= heuristics.columns.rows_per_part * parts(host)
+        split = parts(host) if few and host.threads > 1 else 1
         yield Tiling("columns", split=split, coalesced_rows=int(not coalesce))
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
@@ -101,31 +99,22 @@ class CpuColumns(CpuScheduler):
         return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host, together)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        heuristics, host = heuristics_of(call.properties), call.properties
         full, _ = analysis.once(late_outputs)
-        _, _, width, height = analysis.values(column_extents, call.sizes)
+        _, reduced, width, height = analysis.values(column_extents, call.sizes)
         several = bool(full) or len(analysis.phases) > 1
-        require(p.split >= 0, f"split = {p.split}: must not be negative")
-        require(
-            p.compensation_interval > 0 or not _needs_compensation(analysis, p, call),
-            "compensation_interval: sums of so many rows need compensated totals",
-        )
-        require(
-            not several or p.split == 0,
-            f"split = {p.split}: must be 0 for columns with several passes or full-size outputs",
-        )
-        require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
-        if not p.coalesced_rows:
-            require(p.split > 0, "coalesced_rows = 0: needs split > 0")
-            require(
-                folds((height, width), call.properties),
-                "coalesced_rows = 0: needs several rows of fewer than "
-                f"{heuristics_of(call.properties).tasks.short} elements",
-            )
-        require(p.extent in (0, apart(analysis, call.sizes)), f"extent = {p.extent}: rows have another distance")
+        p.must("split", p.split >= 0, "must not be negative")
+        compensated = p.compensation_interval > 0 or not _needs_compensation(analysis, p, call)
+        p.must("compensation_interval", compensated, "sums of so many rows need compensated totals")
+        single = not several or p.split == 0
+        p.must("split", single, "must be 0 for columns with several passes or full-size outputs")
+        p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
+        short = f"needs several rows of fewer than {heuristics.tasks.short} elements, and split > 0"
+        p.must("coalesced_rows", p.coalesced_rows == 1 or (folds((height, width), host) and p.split > 0), short)
+        p.must("extent", p.extent in (0, apart(analysis, call.sizes)), "rows have another distance")
         require(p.extent == 0 or p.split == 0, "extent: needs accumulators in registers (split = 0)")
         if p.persistent:
-            nbytes = _stash_bytes(analysis, analysis.values(column_extents, call.sizes)[1], call.properties)
-            most = heuristics_of(call.properties).rows.stash_bytes
+            nbytes, most = _stash_bytes(analysis, reduced, host), heuristics.rows.stash_bytes
             require(several and p.split == 0, "persistent: needs several passes, with accumulators in registers")
             require(nbytes <= most, f"persistent: {nbytes} bytes are more than {most}")
         if p.streamed:
@@ -148,10 +137,9 @@ def _share_of_limit(analysis: Analysis, p: Tiling, env: Sizes, host: HostPropert
     _, reduced, width, height = analysis.values(column_extents, env)
     if p.split == 0:
         return reduced // max(1, height) * -(-height // BLOCK_ROWS) / BLOCKS
-    heuristics = heuristics_of(host).columns
-    together = (
-        max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows)) if not p.coalesced_rows else 1
-    )
+    heuristics, together = heuristics_of(host).columns, 1
+    if not p.coalesced_rows:
+        together = max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows))
     rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
     return rows / (GROUPS * _at_once(analysis, host) * together + 1)
 
@@ -164,305 +152,239 @@ def _at_once(analysis: Analysis, host: HostProperties) -> int:
 
 def _together(analysis: Analysis, params: Tiling, host: HostProperties) -> sz.Size:
     """The number of rows treated as one, such that enough of those remain to be added."""
-    rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
-    heuristics = heuristics_of(host).columns
     if params.coalesced_rows:
         return 1
+    rows, columns = (size_of(analysis.loops(axes)[-1]) for axes in (analysis.reduced, analysis.kept))
+    heuristics = heuristics_of(host).columns
     return sz.maximum(1, sz.minimum(sz.floordiv(heuristics.coalesced, columns), sz.floordiv(rows, heuristics.rows)))
 
 
-class _Reduction:
+class _Reduction(CpuBody):
     """The kernel that accumulates the parts. A task adds a part of the rows of a strip of columns to its accumulators,
     which are in memory."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        self.analysis, self.params = analysis, params
-        self.body = body = CpuBody(name, analysis, slots, host)
-        self.e, self.k, self.split = body.e, body.k, params.split
+        super().__init__(name, analysis, slots, host)
+        self.split = params.split
         (self.phase,) = analysis.phases
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.loops = analysis.loops(analysis.reduced)
         self.kept = sz.product(a.size for a in analysis.kept)
         self.columns, self.together = size_of(self.inner), _together(analysis, params, host)
-        self.memories = partial.buffers(body, self.phase, self.kept, sz.mul(self.split, self.together))
-        self.lanes, self.at_once = lanes_of(analysis, host), _at_once(analysis, host)
+        self.memories = partial.buffers(self, self.phase, self.kept, sz.mul(self.split, self.together))
+        self.at_once = _at_once(analysis, host)
         heuristics, self.packed = heuristics_of(host), None
         self.stretches: sz.Size = 1
         if not params.coalesced_rows:
             self.stretch = sz.mul(self.columns, self.together)
             count, vectors = heuristics.columns.coalesced * self.at_once, -(-heuristics.tasks.short // self.lanes)
-            self.packed = Packed(body, (self.loops[-1], self.inner), count, self.lanes, vectors)
+            self.packed = Packed(self, [self.loops[-1], self.inner], count, self.lanes, vectors)
         else:
             self.stretch = sz.minimum(self.columns, heuristics.columns.stretch)
             self.stretches = sz.ceildiv(self.columns, heuristics.columns.stretch)
-        self.group = self.e.mul(body.size(self.together), self.at_once)
+        self.group = self.e.mul(self.size(self.together), self.at_once)
         totals = params.compensation_interval and compensated_sums.round_off(self.phase)
-        self.sums = StoredBlocks(body, self.phase, self.memories, self.stretch, self.lanes) if totals else None
+        self.sums = StoredBlocks(self, self.phase, self.memories, self.stretch, self.lanes) if totals else None
         self.part_rows = sz.mul(sz.ceildiv(size_of(self.loops[0]), self.split), *map(size_of, self.loops[1:]))
         self.block = self.e.mul(self.group, GROUPS)  # rows per block of the accumulators
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        self.body.tasks(self.task)
         tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), self.stretches, self.split)
-        return self.body.finish(tasks, 1)
+        return self.kernel(self.task, tasks, 1)
 
     def task(self, index: Val) -> None:
         """Clear the accumulators of a strip of columns, and add a part of the rows to them."""
-        body, e, k = self.body, self.e, self.k
-        at, part = k.divmod(Index(index), self.split)
-        at, which = k.divmod(at, self.stretches)
-        env: Env = {}
-        row = k.scalar(at.base)
-        body.unlinear(env, self.outer, row)
-        left = e.mul(k.scalar(which.base), body.size(self.stretch))
-        right = e.min(e.add(left, body.size(self.stretch)), body.size(sz.mul(self.columns, self.together)))
-        of_part = e.mul(k.scalar(part.base), body.size(sz.mul(self.kept, self.together)))
-        place = e.add(of_part, e.mul(row, body.size(sz.mul(self.columns, self.together))))
-        strip = _Strip(left, right, place, k.scalar(part.base) if self.split > 1 else None)
+        e, row_length = self.e, sz.mul(self.columns, self.together)
+        row, which, part = self.divided(index, self.stretches, self.split)
+        env = self.point(self.outer, row)
+        left, right = self.tile(which, self.stretch, row_length)
+        of_part = e.mul(part, self.size(sz.mul(self.kept, self.together)))
+        place = e.add(of_part, e.mul(row, self.size(row_length)))
+        strip = _Strip(left, right, place)
 
         def clear(indices, mask, state):
             for i in indices:
-                offset = e.add(place, k.scalar(i.base))
-                partial.save(body, self.memories, offset, body.identities(self.phase, self.lanes))
-            return []
+                offset = e.add(place, self.k.scalar(i.base))
+                partial.save(self, self.memories, offset, self.identities(self.phase, self.lanes))
 
-        body.vectors(left, right, self.lanes, [], clear, 1)
+        self.vectors(left, right, self.lanes, [], clear)
         if self.sums:
-            self.sums.begin(e.cmp("gt", body.size(self.part_rows), self.block), left, right, place)
-        self.nest(strip, 0, env, [body.constant(0)] if self.sums else [])
+            self.sums.begin(e.cmp("gt", self.size(self.part_rows), self.block), left, right, place)
+        bounds = None
+        if self.split > 1:
+            high = self.size(size_of(self.loops[0]))
+            bounds = self.part(part, self.size(sz.ceildiv(size_of(self.loops[0]), self.split)), high)
+        start, visit = [self.constant(0)] if self.sums else [], functools.partial(self.innermost, strip, bounds)
+        self.nest(env, self.loops[:-1], start, visit, bounds=bounds)
         if self.sums:
             self.sums.end()
 
-    def nest(self, strip: _Strip, depth: int, here: Env, added: list[Val]) -> list[Val]:
-        """Add the rows of the loops from ``depth`` on. ``added``: the number of rows in the accumulators, if they are
-        sums."""
-        body, e, loops = self.body, self.e, self.loops
-        low, high = body.constant(0), body.size(size_of(loops[depth]))
-        if depth == 0 and strip.part is not None:
-            length = body.size(sz.ceildiv(size_of(loops[0]), self.split))
-            low = e.min(e.mul(strip.part, length), high)
-            high = e.min(e.add(low, length), high)
-        if depth < len(loops) - 1:
-
-            def inside(i, added):
-                deeper = dict(here)
-                body.set_loop(deeper, loops[depth], Index(i))
-                return self.nest(strip, depth + 1, deeper, added)
-
-            return body.loop(low, high, 1, added, inside)
+    def innermost(self, strip: _Strip, bounds: tuple[Val, Val] | None, here: Env, added: list[Val]) -> list[Val]:
+        """Add the rows of the innermost loop; ``bounds`` are those of the outermost. ``added``: the number of rows in
+        the accumulators, if they are sums."""
+        e, loops, sums = self.e, self.loops, self.sums
+        low, high = bounds if bounds and len(loops) == 1 else (self.constant(0), self.size(size_of(loops[-1])))
         if self.packed:
-            self.packed.pack_same([here], body.size(self.together))
-        if not self.sums:
+            self.packed.pack_same([here], self.size(self.together))
+        if sums is None:
             self.groups(strip, here, low, high)
             return []
-        sums = self.sums
 
         def one(start, added):
             end = e.min(e.add(start, self.block), high)
             self.groups(strip, here, start, end)
             return [sums.count(e.add(added[0], e.sub(end, start)), self.block)]
 
-        return body.loop(low, high, self.block, added, one)
+        return self.loop(low, high, self.block, added, one)
 
     def groups(self, strip: _Strip, here: Env, start: Val, end: Val) -> None:
         """Add the rows from ``start`` to ``end``, a few at a time, then the rest."""
-        body, e, at_once = self.body, self.e, self.at_once
+        e, at_once = self.e, self.at_once
         middle = e.sub(end, e.rem(e.sub(end, start), self.group))
         if at_once > 1:
-            body.loop(start, middle, self.group, [], lambda i, _: self.add(strip, here, i, end, at_once))
+            self.loop(start, middle, self.group, [], lambda i, _: self.add(strip, here, i, end, at_once))
         else:
             middle = start
-        body.loop(middle, end, body.size(self.together), [], lambda i, _: self.add(strip, here, i, end, 1))
+        self.loop(middle, end, self.size(self.together), [], lambda i, _: self.add(strip, here, i, end, 1))
 
-    def add(self, strip: _Strip, here: Env, low: Val, high: Val, count: int) -> list[Val]:
-        """Add ``count`` rows from ``low`` on (coalesced: as many of them as are below ``high``) to the accumulators.
-        Returns no loop-carried values."""
-        body, e, k, packed = self.body, self.e, self.k, self.packed
+    def add(self, strip: _Strip, here: Env, low: Val, high: Val, count: int) -> None:
+        """Add ``count`` rows from ``low`` on (coalesced: as many of them as are below ``high``) to the accumulators."""
+        e, k, packed, loops = self.e, self.k, self.packed, [self.loops[-1], self.inner]
         if packed:
-            packed.pack([here], low, e.min(e.add(low, e.mul(body.size(self.together), count)), high))
+            packed.pack([here], low, e.min(e.add(low, e.mul(self.size(self.together), count)), high))
+
+        def row_of(u: int, i: Index) -> tuple[Env, Flat | None]:
+            if packed is None:
+                row = self.placed(here, loops[0], Index(e.add(low, u) if u else low))
+                return self.placed(row, self.inner, i), None
+            env, origin = dict(here), e.add(low, e.mul(self.size(self.together), u)) if u else low
+            flat = self.flat(loops, origin, i, env)
+            packed.bind(env, k.scalar(i.base), e.sub(origin, low))
+            return env, flat
 
         def step(indices, mask, state):
             (i,) = indices
-            rows = []
-            for u in range(count):
-                env, flat = dict(here), None
-                if packed is not None:
-                    origin = e.add(low, e.mul(body.size(self.together), u)) if u else low
-                    flat = body.flat((self.loops[-1], self.inner), origin, i, env)
-                    packed.bind(env, k.scalar(i.base), e.sub(origin, low))
-                else:
-                    body.set_loop(env, self.loops[-1], Index(e.add(low, u) if u else low))
-                    body.set_loop(env, self.inner, i)
-                rows.append((env, flat))
+            rows = [row_of(u, i) for u in range(count)]
             offset = e.add(strip.place, k.scalar(i.base))
-            before = partial.load(body, self.phase, self.memories, offset, self.lanes)
-            partial.save(body, self.memories, offset, self.accumulated(before, rows, mask))
-            return []
+            before = partial.load(self, self.phase, self.memories, offset, self.lanes)
+            partial.save(self, self.memories, offset, self.accumulated(before, rows, mask))
 
         stop = strip.right
         if packed and count == 1:
-            stop = e.min(stop, e.mul(e.sub(high, low), body.size(self.columns)))
-        body.vectors(strip.left, stop, self.lanes, [], step, 1)
-        return []
+            stop = e.min(stop, e.mul(e.sub(high, low), self.size(self.columns)))
+        self.vectors(strip.left, stop, self.lanes, [], step)
 
     def accumulated(self, before: list[Val], rows: list[tuple[Env, Flat | None]], mask: Val | None) -> list[Val]:
         """The accumulators after some rows."""
-        body = self.body
         out: list[Val] = []
         for op, state in zip(self.phase, red.grouped(self.phase, before)):
             elements = []
             for here, flat in rows:
                 with self.k.coalesced(flat):
-                    val = self.e.splat(self.k.value(op.operands[0], here), self.lanes)
-                    elements.append((val, body.position(op, here), mask))
+                    elements += self.elements(op, [here], mask)
             with self.k.coalesced(rows[-1][1]):
-                out += red.accumulate(self.e, op, state, elements, body.in_order(op))
+                out += red.accumulate(self.e, op, state, elements, self.in_order(op))
         return out
 
 
 class _Strip(NamedTuple):
-    """Columns from ``left`` to ``right``, the place of their accumulators in memory, and the part of the rows (None:
-    all)."""
+    """Columns from ``left`` to ``right``, and the place of their accumulators in memory."""
 
     left: Val
     right: Val
     place: Val
-    part: Val | None
 
 
-class _InRegisters:
+class _InRegisters(CpuBody):
     """The kernel for blocks of columns with accumulators in registers."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        self.analysis, self.params, self.host = analysis, params, host
         self.full, self.small = late_outputs(analysis)
-        self.body = body = CpuBody(name, analysis, slots, host, self.full if params.streamed else ())
-        self.e, self.k = body.e, body.k
+        super().__init__(name, analysis, slots, host, self.full if params.streamed else ())
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.loops = loops = analysis.loops(analysis.reduced)
         if params.extent:
-            body.constant_steps(size_of(loops[-1]), params.extent)
-        self.lanes, self.vectors = lanes_of(analysis, host), block_vectors(analysis)
-        self.block, self.columns = self.lanes * self.vectors, size_of(self.inner)
+            self.constant_steps(size_of(loops[-1]), params.extent)
+        self.unroll, self.compensated = block_vectors(analysis), bool(params.compensation_interval)
+        self.block, self.columns = self.lanes * self.unroll, size_of(self.inner)
         self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
-        self.invariant = _invariant(analysis)
-        length = sz.mul(sz.product(a.size for a in analysis.reduced), self.block)
-        self.kept = [
-            (at, value, body.stack(length, value.dtype.compute))
-            for at, stage in enumerate(stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ())
-            for value in stage.kept
-        ]
+        self.rows, self.invariant = sz.product(a.size for a in analysis.reduced), _invariant(analysis)
+        passes = stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ()
+        kept = [(at, value) for at, stage in enumerate(passes) for value in stage.kept]
+        self.stash = Stash(self, kept, sz.mul(self.rows, self.block), self._in_stash)
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        self.body.tasks(self.task)
-        rows = sz.product(a.size for a in self.analysis.reduced)
         tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), sz.ceildiv(self.columns, self.block))
-        return self.body.finish(tasks, rows_grain(sz.mul(rows, self.block), self.host))
+        return self.kernel(self.task, tasks, rows_grain(sz.mul(self.rows, self.block), self.host))
 
     def task(self, index: Val) -> None:
         """Compute a block of columns."""
-        body, e, k = self.body, self.e, self.k
-        env: Env = {}
-        row, block_at = k.divmod(Index(index), sz.ceildiv(self.columns, self.block))
-        body.unlinear(env, self.outer, k.scalar(row.base))
-        low = e.mul(k.scalar(block_at.base), self.block)
-        high = e.min(e.add(low, self.block), body.size(self.columns))
+        env, low, high = self.block_of(self.outer, index, self.columns, self.block)
 
         def step(indices, mask, state):
             self.some(env, indices, mask)
-            return []
 
-        body.vectors(low, high, self.lanes, [], step, self.vectors)
+        self.vectors(low, high, self.lanes, [], step, self.unroll)
 
-    def over_rows(self, env: Env, carried, step, blocks: CarriedBlocks | None = None):
+    def over_rows(self, env: Env, carried, step, blocks: CarriedBlocks | None = None) -> list[Val]:
         """Run ``step(env, carried)`` over the rows. With ``blocks``, ``carried`` are the values that those carry, and
         ``step`` carries the accumulators of one block of rows."""
-        body, e, loops = self.body, self.e, self.loops
+        if blocks is None:
+            return self.nest(env, self.loops, carried, step)
+        *outer, loop = self.loops
 
-        def nest(depth: int, here: Env, carried):
-            low, high = body.constant(0), body.size(size_of(loops[depth]))
-
-            def inside(i, state):
-                deeper = dict(here)
-                body.set_loop(deeper, loops[depth], Index(i))
-                return step(deeper, state) if depth == len(loops) - 1 else nest(depth + 1, deeper, state)
-
-            if depth < len(loops) - 1 or blocks is None:
-                return body.loop(low, high, 1, carried, inside)
+        def along(here: Env, carried):
+            low, high = self.constant(0), self.size(size_of(loop))
 
             def one(i, state):
-                return blocks.add(state, body.loop(i, e.min(e.add(i, BLOCK_ROWS), high), 1, blocks.empty, inside))
+                bounds = i, self.e.min(self.e.add(i, BLOCK_ROWS), high)
+                return blocks.add(state, self.nest(here, [loop], blocks.empty, step, bounds=bounds))
 
-            return body.loop(low, high, BLOCK_ROWS, carried, one)
+            return self.loop(low, high, BLOCK_ROWS, carried, one)
 
-        return nest(0, env, carried)
+        return self.nest(env, outer, carried, along)
 
     def some(self, env: Env, starts: list[Index], mask: Val | None) -> None:
         """Compute all phases and outputs for the vectors of columns at ``starts``."""
-        body, e, lanes, analysis = self.body, self.e, self.lanes, self.analysis
-        envs = []
-        for start in starts:
-            envs.append(dict(env))
-            body.set_loop(envs[-1], self.inner, start)
+        lanes, analysis = self.lanes, self.analysis
+        envs = [self.placed(env, self.inner, start) for start in starts]
 
-        def at(here: Env, u: int) -> Env:
-            return {**here, **{axis: envs[u][axis] for axis in self.inner}}
+        def recalled(here: Env, at: int) -> Iterator[Env]:
+            for u, start in enumerate(starts):
+                there = self.placed(here, self.inner, start)
+                self.stash.recall([there], at, u)
+                yield there
+                self.stash.keep([there], at, u)
 
         for number, phase in enumerate(analysis.phases):
-            width = len(body.identities(phase, lanes))
+            width = len(self.identities(phase, lanes))
 
             def step(here, state, number=number, phase=phase, width=width):
-                out = []
-                for u in range(len(starts)):
-                    before, there = state[u * width : (u + 1) * width], at(here, u)
-                    self.recall(there, number, u)
-                    out += body.accumulate(phase, before, [there], mask, lanes)
-                    self.keep(there, number, u)
+                out: list[Val] = []
+                for u, there in enumerate(recalled(here, number)):
+                    out += self.accumulate(phase, state[u * width : (u + 1) * width], [there], mask)
                 return out
 
-            blocks = CarriedBlocks(
-                body, phase * len(starts), lanes, self.number_of_blocks, bool(self.params.compensation_interval)
-            )
+            blocks = CarriedBlocks(self, phase * len(starts), lanes, self.number_of_blocks, self.compensated)
             done = blocks.end(self.over_rows(env, blocks.start, step, blocks))
             for u, here in enumerate(envs):
-                for op, total in zip(phase, done[u * len(phase) :]):
-                    self.k.bind(op.result, here, red.result(e, op, total))
+                self.bind(phase, done[u * len(phase) :], here)
         for here in envs:
-            body.hoist(here, self.invariant)
+            self.hoist(here, self.invariant)
         if self.full:
 
             def write(here, _):
-                there = [at(here, u) for u in range(len(starts))]
-                for u, each in enumerate(there):
-                    self.recall(each, len(analysis.phases), u)
-                store_all(body, self.full, there, analysis.domain)
-                return []
+                store_all(self, self.full, list(recalled(here, len(analysis.phases))), analysis.domain)
 
             self.over_rows(env, [], write)
-        store_all(body, self.small, envs, analysis.kept)
-
-    def keep(self, env: Env, at: int, u: int) -> None:
-        """Store values of the ``u``-th vector of columns that passes behind the ``at``-th need."""
-        for first, value, memory in self.kept:
-            if first == at:
-                val = self.e.splat(self.k.value(value, env), self.lanes)
-                self.body.put(memory, self._in_stash(env, u), val)
-
-    def recall(self, env: Env, at: int, u: int) -> None:
-        """Bind values that passes before the ``at``-th stored."""
-        for first, value, memory in self.kept:
-            if first < at:
-                val = self.body.get(memory, self._in_stash(env, u), value.dtype.compute, self.lanes)
-                self.k.bind(value, env, val)
+        store_all(self, self.small, envs, analysis.kept)
 
     def _in_stash(self, env: Env, u: int) -> Val:
         """Where the stash has the ``u``-th vector of a row's columns."""
-        row = ZERO
-        for loop in self.loops:
-            row = self.k.add(self.k.scale(row, size_of(loop)), env[loop[-1]])
-        return self.e.add(self.e.mul(self.k.scalar(row.base), self.block), u * self.lanes)
+        row = self.k.scalar(self.linear(env, self.loops).base)
+        return self.e.add(self.e.mul(row, self.block), u * self.lanes)
 
 
 def _invariant(analysis: Analysis) -> list[Value]:

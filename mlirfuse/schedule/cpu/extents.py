@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, row_extents, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.kernel.memory import PICKED
@@ -68,11 +68,6 @@ def row_steps(analysis: Analysis) -> list[sz.Size]:
     return list(
         dict.fromkeys(analysis.axis_stride(v, row) for v in analysis.inputs if analysis.axis_stride(v, lane) != 0)
     )
-
-
-def row_extents(analysis: Analysis) -> list[sz.Size]:
-    """The numbers of points of the kept axes and of the reduced axes."""
-    return [sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)]
 
 
 def column_extents(analysis: Analysis) -> list[sz.Size]:

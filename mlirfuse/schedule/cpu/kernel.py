@@ -23,7 +23,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Flat, Index, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
-from mlirfuse.schedule.body import Body
+from mlirfuse.schedule.body import Body, Loops
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 
 I64 = dt.i64
@@ -94,24 +94,13 @@ class CpuBody(Body):
     ):
         self.name, self.analysis, self.host, self.index = name, analysis, host, I64
         self.e = Emitter("cpu", host.features)
-        self.args = CpuArguments(self.e, slots, I64)
-        self.e.depth = 2
+        self.args = args = CpuArguments(self.e, slots, I64)
+        self.e.depth, self.lanes = 2, lanes_of(analysis, host)
         memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
-        self.k = Elements(
-            name,
-            self.e,
-            analysis.axes,
-            memories,
-            self.args.size,
-            I64,
-            set(analysis.ops),
-            self.args.scalar,
-            reports=self.args.reports,
-            streamed=streamed,
-            prefetch=prefetch,
-        )
+        given = analysis.axes, memories, args.size, I64, set(analysis.ops), args.scalar
+        self.k = Elements(name, self.e, *given, reports=args.reports, streamed=streamed, prefetch=prefetch)
         for value, strides in analysis.results.items():
-            self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
+            self.k.copies[value] = Memory(args.place(value), strides, value.dtype, value.dtype.bytes)
 
     def memory(self, value: Value) -> Memory:
         """The memory of a tensor."""
@@ -129,36 +118,48 @@ class CpuBody(Body):
             strides = tuple(value if stride == size else stride for stride in memory.strides)
             self.k.memories[v] = replace(memory, strides=strides)
 
-    def block_of(self, env: Env, around: list[list[Axis]], index: Val, count: Size, length: int) -> tuple[Val, Val]:
-        """The begin and end of a task's block. At each point of the loops ``around``, which are set in ``env``,
-        ``count`` elements are divided into blocks of ``length``. Tasks enumerate the points, and the blocks of each, in
-        order."""
-        e = self.e
-        point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
-        self.unlinear(env, around, self.k.scalar(point.base))
-        low = e.mul(self.k.scalar(at.base), length)
-        return low, e.min(e.add(low, length), self.size(count))
-
     def constant(self, value: int) -> Val:
         """An i64 constant."""
         return self.e.const(value, I64)
 
-    def finish(self, tasks: Size, grain: Size) -> CpuKernel:
-        """The finished kernel, with ``tasks`` tasks of which a thread takes ``grain`` at a time."""
+    def kernel(self, task: Callable[[Val], object], tasks: Size, grain: Size) -> CpuKernel:
+        """The finished kernel, which runs ``task(number)`` for this call's share of ``tasks`` tasks. A thread takes
+        ``grain`` of them at a time."""
+        one = self.constant(1)
+        self.e.depth = 1
+        with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
+            task(Val("%task", I64))
         if self.k.streamed:  # non-temporal stores need a fence to become visible to other threads
             self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
-        body = self.e.text()
-        text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
+        text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{self.e.text()}\n  return\n}}"
         return CpuKernel(self.name, "".join(self.k.functions.values()) + text, tasks, grain, tuple(self.args.passed))
 
     # ---- loops
 
-    def tasks(self, body: Callable[[Val], None]) -> None:
-        """Emit the loop over this call's tasks."""
-        one = self.constant(1)
-        self.e.depth = 1
-        with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
-            body(Val("%task", I64))
+    def divided(self, index: Val, *counts: Size) -> tuple[Val, ...]:
+        """The row-major indices of a task: the first, followed by those below ``counts``."""
+        at, found = Index(index), list[Val]()
+        for count in reversed(counts):
+            at, rest = self.k.divmod(at, count)
+            found.insert(0, self.k.scalar(rest.base))
+        return self.k.scalar(at.base), *found
+
+    def tile(self, number: Val, length: Size, extent: Size) -> tuple[Val, Val]:
+        """The begin and end of a tile of ``length`` elements of a loop, which begins before its end."""
+        low = self.e.mul(number, self.size(length))
+        return low, self.e.min(self.e.add(low, self.size(length)), self.size(extent))
+
+    def part(self, number: Val, length: Val, end: Val) -> tuple[Val, Val]:
+        """The begin and end of a part of ``length`` elements, empty if it is beyond ``end``."""
+        low = self.e.min(self.e.mul(number, length), end)
+        return low, self.e.min(self.e.add(low, length), end)
+
+    def block_of(self, around: Loops, index: Val, count: Size, length: int) -> tuple[Env, Val, Val]:
+        """The env of a task, and the begin and end of its block. At each point of the loops ``around``, ``count``
+        elements are divided into blocks of ``length``. Tasks enumerate the points, and the blocks of each, in order."""
+        point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
+        env = self.point(around, self.k.scalar(point.base))
+        return env, *self.tile(self.k.scalar(at.base), length, count)
 
     def below(self, count: Val, lanes: int) -> Val:
         """The mask of lanes below ``count``, which is at most ``lanes``. The inline assembly hides constants from LLVM
@@ -175,25 +176,22 @@ class CpuBody(Body):
         high: Val,
         lanes: int,
         carried: list[Val],
-        body,
+        body: Callable[[list[Index], Val | None, list[Val]], list[Val] | None],
         unroll: int = 1,
-        exact: bool = False,
         overlapped_tail: bool = False,
     ) -> list[Val]:
         """Run ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
-        time, then the remainder one masked vector at a time. ``exact``: there is no remainder. ``overlapped_tail``: the
-        remainder is handled by the last ``unroll`` vectors before ``high``, unmasked; they visit elements again, and
-        may start before ``low``."""
+        time, then the remainder one masked vector at a time. ``overlapped_tail``: the remainder is handled by the last
+        ``unroll`` vectors before ``high``, unmasked; they visit elements again, and may start before ``low``."""
         e, step = self.e, lanes * unroll
-        middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
+        middle = e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
         def wide(i, state):
-            return body(
-                [Index(e.add(i, u * lanes) if u else i, int(lanes > 1), lanes) for u in range(unroll)], None, state
-            )
+            starts = [e.add(i, u * lanes) if u else i for u in range(unroll)]
+            return body([Index(start, int(lanes > 1), lanes) for start in starts], None, state)
 
         carried = self.loop(low, middle, step, carried, wide)
-        if exact or step == 1:
+        if step == 1:
             return carried
         if overlapped_tail:  # a loop of at most one iteration
             return self.loop(middle, high, step, carried, lambda _, state: wide(e.sub(high, step), state))
@@ -207,7 +205,7 @@ class CpuBody(Body):
 
         return self.loop(middle, high, lanes, carried, narrow)
 
-    def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
+    def flat(self, loops: Loops, origin: Val, index: Index, env: Env) -> Flat:
         """Vector lanes across two loops; sets both in ``env``. ``index`` is below the heuristic ``tile``, and the inner
         loop is shorter than ``short``: in that range division by multiplication is exact."""
         e, lanes, extent = self.e, index.lanes, size_of(loops[1])
@@ -219,8 +217,7 @@ class CpuBody(Body):
         row = e.shr(e.mul(at, e.splat(inverse, lanes)), shift)
         column = e.sub(at, e.mul(row, e.splat(size, lanes)))
         row = e.add(e.bitcast(e.cast(row, dt.u64), I64), e.splat(origin, lanes))
-        as_index = lambda v: Index(0, 0, lanes, v)  # noqa: E731
-        outer, inner = as_index(row), as_index(e.bitcast(e.cast(column, dt.u64), I64))
+        outer, inner = (Index(0, 0, lanes, v) for v in (row, e.bitcast(e.cast(column, dt.u64), I64)))
         for loop, position in zip(loops, (outer, inner)):
             self.set_loop(env, loop, position)
         return Flat((loops[0][-1], loops[1][-1]), extent, origin, index, outer, inner)
@@ -236,9 +233,8 @@ class CpuBody(Body):
         """A buffer on the stack, live until the function returns."""
         stored = dt.u8 if dtype is dt.bool_ else dtype
         size, name = self.size(count), f"%stack{len(self.e.entry)}"
-        self.e.entry.append(
-            f"  {name} = llvm.alloca {size} x {stored.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
-        )
+        text = f"llvm.alloca {size} x {stored.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
+        self.e.entry.append(f"  {name} = {text}")
         return Memory(name, (), stored, stored.bytes)
 
     def put(self, memory: Memory, offset: Val, val: Val) -> None:
@@ -255,29 +251,26 @@ class CpuBody(Body):
         e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
         type_ = Val("", memory.dtype, lanes).type
         if mask is None or lanes == 1:
-            val = e.op(
-                f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes
-            )
+            text = f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}"
         else:
             zero = e.const(0, memory.dtype, lanes)
             text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {memory.align} : i32}}"
-            val = e.op(f"{text} : (!llvm.ptr, {mask.type}, {type_}) -> {type_}", memory.dtype, lanes)
-        return e.cast(val, dtype)
+            text += f" : (!llvm.ptr, {mask.type}, {type_}) -> {type_}"
+        return e.cast(e.op(text, memory.dtype, lanes), dtype)
 
     # ---- reductions
 
-    def accumulate(
-        self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None, lanes: int
-    ) -> list[Val]:
+    def accumulate(self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None) -> list[Val]:
         """The accumulators ``state`` updated with the elements at ``envs``, which follow theirs in loop order."""
         out: list[Val] = []
         for op, before in zip(reductions, red.grouped(reductions, state)):
-            out += red.accumulate(self.e, op, before, self.elements(op, envs, mask, lanes), self.in_order(op))
+            out += red.accumulate(self.e, op, before, self.elements(op, envs, mask), self.in_order(op))
         return out
 
-    def elements(self, op: Op, envs: list[Env], mask: Val | None, lanes: int) -> list[tuple]:
+    def elements(self, op: Op, envs: list[Env], mask: Val | None) -> list[tuple]:
         """The operands of ``op`` at ``envs``, one env per vector, in the form that :func:`red.total` takes."""
-        return [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
+        value = op.operands[0]
+        return [(self.e.splat(self.k.value(value, env), self.lanes), self.position(op, env), mask) for env in envs]
 
     def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
         """The accumulators ``a`` and ``b`` combined. The elements of ``a`` precede those of ``b`` in loop order."""
@@ -288,14 +281,34 @@ class CpuBody(Body):
         """Whether the loops visit the elements that ``op`` reduces in the order of their indices."""
         return self.analysis.reduced == self.analysis.axes.reduced(op)
 
-    def identities(self, reductions: list[Op], lanes: int) -> list[Val]:
-        """The initial accumulators of ``reductions``."""
-        return [v for op in reductions for v in red.identity(self.e, op, lanes)]
-
     def hoist(self, env: Env, among) -> None:
         """Compute ``among`` here, outside of inner loops: none of them depends on those loops' axes."""
         for value in among:
             self.k.value(value, env)
+
+
+class Stash:
+    """Buffers on the stack for values that a pass computes and later passes need: ``kept`` has the number of that pass,
+    and the value. ``offset(env, u)`` is the place of the elements at ``env``, the ``u``-th vector in flight, of
+    ``length``."""
+
+    def __init__(self, body: CpuBody, kept: list[tuple[int, Value]], length: Size, offset: Callable[[Env, int], Val]):
+        self.body, self.offset = body, offset
+        self.buffers = [(at, value, body.stack(length, value.dtype.compute)) for at, value in kept]
+
+    def keep(self, envs: Iterable[Env], at: int, first: int = 0) -> None:
+        """Store what pass ``at`` computes for others; the number of the first vector is ``first``."""
+        body = self.body
+        for computed, value, memory in self.buffers:
+            for u, env in enumerate(envs, first) if computed == at else ():
+                body.put(memory, self.offset(env, u), body.e.splat(body.k.value(value, env), body.lanes))
+
+    def recall(self, envs: Iterable[Env], at: int, first: int = 0) -> None:
+        """Bind what passes before the ``at``-th stored."""
+        body = self.body
+        for computed, value, memory in self.buffers:
+            for u, env in enumerate(envs, first) if computed < at else ():
+                body.k.bind(value, env, body.get(memory, self.offset(env, u), value.dtype.compute, body.lanes))
 
 
 def lanes_of(analysis: Analysis, host: HostProperties) -> int:
@@ -330,13 +343,9 @@ def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list
     vals = [[body.k.value(value, env) for value in outputs] for env in envs]
     for env, here in zip(envs, vals):
         for value, val in zip(outputs, here):
-            _store_where(body, value, val, env, domain)
-
-
-def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[Axis]) -> None:
-    own = {a for dim in body.k.dims(value) for a in dim}
-    missing = [env.get(a, ZERO) for a in domain if a not in own]
-    body.k.store_at_zero(value, env, val, [index for index in missing if index != ZERO])
+            own = {a for dim in body.k.dims(value) for a in dim}
+            missing = [env.get(a, ZERO) for a in domain if a not in own]
+            body.k.store_at_zero(value, env, val, [index for index in missing if index != ZERO])
 
 
 def rows_grain(elements_a_task: Size, host: HostProperties) -> Size:

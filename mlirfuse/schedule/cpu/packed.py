@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 
-from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.schedule.body import Loops
 from mlirfuse.schedule.cpu.kernel import CpuBody
 
 
@@ -23,15 +23,7 @@ class Packed:
     gather. A row has at most ``vectors`` vectors. ``sides``: so many neighbours along a third loop are packed together,
     row by row, because they share cache lines."""
 
-    def __init__(
-        self,
-        body: CpuBody,
-        loops: tuple[list[Axis], list[Axis]],
-        count: int,
-        lanes: int,
-        vectors: int = 1,
-        sides: int = 1,
-    ):
+    def __init__(self, body: CpuBody, loops: Loops, count: int, lanes: int, vectors: int = 1, sides: int = 1):
         self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
         self.room = count + vectors * lanes  # elements per neighbour
         dtypes = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
@@ -55,15 +47,13 @@ class Packed:
         def row(i, _):
             start = e.mul(e.sub(i, first), extent)
             for (side, env), (v, mask) in itertools.product(enumerate(sides), enumerate(masks)):
-                here, offset = dict(env), side * self.room + v * lanes
-                body.set_loop(here, outer, Index(i))
-                body.set_loop(here, inner, Index(v * lanes, 1, lanes))
+                offset = side * self.room + v * lanes
+                here = body.placed(body.placed(env, outer, Index(i)), inner, Index(v * lanes, 1, lanes))
                 for value in values:
                     with k.masked(mask):
                         val = e.splat(k.preload(value, here), lanes)
                     buffer = self._buffers[value]  # the next row overwrites elements beyond this one
                     body.put(buffer, e.add(start, offset) if offset else start, e.bitcast(val, buffer.dtype))
-            return []
 
         if values:
             body.loop(first, end, 1, [], row)
@@ -78,16 +68,13 @@ class Packed:
             k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, k.memories[value].dtype))
 
 
-def gathered(analysis: Analysis, loops) -> list[Value]:
+def gathered(analysis: Analysis, loops: Loops) -> list[Value]:
     """The inputs that are contiguous or constant along the inner loop, but not contiguous across both loops."""
     _, inner = loops
     out = []
     for value in analysis.inputs:
         across, along = (analysis.axis_stride(value, loop[-1]) for loop in loops)
-        if (
-            along in (0, 1)
-            and across != sz.mul(along, size_of(inner))
-            and set(analysis.axes.flat(value)) <= set(analysis.domain)
-        ):
+        own = set(analysis.axes.flat(value)) <= set(analysis.domain)
+        if along in (0, 1) and across != sz.mul(along, size_of(inner)) and own:
             out.append(value)
     return out

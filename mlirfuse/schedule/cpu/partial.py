@@ -13,7 +13,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, rows_grain, store_all
 
 
 def buffers(body: CpuBody, phase: list[Op], kept: Size, partials: Size) -> list[list[Memory]]:
@@ -46,22 +46,17 @@ def finish(
 
     The partial accumulators are [split, outer kept loops, together, innermost kept loop]."""
     body = CpuBody(name, analysis, slots, host)
-    e = body.e
-    (phase,) = analysis.phases
-    loops = analysis.loops(analysis.kept)
-    kept = sz.product(a.size for a in analysis.kept)
-    columns = size_of(loops[-1]) if loops else 1
+    e, loops, (phase,), many = body.e, analysis.loops(analysis.kept), analysis.phases, together != 1
+    kept, columns = sz.product(a.size for a in analysis.kept), size_of(loops[-1]) if loops else 1
     memories = buffers(body, phase, kept, sz.mul(split, together))
-    many = together != 1
-    lanes = lanes_of(analysis, host) if loops else 1
+    body.lanes = lanes = body.lanes if loops else 1
 
-    def combine(env: Env, row, column, lanes: int) -> None:
-        def add(partial, state):
-            start = e.add(
-                e.mul(partial, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together)))
-            )
+    def combine(env: Env, row: Val, column: Val) -> None:
+        def add(partial: Val, state: list[Val]) -> list[Val]:
+            of_partial = e.mul(partial, body.size(sz.mul(kept, together)))
+            start = e.add(of_partial, e.mul(row, body.size(sz.mul(columns, together))))
 
-            def one(k, state):
+            def one(k: Val, state: list[Val]) -> list[Val]:
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
                 partial = load(body, phase, memories, offset, lanes)
                 if many:
@@ -69,33 +64,24 @@ def finish(
                 pairs = zip(phase, red.grouped(phase, state), red.grouped(phase, partial))
                 return [v for op, a, b in pairs for v in red.combine(e, op, a, b)]
 
-            return (
-                body.loop(body.constant(0), body.size(together), 1, state, one)
-                if many
-                else one(body.constant(0), state)
-            )
+            zero = body.constant(0)
+            return body.loop(zero, body.size(together), 1, state, one) if many else one(zero, state)
 
         begin = compensated_sums.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
         done = body.loop(body.constant(0), body.constant(split), 1, begin, add)
-        for op, total in zip(phase, red.grouped(phase, compensated_sums.settled(e, phase, done) if many else done)):
-            body.k.bind(op.result, env, red.result(e, op, total))
+        body.bind(phase, red.grouped(phase, compensated_sums.settled(e, phase, done) if many else done), env)
         store_all(body, analysis.outputs, [env], analysis.kept)
 
-    def task(index):
+    def task(index: Val) -> None:
         if not loops:
-            combine({}, body.constant(0), body.constant(0), 1)
+            combine({}, body.constant(0), body.constant(0))
             return
-        env: Env = {}
-        body.unlinear(env, loops[:-1], index)
+        env = body.point(loops[:-1], index)
 
         def step(indices, mask, state):
-            here = dict(env)
-            body.set_loop(here, loops[-1], indices[0])
-            combine(here, index, body.k.scalar(indices[0].base), lanes)
-            return []
+            combine(body.placed(env, loops[-1], indices[0]), index, body.k.scalar(indices[0].base))
 
         body.vectors(body.constant(0), body.size(columns), lanes, [], step)
 
-    body.tasks(task)
     outer = sz.product(size_of(loop) for loop in loops[:-1])
-    return body.finish(outer, rows_grain(sz.mul(columns, split, together), host))
+    return body.kernel(task, outer, rows_grain(sz.mul(columns, split, together), host))

@@ -11,27 +11,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, depends_on, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, kept_extents, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.body import Loops
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import (
-    CpuBody,
-    CpuKernel,
-    cost_of,
-    lanes_of,
-    rows_grain,
-    store_all,
-    unroll_for,
-)
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.packed import Packed, gathered
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
-from mlirfuse.schedule.cpu.streaming import output_bytes, streams
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, output_bytes, streams
+from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 TOGETHER = 4  # rows that share what gathers need
@@ -40,10 +32,9 @@ MOST_SIDES = 8  # limits code size: the packing code is replicated for each
 
 def can_flatten(analysis: Analysis, call: SizedCall, vectors: int) -> bool:
     """Whether vectors can run across the two innermost loops, and rows are shorter than ``vectors`` vectors."""
-    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, call.sizes)
-    if len(loops) < 2 or extents[-1] >= min(
-        vectors * lanes_of(analysis, call.properties), heuristics_of(call.properties).tasks.short
-    ):
+    loops, extents = analysis.loops(analysis.kept), analysis.values(kept_extents, call.sizes)
+    longest = min(vectors * lanes_of(analysis, call.properties), heuristics_of(call.properties).tasks.short)
+    if len(loops) < 2 or extents[-1] >= longest:
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
@@ -59,7 +50,7 @@ def _flattens(analysis: Analysis, call: SizedCall) -> int:
     far = output_bytes(analysis, analysis.outputs, call.sizes) > call.properties.own_cache * call.properties.threads
     if not far or not can_flatten(analysis, call, 2) or not analysis.once(_without_gathers):
         return 0
-    return 2 if analysis.values(_kept_extents, call.sizes)[-1] % lanes_of(analysis, call.properties) else 0
+    return 2 if analysis.values(kept_extents, call.sizes)[-1] % lanes_of(analysis, call.properties) else 0
 
 
 def _without_gathers(analysis: Analysis) -> bool:
@@ -67,7 +58,7 @@ def _without_gathers(analysis: Analysis) -> bool:
     packed."""
     loops = analysis.loops(analysis.kept)
     (across, along), row = (loop[-1] for loop in loops[-2:]), size_of(loops[-1])
-    packed = gathered(analysis, (loops[-2], loops[-1]))
+    packed = gathered(analysis, loops[-2:])
     for value in analysis.inputs + analysis.outputs:
         steps = [analysis.axis_stride(value, axis) for axis in (across, along)]
         if not set(analysis.axes.flat(value)) <= set(analysis.domain):
@@ -99,21 +90,15 @@ class Pointwise(CpuScheduler):
         body = CpuBody(name, analysis, slots, host, analysis.outputs if p.streamed else (), prefetch)
         loops = analysis.loops(analysis.kept)
         if not loops:
-            body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
-            return [body.finish(1, 1)]
-        if len(loops) == 1:
-            return [_line(body, loops[0])]
-        return [_tiles(body, loops, p)]
+            return [body.kernel(lambda index: store_all(body, analysis.outputs, [{}], []), 1, 1)]
+        return [_line(body, loops[0]) if len(loops) == 1 else _tiles(body, loops, p)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        require(p.coalesced_rows in (0, 1), f"coalesced_rows = {p.coalesced_rows}: must be 0 or 1")
-        if not p.coalesced_rows:
-            fits = can_flatten(analysis, call, p.vectors_per_thread)
-            require(
-                fits and not p.streamed, "coalesced_rows = 0: needs rows shorter than its vectors, and streamed = false"
-            )
+        p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
+        fits = p.coalesced_rows or (can_flatten(analysis, call, p.vectors_per_thread) and not p.streamed)
+        p.must("coalesced_rows", bool(fits), "needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
-        require(1 <= p.rows_per_thread <= most, f"rows_per_thread = {p.rows_per_thread}: must be from 1 to {most}")
+        p.must("rows_per_thread", 1 <= p.rows_per_thread <= most, f"must be from 1 to {most}")
         if p.streamed:
             check_streamed(analysis, analysis.outputs, call)
 
@@ -124,7 +109,7 @@ def _sides(analysis: Analysis, call: SizedCall) -> int:
     power-of-two factor map to few cache sets."""
     if len(analysis.loops(analysis.kept)) < 3:
         return 1
-    heuristics, (third, rows, columns) = heuristics_of(call.properties), analysis.values(_kept_extents, call.sizes)[-3:]
+    heuristics, (third, rows, columns) = heuristics_of(call.properties), analysis.values(kept_extents, call.sizes)[-3:]
     rows, line, found = min(rows, heuristics.tasks.tile // columns), heuristics.pointwise.line, 1
     steps = iter(analysis.values(_packed_steps, call.sizes))
     for near, far in zip(steps, steps):
@@ -138,72 +123,55 @@ def _packed_steps(analysis: Analysis) -> list[sz.Size]:
     third, second, first = analysis.loops(analysis.kept)[-3:]
     return [
         sz.mul(analysis.axis_stride(value, loop[-1]), value.dtype.bytes)
-        for value in gathered(analysis, (second, first))
+        for value in gathered(analysis, [second, first])
         for loop in (third, second)
     ]
 
 
-def _kept_extents(analysis: Analysis) -> list[sz.Size]:
-    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
-
-
-def _line(body: CpuBody, loop) -> CpuKernel:
+def _line(body: CpuBody, loop: list[Axis]) -> CpuKernel:
     """A kernel with one loop: a task is a range of it."""
     extent, tile = size_of(loop), heuristics_of(body.host).tasks.tile
 
-    def task(index):
-        low = body.e.mul(index, tile)
-        _columns(body, [{}], loop, low, body.e.min(body.e.add(low, tile), body.size(extent)))
+    def task(index: Val) -> None:
+        _columns(body, [{}], loop, *body.tile(index, tile, extent))
 
-    body.tasks(task)
-    return body.finish(sz.ceildiv(extent, tile), 2)
+    return body.kernel(task, sz.ceildiv(extent, tile), 2)
 
 
-def _tiles(body: CpuBody, loops, params: Tiling) -> CpuKernel:
+def _tiles(body: CpuBody, loops: Loops, params: Tiling) -> CpuKernel:
     """A kernel with several loops: a task is a tile of the two innermost ones."""
-    e, k = body.e, body.k
+    e, sides = body.e, params.rows_per_thread
     *outer, middle, inner = loops
-    rows, columns = size_of(middle), size_of(inner)
-    tile = heuristics_of(body.host).tasks.tile
+    rows, columns, tile = size_of(middle), size_of(inner), heuristics_of(body.host).tasks.tile
     together = _rows_together(body.analysis, middle, inner)
     height, width = sz.maximum(together, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
-    third = outer.pop() if params.rows_per_thread > 1 else []
-    beside = sz.ceildiv(size_of(third), params.rows_per_thread) if third else 1
+    third = outer.pop() if sides > 1 else []
+    beside = sz.ceildiv(size_of(third), sides) if third else 1
+    invariant = _invariant(body.analysis, inner)
 
-    def task(index):
-        env: Env = {}
-        at, column = k.divmod(Index(index), across)
-        at, row = k.divmod(at, down)
-        at, group = k.divmod(at, beside)
-        body.unlinear(env, outer, k.scalar(at.base))
-        top = e.mul(k.scalar(row.base), body.size(height))
-        bottom = e.min(e.add(top, body.size(height)), body.size(rows))
+    def task(index: Val) -> None:
+        at, group, row, column = body.divided(index, beside, down, across)
+        env = body.point(outer, at)
+        top, bottom = body.tile(row, height, rows)
         if not params.coalesced_rows:
-            side = (
-                _Sides(third, e.mul(k.scalar(group.base), params.rows_per_thread), params.rows_per_thread)
-                if third
-                else None
-            )
-            _flat(body, env, middle, inner, top, bottom, params.vectors_per_thread, side)
+            side = _Sides(third, e.mul(group, sides), sides) if third else None
+            _flat(body, env, [middle, inner], top, bottom, params.vectors_per_thread, side)
             return
-        left = e.mul(k.scalar(column.base), body.size(width))
-        right = e.min(e.add(left, body.size(width)), body.size(columns))
+        left, right = body.tile(column, width, columns)
 
         def lines(i, _):
-            rows = [dict(env) for _ in range(together)]
-            for n, row in enumerate(rows):  # beyond the last one, it is repeated
-                body.set_loop(row, middle, Index(e.min(e.add(i, n), e.sub(bottom, 1)) if n else i))
-                body.hoist(row, invariant)
-            _columns(body, rows, inner, left, right)
-            return []
+            found = []
+            for n in range(together):  # beyond the last one, it is repeated
+                at = e.min(e.add(i, n), e.sub(bottom, 1)) if n else i
+                found.append(body.placed(env, middle, Index(at)))
+                body.hoist(found[-1], invariant)
+            _columns(body, found, inner, left, right)
 
         body.loop(top, bottom, together, [], lines)
 
-    invariant = _invariant(body.analysis, inner)
-    body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
-    return body.finish(tasks, rows_grain(sz.mul(height, width, params.rows_per_thread), body.host))
+    return body.kernel(task, tasks, rows_grain(sz.mul(height, width, sides), body.host))
 
 
 def _rows_together(analysis: Analysis, middle, inner) -> int:
@@ -230,18 +198,15 @@ def _invariant(analysis: Analysis, inner) -> list[Value]:
     return [v for op in analysis.ops for v in op.results if v not in varying]
 
 
-def _columns(body: CpuBody, rows: list[Env], loop, low, high) -> None:
+def _columns(body: CpuBody, rows: list[Env], loop: list[Axis], low: Val, high: Val) -> None:
+    """Compute the columns ``low … high`` of some rows in vectors."""
     analysis = body.analysis
-    lanes = lanes_of(analysis, body.host)
 
     def step(indices, mask, state):
-        envs = [dict(row) for row in rows for _ in indices]
-        for here, i in zip(envs, itertools.cycle(indices)):
-            body.set_loop(here, loop, i)
+        envs = [body.placed(row, loop, i) for row, i in itertools.product(rows, indices)]
         store_all(body, analysis.outputs, envs, analysis.kept)
-        return []
 
-    body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)) if len(rows) == 1 else 1)
+    body.vectors(low, high, body.lanes, [], step, unroll_for(cost_of(analysis)) if len(rows) == 1 else 1)
 
 
 class _Sides(NamedTuple):
@@ -252,28 +217,24 @@ class _Sides(NamedTuple):
     together: int
 
 
-def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sides: _Sides | None) -> None:
+def _flat(body: CpuBody, env: Env, loops: Loops, top: Val, bottom: Val, vectors: int, sides: _Sides | None) -> None:
     """Process the rows ``top … bottom`` in vectors that cross row boundaries."""
-    e, k, analysis = body.e, body.k, body.analysis
-    lanes, extent = lanes_of(analysis, body.host), size_of(inner)
-    heuristics = heuristics_of(body.host).pointwise
-    element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner))) * (sides.together if sides else 1)
+    e, k, analysis, lanes, extent = body.e, body.k, body.analysis, body.lanes, size_of(loops[1])
+    heuristics, beside = heuristics_of(body.host).pointwise, sides.together if sides else 1
+    element = sum(v.dtype.bytes for v in gathered(analysis, loops)) * beside
     # At least two rows.
     count = max(2 * vectors * lanes, min(heuristics.packed, heuristics.packed_bytes // max(1, element)))
     rows = body.size(sz.floordiv(count, extent))
-    packed = Packed(body, (middle, inner), count, lanes, vectors, sides.together if sides else 1)
+    packed = Packed(body, loops, count, lanes, vectors, beside)
 
     def at(n: Val) -> Env:
         """The env of the n-th neighbour."""
-        here = dict(env)
-        if sides:
-            body.set_loop(here, sides.loop, Index(e.add(sides.first, n)))
-        return here
+        return body.placed(env, sides.loop, Index(e.add(sides.first, n))) if sides else dict(env)
 
     together, last = [env], body.constant(0)
     if sides:  # beyond the loop's end the last neighbour is repeated
-        last = e.min(body.constant(sides.together - 1), e.sub(body.size(size_of(sides.loop)), e.add(sides.first, 1)))
-        together = [at(e.min(body.constant(n), last)) for n in range(sides.together)]
+        last = e.min(body.constant(beside - 1), e.sub(body.size(size_of(sides.loop)), e.add(sides.first, 1)))
+        together = [at(e.min(body.constant(n), last)) for n in range(beside)]
 
     def some(first, _):
         end = e.min(e.add(first, rows), bottom)
@@ -285,19 +246,15 @@ def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sid
             def step(indices, mask, state):
                 [index] = indices
                 here = at(n)
-                with k.coalesced(body.flat((middle, inner), first, index, here)):
+                with k.coalesced(body.flat(loops, first, index, here)):
                     packed.bind(here, e.add(index.base, room) if room is not None else index.base)
                     store_all(body, analysis.outputs, [here], analysis.kept)
-                return []
 
             body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
-            return []
 
         if sides:
-            body.loop(body.constant(0), e.add(last, 1), 1, [], one)
-        else:
-            one(body.constant(0), [])
-        return []
+            return body.loop(body.constant(0), e.add(last, 1), 1, [], one)
+        return one(body.constant(0), [])
 
     packed.pack_same(together, e.min(rows, e.sub(bottom, top)))
     body.loop(top, bottom, rows, [], some)

@@ -3,6 +3,7 @@ scan states in registers. Rows that are a small fraction of a vector are scanned
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
@@ -13,9 +14,8 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
-from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, rows_grain, store_all
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
 from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
@@ -49,60 +49,39 @@ class ScanColumns(CpuScheduler):
 def _columns(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
-    e, k, scans, lanes = body.e, body.k, analysis.scans, lanes_of(analysis, host)
+    e, k, scans, lanes = body.e, body.k, analysis.scans, body.lanes
     reverse = bool(scans[0].attrs["reverse"])
     *outer, inner = analysis.loops(analysis.kept)
-    loops = analysis.loops(analysis.reduced)
-    width = sum(len(sc.state_types(op)) for op in scans)
-    vectors = max(1, STATES // width)
+    vectors = max(1, STATES // sum(len(sc.state_types(op)) for op in scans))
     block, columns = lanes * vectors, size_of(inner)
-
-    def down(env: Env, carried: list[Val], visit, depth: int = 0) -> list[Val]:
-        """Run ``visit(env, carried)`` for each row, in scan order."""
-        count = body.size(size_of(loops[depth]))
-
-        def inside(i: Val, state: list[Val]) -> list[Val]:
-            deeper = dict(env)
-            body.set_loop(deeper, loops[depth], Index(e.sub(e.sub(count, 1), i) if reverse else i))
-            return visit(deeper, state) if depth == len(loops) - 1 else down(deeper, state, visit, depth + 1)
-
-        return body.loop(body.constant(0), count, 1, carried, inside)
 
     def some(env: Env, starts: list[Index]) -> None:
         """Scan the vectors of columns at ``starts``."""
 
         def visit(row: Env, carried: list[Val]) -> list[Val]:
-            values, envs = iter(carried), []
+            values, envs = iter(carried), [body.placed(row, inner, start) for start in starts]
             following: list[Val] = []
-            for start in starts:
-                here = dict(row)
-                body.set_loop(here, inner, start)
-                envs.append(here)
-                for op in scans:
-                    state = tuple(next(values) for _ in sc.state_types(op))
-                    state = sc.combine(e, op, state, sc.element(e, op, k.operands(op, here), lanes))
-                    k.bind(op.result, here, sc.result(e, op, state))
-                    following += state
+            for here, op in itertools.product(envs, scans):
+                state = tuple(next(values) for _ in sc.state_types(op))
+                state = sc.combine(e, op, state, sc.element(e, op, k.operands(op, here), lanes))
+                k.bind(op.result, here, sc.result(e, op, state))
+                following += state
             store_all(body, full, envs, analysis.domain)
             return following
 
-        down(env, [v for _ in starts for op in scans for v in sc.identity(e, op, lanes)], visit)
+        nothing = [v for _ in starts for v in body.nothing_scanned(lanes)]
+        body.nest(env, analysis.loops(analysis.reduced), nothing, visit, reverse)
         for start in starts if small else ():
-            here = dict(env)
-            body.set_loop(here, inner, start)
-            store_all(body, small, [here], analysis.kept)
+            store_all(body, small, [body.placed(env, inner, start)], analysis.kept)
 
     def task(index: Val) -> None:
-        env: Env = {}
-        low, high = body.block_of(env, outer, index, columns, block)
+        env, low, high = body.block_of(outer, index, columns, block)
 
-        def step(indices: list[Index], mask: Val | None, state: list[Val]) -> list[Val]:
+        def step(indices: list[Index], mask: Val | None, state: list[Val]) -> None:
             some(env, indices)
-            return []
 
         body.vectors(low, high, lanes, [], step, vectors)
 
-    body.tasks(task)
     rows = sz.product(a.size for a in analysis.reduced)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
-    return body.finish(tasks, rows_grain(sz.mul(rows, block), host))
+    return body.kernel(task, tasks, rows_grain(sz.mul(rows, block), host))

@@ -22,9 +22,8 @@ from mlirfuse.schedule.cpu.extents import column_extents, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
-from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, check_aligned, past_caches
+from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 
@@ -39,48 +38,40 @@ class ScanFewColumns(CpuScheduler):
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         kept, rows, columns, _ = analysis.values(column_extents, call.sizes)
-        heuristics = heuristics_of(call.properties)
-        if (
-            not is_outer(analysis, call.sizes)
-            or not _fits(analysis, columns, call.properties)
-            or rows < heuristics.columns.across_rows
-        ):
+        heuristics, threads = heuristics_of(call.properties), call.properties.threads
+        fits = is_outer(analysis, call.sizes) and _fits(analysis, columns, call.properties)
+        if not fits or rows < heuristics.columns.across_rows:
             return
         lanes = lanes_of(analysis, call.properties)
         if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
         full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, call) and _can_stream(analysis, call.alignments, call.properties)
-        if (
-            kept // columns < call.properties.threads
-            and kept * rows >= 4 * heuristics.tasks.shared
-            and analysis.once(can_split)
-        ):
-            yield Tiling("scan_few_columns", split=parts(call.properties), streamed=streamed, extent=columns)
-        yield Tiling("scan_few_columns", streamed=streamed, extent=columns)
+        streamed = past_caches(analysis, full, call) and _can_stream(analysis, call)
+        p, many = Tiling("scan_few_columns", streamed=streamed, extent=columns), 4 * heuristics.tasks.shared
+        if kept // columns < threads and kept * rows >= many and analysis.once(can_split):
+            yield p._replace(split=parts(call.properties))
+        yield p
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        full, _ = late_outputs(analysis)
-        streamed = full if p.streamed else ()
-        return kernels(name, p.split, lambda name: _FewColumns(name, analysis, slots, host, p, streamed))
+        return kernels(name, p.split, lambda name: _FewColumns(name, analysis, slots, host, p))
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, _, columns, _ = analysis.values(column_extents, call.sizes)
-        require(p.extent == columns, f"extent = {p.extent}: there are {columns} columns")
-        require(_fits(analysis, columns, call.properties), f"extent = {columns}: must be from 2 to a vector's lanes")
-        require(p.split >= 1, f"split = {p.split}: at least one part")
-        require(p.split == 1 or analysis.once(can_split), "split: not for scans of scans")
+        p.must("extent", p.extent == columns, f"there are {columns} columns")
+        p.must("extent", _fits(analysis, columns, call.properties), "must be from 2 to a vector's lanes")
+        p.must("split", p.split >= 1, "at least one part")
+        p.must("split", p.split == 1 or analysis.once(can_split), "not for scans of scans")
         if p.streamed:
-            check_aligned(_can_stream(analysis, call.alignments, call.properties))
+            check_aligned(_can_stream(analysis, call))
 
 
 def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
     return 1 < columns <= lanes_of(analysis, host)
 
 
-def _can_stream(analysis: Analysis, alignments: Alignments, host: HostProperties) -> bool:
+def _can_stream(analysis: Analysis, call: SizedCall) -> bool:
     full, _ = analysis.once(late_outputs)
-    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, full, alignments, host)
+    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, full, call)
 
 
 def _is_one_row(analysis: Analysis) -> bool:
@@ -100,8 +91,8 @@ def _is_one_row(analysis: Analysis) -> bool:
 class _FewColumns(ScannedRows):
     """The kernel body with a loop over all rows as one."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling, streamed):
-        super().__init__(name, analysis, slots, host, params.split, streamed)
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling):
+        super().__init__(name, analysis, slots, host, params)
         *self.around, self.inner = analysis.loops(analysis.kept)
         self.columns, self.invariant = params.extent, [[]]
         self.unit, self.kept_lanes = math.lcm(self.lanes, params.extent), self.lanes

@@ -11,23 +11,22 @@ another scans the parts, each starting from the combined states of the parts bef
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
-from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, row_extents, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Flat, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
+from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed
-from mlirfuse.schedule.cpu.streaming import streams
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
 from mlirfuse.schedule.scheduler import SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -57,20 +56,14 @@ class ScanRows(CpuScheduler):
         yield Tiling("scan_rows", streamed=streamed)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        full, _ = late_outputs(analysis)
-        streamed = full if p.streamed else ()
-        return kernels(name, p.split, lambda name: ScannedRows(name, analysis, slots, host, p.split, streamed))
+        return kernels(name, p.split, lambda name: ScannedRows(name, analysis, slots, host, p))
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        require(p.split >= 1, f"split = {p.split}: at least one part")
-        require(
-            p.split == 1 or analysis.once(can_split),
-            "split: not for scans of scans, with reductions, or for rows of several loops",
-        )
-        require(
-            not analysis.phases or not needs_compensation(analysis, call),
-            "rows are too long: sums of so many elements need a kernel of their own (multi_stage)",
-        )
+        p.must("split", p.split >= 1, "at least one part")
+        alone = p.split == 1 or analysis.once(can_split)
+        p.must("split", alone, "not for scans of scans, with reductions, or for rows of several loops")
+        short = not analysis.phases or not needs_compensation(analysis, call)
+        require(short, "rows are too long: sums of so many elements need a kernel of their own (multi_stage)")
         if p.streamed:
             check_streamed(analysis, analysis.once(late_outputs)[0], call)
 
@@ -102,16 +95,15 @@ class ScannedRows(RowsBody):
     ``around``: the loops over rows. ``unit``: the length of parts is a multiple of it. ``steps``: the lane distances at
     which a vector is scanned. ``kept_lanes``: lanes of a state in the workspace."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, split: int, streamed=()):
-        super().__init__(name, analysis, slots, host, streamed)
-        self.scans = analysis.scans
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, p: Tiling):
+        super().__init__(name, analysis, slots, host, p)
+        self.scans, self.unroll, self.split = analysis.scans, unroll_for(cost_of(analysis)), p.split
         self.reverse = bool(self.scans[0].attrs["reverse"])
-        self.unroll = unroll_for(cost_of(analysis))
-        self.split, self.around, self.unit, self.kept_lanes = split, analysis.loops(analysis.kept), self.lanes, 1
+        self.around, self.unit, self.kept_lanes = analysis.loops(analysis.kept), self.lanes, 1
         self.steps = [1 << n for n in range(self.lanes.bit_length() - 1)]
 
     @property
-    def rows(self) -> sz.Size:
+    def number(self) -> sz.Size:
         """The number of rows."""
         return sz.product(size_of(loop) for loop in self.around)
 
@@ -132,46 +124,34 @@ class ScannedRows(RowsBody):
 
     def buffers(self) -> list[Memory]:
         """The buffers for the states of parts, [split, kept] for each state component."""
-        count = sz.mul(self.rows, self.split, self.kept_lanes)
+        count = sz.mul(self.number, self.split, self.kept_lanes)
         return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
 
     def part_of(self, index: Val) -> tuple[Val, Val, Env]:
         """The part, the row, and the row's env of a task."""
-        at, part = (self.k.scalar(i.base) for i in self.k.divmod(Index(index), self.split))
-        env: Env = {}
-        self.unlinear(env, self.around, at)
-        return part, at, env
+        at, part = self.divided(index, self.split)
+        return part, at, self.point(self.around, at)
 
     def along(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
         """Run ``visit(env, mask, carried)`` for each vector of a row, or of a part of it, in scan order."""
 
-        def nest(depth: int, env: Env, carried: list[Val]) -> list[Val]:
-            loop = self.loops[depth]
-            low, high = self.constant(0), self.size(self.extent(depth))
-            if depth < len(self.loops) - 1:
-
-                def inside(i: Val, state: list[Val]) -> list[Val]:
-                    deeper = dict(env)
-                    self.set_loop(deeper, loop, Index(self.e.sub(self.e.sub(high, 1), i) if self.reverse else i))
-                    return nest(depth + 1, deeper, state)
-
-                return self.loop(low, high, 1, carried, inside)
+        def innermost(env: Env, carried: list[Val]) -> list[Val]:
+            extent = self.extent(len(self.loops) - 1)
+            low, high = self.constant(0), self.size(extent)
             if part is not None:
-                length = self.size(sz.mul(sz.ceildiv(self.extent(depth), self.split * self.unit), self.unit))
-                low = self.e.min(self.e.mul(part, length), high)
-                high = self.e.min(self.e.add(low, length), high)
+                length = self.size(sz.mul(sz.ceildiv(extent, self.split * self.unit), self.unit))
+                low, high = self.part(part, length, high)
 
             def vectors(start: Val, count: int, mask: Val | None, state: list[Val]) -> list[Val]:
                 for u in reversed(range(count)) if self.reverse else range(count):
-                    here = dict(env)
-                    at = self.e.add(start, u * self.lanes) if u else start
+                    here, at = dict(env), self.e.add(start, u * self.lanes) if u else start
                     with self.k.coalesced(self.place(here, at)):
                         state = visit(here, mask, state)
                 return state
 
             return (self.backward if self.reverse else self.forward)(low, high, carried, vectors)
 
-        return nest(0, env, carried)
+        return self.nest(env, self.loops[:-1], carried, innermost, self.reverse)
 
     def forward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
         """Run ``vectors(start, count, mask, carried)`` forward: full vectors, unrolled, and then the masked
@@ -215,7 +195,7 @@ class ScannedRows(RowsBody):
 
     def states_of(self, part: Val, row: Val) -> Val:
         """The offset of a part's states in the buffers."""
-        return self.e.mul(self.e.add(self.e.mul(part, self.size(self.rows)), row), self.kept_lanes)
+        return self.e.mul(self.e.add(self.e.mul(part, self.size(self.number)), row), self.kept_lanes)
 
 
 def _states(body: ScannedRows) -> CpuKernel:
@@ -228,40 +208,32 @@ def _states(body: ScannedRows) -> CpuKernel:
         for memory, val in zip(memories, done):
             body.put(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
 
-    body.tasks(task)
-    return body.finish(sz.mul(body.rows, body.split), 1)
+    return body.kernel(task, sz.mul(body.number, body.split), 1)
 
 
 def _rows(body: ScannedRows) -> CpuKernel:
     """The kernel that scans. A task is a row, or a part of one."""
-    analysis = body.analysis
-    full, small = late_outputs(analysis)
+    analysis, last = body.analysis, len(body.analysis.phases)
     memories = body.buffers() if body.split > 1 else []
 
     def visit(env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
         carried = body.scanned(env, mask, carried)
-        store_all(body, full, [env], analysis.domain)
+        store_all(body, body.full, [env], analysis.domain)
         return carried
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
         for at, phase in enumerate(analysis.phases):
-            for op, total in zip(phase, body.reduce(env, at)):
-                body.k.bind(op.result, env, red.result(body.e, op, total))
-        body.hoist(env, body.invariant[len(analysis.phases)])
+            body.bind(phase, body.reduce(env, at), env)
+        body.hoist(env, body.invariant[last])
         carried = _before(body, memories, part, row) if memories else body.nothing_scanned(body.lanes)
         body.along(env, carried, visit, part if memories else None)
-        if memories and small:
-            with body.k.region(f"scf.if {body.e.cmp('eq', part, 0)} {{"):
-                store_all(body, small, [env], analysis.kept)
-        else:
-            store_all(body, small, [env], analysis.kept)
+        first = body.e.cmp("eq", part, 0) if memories and body.small else None
+        with body.k.region(f"scf.if {first} {{") if first else contextlib.nullcontext():
+            store_all(body, body.small, [env], analysis.kept)
 
-    body.tasks(task)
-    return body.finish(
-        sz.mul(body.rows, body.split),
-        1 if memories else rows_grain(sz.product(map(body.extent, range(len(body.loops)))), body.host),
-    )
+    length = sz.product(map(body.extent, range(len(body.loops))))
+    return body.kernel(task, sz.mul(body.number, body.split), 1 if memories else rows_grain(length, body.host))
 
 
 def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> list[Val]:

@@ -52,7 +52,7 @@ class ScatterAdd(CpuScheduler):
         yield from (Tiling(self.name, split=n, own=Owned(c)) for n, c in dict.fromkeys(tried))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return [_ScatterAdd(name, analysis, slots, host, p).kernel()]
+        return [_ScatterAdd(name, analysis, slots, host, p).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         p.must("split", p.split >= 1, "at least one task")
@@ -85,7 +85,7 @@ class _ScatterAdd(CpuBody):
         self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
         self.in_place = slots.place(self.op.result) == slots.place(self.initial)
         self.columns = column_loops(analysis)
-        self.lanes = lanes_of(analysis, host) if self.columns else 1
+        self.lanes = self.lanes if self.columns else 1
         self.length = size_of(self.columns[-1]) if self.columns else 1
         self.stored = self.k.memories[self.op.result]
         stored, accumulated = self.op.result.dtype, self.op.result.dtype.compute
@@ -95,86 +95,66 @@ class _ScatterAdd(CpuBody):
             strides = sz.contiguous_strides(self.op.result.shape)
             self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
 
-    def kernel(self) -> CpuKernel:
+    def emit(self) -> CpuKernel:
         """The finished kernel."""
+        result, k = self.op.result, self.k
+
+        def begin(env: Env) -> None:
+            k.store(result, env, k.value(self.initial, env), self.sums)
+
+        def end(env: Env) -> None:
+            k.store(result, env, k.reload(result, env, self.sums))
 
         def task(index: Val) -> None:
-            rows, columns = self.size(self.op.result.shape[0]), self.size(self.length)
-            low_row, high_row, low, high = self.constant(0), rows, self.constant(0), columns
+            zero, rows, columns = self.constant(0), self.size(result.shape[0]), self.size(self.length)
+            part, across = (zero, rows), (zero, columns)
             if self.by_columns:
                 unit = sz.mul(sz.ceildiv(self.length, self.split * self.lanes), self.lanes)
-                low, high = self.part(index, self.size(unit), columns)
+                across = self.part(index, self.size(unit), columns)
             else:
-                unit = sz.ceildiv(self.op.result.shape[0], self.split)
-                low_row, high_row = self.part(index, self.size(unit), rows)
+                part = self.part(index, self.size(sz.ceildiv(result.shape[0], self.split)), rows)
             if self.sums is not self.stored or not self.in_place:
-                self.over_rows(low_row, high_row, low, high, self.begin)
-            owned = None if self.by_columns or self.split == 1 else (low_row, high_row)
-            self.over_values(low, high, owned or (self.constant(0), rows))
+                self.over_rows(part, across, begin)
+            self.over_values(across, (zero, rows) if self.by_columns or self.split == 1 else part)
             if self.sums is not self.stored:
-                self.over_rows(low_row, high_row, low, high, self.end)
+                self.over_rows(part, across, end)
 
-        self.tasks(task)
-        return self.finish(self.split, 1)
-
-    def part(self, index: Val, unit: Val, end: Val) -> tuple[Val, Val]:
-        """The begin and end of part ``index`` of ``unit`` elements, at most ``end``."""
-        low = self.e.min(self.e.mul(index, unit), end)
-        return low, self.e.min(self.e.add(low, unit), end)
+        return self.kernel(task, self.split, 1)
 
     def row_env(self, env: Env, row: Val) -> Env:
         """The env of the result's elements in this row, at the columns of the values at ``env``."""
         return self.k.at_row(self.op, env, Index(row))
 
-    def along(self, env: Env, low: Val, high: Val, visit: Callable[[Env], None], depth: int = 0) -> None:
-        """Run ``visit(env)`` for the columns ``low … high`` of the innermost loop, in vectors."""
+    def along(self, env: Env, across: tuple[Val, Val], visit: Callable[[Env], None]) -> None:
+        """Run ``visit(env)`` for the columns ``across`` (begin and end) of the innermost loop, in vectors."""
         if not self.columns:
             visit(env)
             return
-        loop = self.columns[depth]
-        if depth < len(self.columns) - 1:
+        *outer, loop = self.columns
 
-            def inside(i: Val, _: list[Val]) -> list[Val]:
-                deeper = dict(env)
-                self.set_loop(deeper, loop, Index(i))
-                self.along(deeper, low, high, visit, depth + 1)
-                return []
+        def vectors(env: Env, _: list[Val]) -> list[Val]:
+            def some(indices: list[Index], mask: Val | None, state: list[Val]) -> None:
+                for index in indices:
+                    visit(self.placed(env, loop, index))
 
-            self.loop(self.constant(0), self.size(size_of(loop)), 1, [], inside)
-            return
+            return self.vectors(*across, self.lanes, [], some)
 
-        def some(indices: list[Index], mask: Val | None, state: list[Val]) -> list[Val]:
-            for index in indices:
-                here = dict(env)
-                self.set_loop(here, loop, index)
-                visit(here)
-            return []
+        self.nest(env, outer, [], vectors)
 
-        self.vectors(low, high, self.lanes, [], some)
+    def over_rows(self, rows: tuple[Val, Val], across: tuple[Val, Val], visit: Callable[[Env], None]) -> None:
+        """Run ``visit(env)`` for the result's elements in these rows and columns."""
 
-    def over_rows(self, first: Val, last: Val, low: Val, high: Val, visit: Callable[[Env], None]) -> None:
-        """Run ``visit(env)`` for the result's elements in the rows ``first … last`` and columns ``low … high``."""
+        def one(row: Val, _: list[Val]) -> None:
+            self.along({}, across, lambda env: visit(self.row_env(env, row)))
 
-        def one(row: Val, _: list[Val]) -> list[Val]:
-            self.along({}, low, high, lambda env: visit(self.row_env(env, row)))
-            return []
+        self.loop(*rows, 1, [], one)
 
-        self.loop(first, last, 1, [], one)
-
-    def begin(self, env: Env) -> None:
-        """Copy the operand's elements to the accumulators."""
-        self.k.store(self.op.result, env, self.k.value(self.initial, env), self.sums)
-
-    def end(self, env: Env) -> None:
-        """Convert the sums to the result's dtype and store them."""
-        self.k.store(self.op.result, env, self.k.reload(self.op.result, env, self.sums))
-
-    def over_values(self, low: Val, high: Val, rows: tuple[Val, Val]) -> None:
+    def over_values(self, across: tuple[Val, Val], rows: tuple[Val, Val]) -> None:
         """Add all values whose rows this task owns."""
         e, k = self.e, self.k
         first, _ = self.added[0]
 
-        def one(at: Val, _: list[Val]) -> list[Val]:
+        def one(at: Val, _: list[Val]) -> None:
             for indices, values in self.added:
                 env: Env = {}
                 k.spread(k.dims(values)[0], Index(at), env)
@@ -183,8 +163,7 @@ class _ScatterAdd(CpuBody):
                 row = e.cast(k.value(indices, of_index), self.args.index)
                 mine = e.and_(e.cmp("ge", row, rows[0]), e.cmp("lt", row, rows[1]))
                 with k.region(f"scf.if {mine} {{"):
-                    self.along(env, low, high, functools.partial(self.add, values, row))
-            return []
+                    self.along(env, across, functools.partial(self.add, values, row))
 
         self.loop(self.constant(0), self.size(first.shape[0]), 1, [], one)
 

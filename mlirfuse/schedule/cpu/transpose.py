@@ -7,24 +7,24 @@ border are masked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.lowering.vector_transposes import transposed
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_aligned
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream, check_aligned, streams
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
+from mlirfuse.schedule.transposed import frontier, unmapped_inputs
 
 
 class Block(NamedTuple):
@@ -44,7 +44,7 @@ def block_of(analysis: Analysis, call: SizedCall) -> tuple[Block, bool] | None:
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return None
-    tensors = analysis.once(_unmapped_inputs)
+    tensors = analysis.once(unmapped_inputs)
     values = analysis.values(_strides_and_extents, call.sizes)
     strides, extents = values[: len(tensors) * len(loops)], values[len(tensors) * len(loops) :]
     votes = [0] * len(loops)
@@ -60,16 +60,9 @@ def block_of(analysis: Analysis, call: SizedCall) -> tuple[Block, bool] | None:
     return Block(best, height, width), extents[best] % height == 0 and extents[-1] % width == 0
 
 
-def _unmapped_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs that are read at the indices of the loops."""
-    domain = set(analysis.kept)
-    axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
-    return [v for v, of in axes.items() if len(of) > 1 and of <= domain and not of & analysis.pinned]
-
-
 def _strides_and_extents(analysis: Analysis):
     loops = analysis.loops(analysis.kept)
-    return [analysis.axis_stride(v, loop[-1]) for v in _unmapped_inputs(analysis) for loop in loops] + [
+    return [analysis.axis_stride(v, loop[-1]) for v in unmapped_inputs(analysis) for loop in loops] + [
         size_of(loop) for loop in loops
     ]
 
@@ -78,15 +71,8 @@ def _transposed_values(analysis: Analysis, reading, writing) -> list[Value]:
     """The values to compute along the reading loop and to transpose: the inputs that are contiguous along it or, if
     those are not fewer, the values computed from only them."""
     of = lambda v, loop: analysis.axis_stride(v, loop[-1])  # noqa: E731
-    inputs = [v for v in analysis.once(_unmapped_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
-    alone, needed = set(inputs), []
-    for op in analysis.ops:
-        simple = op.row.kind in ("elementwise", "create")
-        if simple and op.operands and all(v in alone or not v.rank for v in op.operands):
-            alone.update(op.results)
-        else:
-            needed += [v for v in op.operands if v in alone]
-    needed = list(dict.fromkeys(needed + [v for v in analysis.outputs if v in alone]))
+    inputs = [v for v in analysis.once(unmapped_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
+    needed = frontier(analysis, inputs)
     return needed if len(needed) <= len(inputs) else inputs
 
 
@@ -107,7 +93,7 @@ class Transpose(CpuScheduler):
             yield Tiling(self.name, unmasked=int(unmasked), streamed=streamed, own=block)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return _Kernel(name, analysis, slots, p, host).emit()
+        return [_Kernel(name, analysis, slots, p, host).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         found, own = block_of(analysis, call), p.own
@@ -129,15 +115,13 @@ class Transpose(CpuScheduler):
             check_aligned(can_stream(analysis, analysis.outputs, call) and fits)
 
 
-class _Kernel:
+class _Kernel(CpuBody):
     """The kernel of a segment. A task is a tile, which consists of blocks of ``height`` by ``width`` elements."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        self.analysis, self.host, self.unmasked = analysis, host, bool(params.unmasked)
+        super().__init__(name, analysis, slots, host, analysis.outputs if params.streamed else ())
         reading, self.height, self.width = params.own
-        self.body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
-        self.e, self.k = self.body.e, self.body.k
-        loops = analysis.loops(analysis.kept)
+        self.unmasked, loops = bool(params.unmasked), analysis.loops(analysis.kept)
         self.writing, self.reading = loops[-1], loops[reading]
         self.outer = [loop for n, loop in enumerate(loops[:-1]) if n != reading]
         self.rows, self.columns = rows, columns = size_of(self.reading), size_of(self.writing)
@@ -147,48 +131,39 @@ class _Kernel:
         self.tile_columns = heuristics.columns * sz.floordiv(heuristics.rows, sz.minimum(rows, heuristics.rows))
         self.values = _transposed_values(analysis, self.reading, self.writing)
 
-    def emit(self) -> list[CpuKernel]:
+    def emit(self) -> CpuKernel:
         """The finished kernel."""
-        self.body.tasks(self.task)
         rows, columns, tile_rows, tile_columns = self.rows, self.columns, self.tile_rows, self.tile_columns
         tiles = sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
         elements = sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))
         tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), *tiles)
-        return [self.body.finish(tasks, rows_grain(elements, self.host))]
+        return self.kernel(self.task, tasks, rows_grain(elements, self.host))
 
     def at(self, env: Env, r: Index, w: Index) -> Env:
         """``env`` at a row and a column."""
-        here = dict(env)
-        self.body.set_loop(here, self.reading, r)
-        self.body.set_loop(here, self.writing, w)
-        return here
+        return self.placed(self.placed(env, self.reading, r), self.writing, w)
 
-    def block(self, env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> list[Val]:
-        """Emit the block that starts at ``r``, ``w``. ``high_r``, ``high_w``: bounds of a block that may exceed them.
-        Returns no loop-carried values."""
-        body, e, k, analysis, height, width = (
-            self.body, self.e, self.k, self.analysis, self.height, self.width
-        )  # fmt: skip
-        edge = high_r is not None
+    def block(self, env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> None:
+        """Emit the block that starts at ``r``, ``w``; one that may exceed them has bounds."""
+        e, k, analysis, height, width, edge = self.e, self.k, self.analysis, self.height, self.width, high_r is not None
         down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, height), (w, width)))
         if edge:  # read the last column instead of columns beyond the bound
             last = e.sub(high_w, 1)
             along = [e.min(here, last) for here in along]
         across = [self.at(env, Index(here), Index(w, 1, width)) for here in down]
-        with k.masked(body.below(e.sub(high_r, r), height) if edge else None):
+        with k.masked(self.below(e.sub(high_r, r), height) if edge else None):
             envs = [[(v, self.at(env, Index(r, 1, height), Index(here))) for here in along] for v in self.values]
             read = [[e.splat(self.read(value, here), height) for value, here in of] for of in envs]
         for value, vectors in zip(self.values, read):
             for here, val in zip(across, transposed(e, vectors)):
                 (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
-        mask = body.below(e.sub(high_w, w), width) if edge else None
+        mask = self.below(e.sub(high_w, w), width) if edge else None
         for at_row, here in zip(down, across):
             if not edge:
-                store_all(body, analysis.outputs, [here], analysis.kept)
+                store_all(self, analysis.outputs, [here], analysis.kept)
                 continue
             with k.region(f"scf.if {e.cmp('lt', at_row, high_r)} {{"), k.masked(mask):
-                store_all(body, analysis.outputs, [here], analysis.kept)
-        return []
+                store_all(self, analysis.outputs, [here], analysis.kept)
 
     def read(self, value: Value, env: Env) -> Val:
         """A vector of a transposed value along the reading loop."""
@@ -196,91 +171,23 @@ class _Kernel:
 
     def task(self, index: Val) -> None:
         """Transpose a tile."""
-        body, e, k = self.body, self.e, self.k
-        env: Env = {}
-        point, r_tile = k.divmod(Index(index), sz.ceildiv(self.rows, self.tile_rows))
-        point, w_tile = k.divmod(point, sz.ceildiv(self.columns, self.tile_columns))
-        body.unlinear(env, self.outer, k.scalar(point.base))
-        tiles = (r_tile, self.tile_rows), (w_tile, self.tile_columns)
-        low_r, low_w = (e.mul(k.scalar(tile.base), body.size(n)) for tile, n in tiles)
-        high_r = e.min(e.add(low_r, body.size(self.tile_rows)), body.size(self.rows))
-        high_w = e.min(e.add(low_w, body.size(self.tile_columns)), body.size(self.columns))
-
-        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -self.height))
-        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -self.width))
+        e, height, width = self.e, self.height, self.width
+        across, down = sz.ceildiv(self.columns, self.tile_columns), sz.ceildiv(self.rows, self.tile_rows)
+        at, w_tile, r_tile = self.divided(index, across, down)
+        env = self.point(self.outer, at)
+        low_r, low_w = e.mul(r_tile, self.size(self.tile_rows)), e.mul(w_tile, self.size(self.tile_columns))
+        high_r = e.min(e.add(low_r, self.size(self.tile_rows)), self.size(self.rows))
+        high_w = e.min(e.add(low_w, self.size(self.tile_columns)), self.size(self.columns))
+        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -height))
+        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -width))
 
         # Consecutive blocks write adjacent memory, so that a cache line that two of them share is still cached.
         def blocks(r, first, end, *ends):
-            body.loop(first, end, self.width, [], lambda w, _: self.block(env, r, w, *ends))
-            return []
+            return self.loop(first, end, width, [], lambda w, _: self.block(env, r, w, *ends))
 
         def edge(r, _):
             return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
 
-        body.loop(low_r, middle_r, self.height, [], lambda r, _: blocks(r, low_w, middle_w))
+        self.loop(low_r, middle_r, height, [], lambda r, _: blocks(r, low_w, middle_w))
         if not self.unmasked:
-            body.loop(low_r, high_r, self.height, [], edge)
-
-
-def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
-    """The columns of a block whose sides are powers of two. Elements are first interleaved within 128 bits, then
-    128-bit units are permuted: both are single instructions on x86, unlike other cross-lane moves. Short rows are
-    concatenated to vectors before that, long ones split after it."""
-    dtype, height, width = rows[0].dtype, rows[0].lanes, len(rows)
-    word = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
-    rows = [e.cast(v, dt.u8) if dtype is dt.bool_ else e.bitcast(v, word) for v in rows]
-    unit = min(height, width, 128 // dtype.bits)
-    if height < width:
-        together = width // height
-        starts = [g + i for g in range(0, width, unit * together) for i in range(unit)]
-        rows = [_concatenated(e, [rows[s + c * unit] for c in range(together)]) for s in starts]
-    groups = [_interleaved(e, rows[g : g + unit], unit) for g in range(0, len(rows), unit)]
-    out = rows[:1] * height  # each is set below
-    for n in range(unit):
-        of = [group[n] for group in groups]
-        if height <= width:
-            columns = _permuted(e, of, unit)
-        else:
-            columns = [
-                _concatenated(e, [_shuffle(e, v, v, range(s, s + unit)) for v in of]) for s in range(0, height, unit)
-            ]
-        out[n::unit] = columns
-    return [e.cmp("ne", v, 0) if dtype is dt.bool_ else e.bitcast(v, dtype) for v in out]
-
-
-def _concatenated(e: Emitter, rows: list[Val]) -> Val:
-    """Concatenate vectors to one."""
-    while len(rows) > 1:
-        rows = [_shuffle(e, a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
-    return rows[0]
-
-
-def _interleaved(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
-    """Transpose the squares that ``unit`` rows have in each 128 bits."""
-    lanes, half = rows[0].lanes, unit // 2
-    starts = range(0, lanes, unit)
-    low = [i for s in starts for k in range(half) for i in (s + k, lanes + s + k)]
-    high = [i + half for i in low]
-    count = len(rows) // 2
-    for _ in range(unit.bit_length() - 1):
-        rows = [
-            v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))
-        ]
-    return rows
-
-
-def _permuted(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
-    """Gather the c-th unit of each row in the c-th result."""
-    if len(rows) == 1:
-        return rows
-    lanes = rows[0].lanes
-    even = [s + k for s in range(0, 2 * lanes, 2 * unit) for k in range(unit)]
-    odd = [i + unit for i in even]
-    pairs = list(zip(rows[::2], rows[1::2]))
-    evens = _permuted(e, [_shuffle(e, a, b, even) for a, b in pairs], unit)
-    odds = _permuted(e, [_shuffle(e, a, b, odd) for a, b in pairs], unit)
-    return [v for pair in zip(evens, odds) for v in pair]
-
-
-def _shuffle(e: Emitter, a: Val, b: Val, lanes: Sequence[int]) -> Val:
-    return e.op(f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}", a.dtype, len(lanes))
+            self.loop(low_r, high_r, height, [], edge)

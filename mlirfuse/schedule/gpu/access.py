@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from mlirfuse.analysis import joint
@@ -13,6 +13,7 @@ from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -28,15 +29,12 @@ def moved(analysis: Analysis, call: SizedCall) -> tuple[float, float]:
 
 def hint_of(analysis: Analysis, call: SizedCall) -> str:
     """The cache hint for inputs that are read once, depending on the bytes read and written."""
-    heuristics = heuristics_of(call.properties).access
+    heuristics, l2_bytes = heuristics_of(call.properties).access, call.properties.l2_bytes
     read, written = analysis.values(_bytes, call.sizes)
     if analysis.phases and analysis.once(only_reduces):
-        return PASS_L1 if read <= heuristics.reduced * call.properties.l2_bytes else ""
-    return (
-        STAY_L2
-        if read + written >= heuristics.staying * call.properties.l2_bytes and call.properties.cache_policies
-        else ""
-    )
+        return PASS_L1 if read <= heuristics.reduced * l2_bytes else ""
+    stays = read + written >= heuristics.staying * l2_bytes and call.properties.cache_policies
+    return STAY_L2 if stays else ""
 
 
 def only_reduces(analysis: Analysis) -> bool:
@@ -47,9 +45,8 @@ def only_reduces(analysis: Analysis) -> bool:
 
 def _bytes(analysis: Analysis) -> tuple:
     """The total bytes of inputs and of outputs."""
-    return tuple(
-        sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in (analysis.inputs, analysis.outputs)
-    )
+    both = analysis.inputs, analysis.outputs
+    return tuple(sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in both)
 
 
 class _AccessFunctions:
@@ -82,11 +79,8 @@ class _AccessFunctions:
             unmapped = domain.issuperset(axes)  # then pinned axes are loops of their own
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in (ends if unmapped else axes)]
-            stepped = [
-                s if isinstance(s, int) else f"({s} if {s} != 1 else 0)"
-                for s in dict.fromkeys(steps)
-                if s not in (0, 1)
-            ]
+            others = [s for s in dict.fromkeys(steps) if s not in (0, 1)]
+            stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in others]
             for n, across in boundaries:
                 found = {analysis.axis_stride(value, a) for a in across}
                 symbolic = [f"{s} == 1" for s in sorted(found - {1}, key=str) if not isinstance(s, int)]
@@ -100,12 +94,8 @@ class _AccessFunctions:
                 wanted.append(f"_limit{at} // {nbytes}")
             elif not isinstance(along, int):
                 wanted.append(f"_limit{at} // {nbytes} if {along} == 1 else 1")
-            offsets.append(
-                "+".join(
-                    f"({n}-1)*{abs(s) if isinstance(s, int) else f'abs({s})'}" for n, s in zip(value.shape, strides)
-                )
-                or 0
-            )
+            moves = [(n, abs(s) if isinstance(s, int) else f"abs({s})") for n, s in zip(value.shape, strides)]
+            offsets.append("+".join(f"({n}-1)*{s}" for n, s in moves) or 0)
             numbers += [along, *steps, *value.shape, *strides]
         lines.append(f"_lanes = max({sz.serialized(wanted)}) | {_ored([extent, 8, *cuts])}")
         lines.append("_lanes &= -_lanes")
@@ -114,14 +104,12 @@ class _AccessFunctions:
         divisible = [f"({n}) % _lanes == 0" for n in self.multiples]
         source = f"_cached({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(divisible)}, _hint)"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
-        names = values | {"_cached": functools.lru_cache(self._access)}
+        names, symbols = values | {"_cached": functools.lru_cache(self._access)}, sz.symbols_of(numbers)
         divided = _ored([extent, 8, *cuts])
         bounds = f"{narrow}, {divided}, {sz.serialized(limits)}, {sz.serialized(self.multiples)}"
         limited = [line for line in lines if not line.startswith("_lanes")]
-        self.bounds = functools.partial(
-            sz.function, bounds, sz.symbols_of(numbers), limited, ("env", "_alignments"), **values
-        )
-        self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments", "_hint"), **names)
+        self.bounds = functools.partial(sz.function, bounds, symbols, limited, ("env", "_alignments"), **values)
+        self.access = sz.function(source, symbols, lines, ("env", "_alignments", "_hint"), **names)
 
     def _access(
         self, narrow: bool, lanes: int, limits: tuple[int, ...], divisible: tuple[bool, ...], hint: str
@@ -147,20 +135,16 @@ def check(analysis: Analysis, access: Access, along_kept: bool, call: SizedCall,
     require(len(access.aligns) == len(both), f"aligns: needs {len(both)} numbers, one per input and output")
     for (at, nbytes), align, widest_bytes, value in zip(functions.tensor_and_bytes, access.aligns, widest, both):
         known = max(nbytes, min(limits[at], widest_bytes))
+        aligned = power_of_two(align) and nbytes <= align <= known
         require(
-            power_of_two(align) and nbytes <= align <= known,
-            f"aligns: {align} bytes for {value!r}, but its vectors are only known to be aligned to {known}",
+            aligned, f"aligns: {align} bytes for {value!r}, but its vectors are only known to be aligned to {known}"
         )
+    divisible = [n for n, size in zip(functions.multiples, multiples) if size % lanes == 0]
     for n in access.multiples:
-        at = functions.multiples.index(n) if n in functions.multiples else None
-        require(
-            at is not None and multiples[at] % lanes == 0, f"multiples: {n} is not known to be a multiple of {lanes}"
-        )
-    require(access.hint in ("", PASS_L1, STAY_L2), f"hint = '{access.hint}': must be '', '{PASS_L1}' or '{STAY_L2}'")
-    require(
-        access.hint != STAY_L2 or call.properties.cache_policies,
-        f"hint = '{STAY_L2}': {call.properties.chip} has no L2 cache policies",
-    )
+        require(n in divisible, f"multiples: {n} is not known to be a multiple of {lanes}")
+    hint, policies = access.hint, call.properties.cache_policies
+    require(hint in ("", PASS_L1, STAY_L2), f"hint = '{hint}': must be '', '{PASS_L1}' or '{STAY_L2}'")
+    require(hint != STAY_L2 or policies, f"hint = '{STAY_L2}': {call.properties.chip} has no L2 cache policies")
 
 
 def check_exact(given: Access, found: Access | None, otherwise: str) -> None:
@@ -189,13 +173,26 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
 
 
+def widened(
+    analysis: Analysis, access: Access, lanes: int, wide: Collection[Value], required: Iterable[Value], call: SizedCall
+) -> Access | None:
+    """``access`` with vectors of ``lanes`` elements of the tensors ``wide``, where those are aligned; None if one of
+    the ``required`` tensors is not."""
+    both = analysis.inputs + analysis.outputs
+    nbytes = {v: min(WIDEST, analysis.stored(v).bytes * (lanes if v in wide else 1)) for v in both}
+    aligned = {v for v in both if call.alignments.get(v, WIDEST) % nbytes[v] == 0}
+    if not aligned.issuperset(required):
+        return None
+    aligns = tuple(nbytes[v] if v in aligned else analysis.stored(v).bytes for v in both)
+    return access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+
+
 def stores_strided(analysis: Analysis, along_kept: bool, call: SizedCall) -> bool:
     """Whether rows (columns if ``along_kept``) have a large result that is contiguous in memory along another loop than
     threads go along, so that each of its elements would be a store of its own, to another cache line."""
     heuristics = heuristics_of(call.properties).transpose
-    extent, elements, *others = analysis.values(
-        _results_along_kept if along_kept else _results_along_reduced, call.sizes
-    )
+    results_along = _results_along_kept if along_kept else _results_along_reduced
+    extent, elements, *others = analysis.values(results_along, call.sizes)
     if extent <= heuristics.least_extent or elements < heuristics.stages:
         return False
     loops = 2 * len(analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)) + 1
@@ -264,12 +261,9 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     out: set[Size] = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.row.indexed:
-            out |= {n for n in (*op.cuts, *op.attrs.get("size", ())) if not isinstance(n, int)}
-            start: Size = 0
-            for operand in op.operands if op.name == "concatenate" else ():
-                start = start + operand.shape[op.attrs["axis"]]
-                out |= {start} if not isinstance(start, int) else set()
-            out |= {n for v in op.operands for n in v.shape if not isinstance(n, int)}
+            out |= {*op.cuts, *op.attrs.get("size", ()), *(n for v in op.operands for n in v.shape)}
+            if op.name == "concatenate":
+                out |= set(itertools.accumulate(v.shape[op.attrs["axis"]] for v in op.operands))
         elif op.row.kind == "random" and op.result.rank:
             out |= {op.result.shape[-1]} - {1}
     out |= {size_of(inner), *(a.size for a in inner)}

@@ -30,9 +30,8 @@ class AsyncCopies:
         self.base = body.reserve_dynamic(stages * self.iteration_bytes)
         if any(memory.hint == STAY_L2 for memory in self.memories):
             lower_lanes = body.e.bitcast(body.special("lanemask.lt"), dt.u32)
-            self.nothing = body.e.bitcast(
-                body.e.shr(lower_lanes, 31), dt.i32
-            )  # always 0: no mask of lower lanes has bit 31
+            # Always 0: no mask of lower lanes has bit 31.
+            self.nothing = body.e.bitcast(body.e.shr(lower_lanes, 31), dt.i32)
 
     def start(self, stage: Val, places: list[tuple[Value, Env]]) -> None:
         """Issue the copies of one iteration into ``stage`` (i32), and commit them as one group."""
@@ -43,10 +42,8 @@ class AsyncCopies:
             if memory.hint == STAY_L2 and nbytes == 16:
                 self._start_hinted(self._address(stage, at), k.place(value, env))
                 continue
-            e.line(
-                f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, "
-                f"cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>"
-            )
+            operands = f"{self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache}"
+            e.line(f"nvvm.cp.async.shared.global {operands} : !llvm.ptr<3>, !llvm.ptr<1>")
         e.line("nvvm.cp.async.commit.group")
 
     def _start_hinted(self, there: str, here: str) -> None:
@@ -55,10 +52,8 @@ class AsyncCopies:
         e = self.body.e
         address = e.xor(e.op(f"llvm.ptrtoint {there} : !llvm.ptr<3> to i32", dt.i32), self.nothing)
         text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
-        e.line(
-            f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, '
-            f"{self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()"
-        )
+        operands = f"{address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()"
+        e.line(f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {operands}')
 
     def put(self, stage: Val, vals: list[Val]) -> None:
         """Store loaded vectors, in their memory format, where :meth:`start` would copy them."""

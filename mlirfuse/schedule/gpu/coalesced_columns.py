@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.schedule.gpu.access import widened
 from mlirfuse.schedule.scheduler import SizedCall
 from mlirfuse.schedule.tiling import Access
 
@@ -22,20 +23,17 @@ def extents(analysis: Analysis) -> tuple:
 def _can_coalesce(analysis: Analysis) -> bool:
     """Whether several rows can be treated as one: all full-size inputs and outputs are contiguous across rows."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    if (
-        not kept
-        or len(reduced) != 1
-        or analysis.pinned
-        or any(op.row.accumulator == "position" for op in analysis.phases[0])
-    ):
+    positions = any(op.row.accumulator == "position" for op in analysis.phases[0])
+    if not kept or len(reduced) != 1 or analysis.pinned or positions:
         return False
     # A random number depends on its index in its tensor, which is computed from row and column.
     if any(op.row.kind == "random" for op in analysis.ops):
         return False
-    domain, size = set(analysis.domain), size_of(kept[-1])
-    full = _full(analysis)
-    return all(domain == set(analysis.axes.flat(v)) for v in full) and all(
-        (analysis.axis_stride(v, kept[-1][-1]), analysis.axis_stride(v, reduced[0][-1])) == (1, size) for v in full
+    domain, across, down = set(analysis.domain), kept[-1][-1], reduced[0][-1]
+    return all(
+        domain == set(analysis.axes.flat(v))
+        and (analysis.axis_stride(v, across), analysis.axis_stride(v, down)) == (1, size_of(kept[-1]))
+        for v in _full(analysis)
     )
 
 
@@ -73,12 +71,10 @@ def coalesced(analysis: Analysis, access: Access, call: SizedCall) -> tuple[int,
     columns, _, rows = analysis.values(extents, call.sizes)
     wide, lanes = analysis.once(_widest)
     coalesced_rows = lanes // min(columns & -columns, lanes)
-    if coalesced_rows == 1 or access.lanes >= lanes or rows % coalesced_rows or not analysis.once(_can_coalesce):
+    impossible = rows % coalesced_rows or not analysis.once(_can_coalesce)
+    if coalesced_rows == 1 or access.lanes >= lanes or impossible:
         return 1, access
     if any(step % lanes for step in analysis.values(_steps_above, call.sizes)):
         return 1, access
-    if any(call.alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
-        return 1, access
-    values = analysis.inputs + analysis.outputs
-    aligns = [(lanes if v in wide else 1) * v.dtype.bytes for v in values]
-    return coalesced_rows, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+    found = widened(analysis, access, lanes, wide, wide, call)
+    return (coalesced_rows, found) if found else (1, access)

@@ -1,29 +1,37 @@
-"""The GPU kernel for columns: threads iterate down them, or keep them in registers, as ``gpu/columns.py`` chooses."""
+"""GPU kernels for columns whose threads iterate down them, or keep them in registers or in shared memory, as
+``gpu/columns.py`` chooses."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.block_columns import BlockColumns
+from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
-from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
+from mlirfuse.schedule.gpu.partial import store_partials
+from mlirfuse.schedule.tiling import Tiling
 
 # Threads per multiprocessor, by lanes, for split columns of 16-bit floats with full-size outputs.
 WRITTEN = {8: 768, 4: 1024}
 
-Place = tuple[Env, Val | None]  # of a row, and the condition under which the row exists (None: always)
+
+class Place(NamedTuple):
+    """A row's vector of columns: its env, and the condition under which the row exists (None: always)."""
+
+    env: Env
+    inside: Val | None
 
 
 class ThreadPlace(NamedTuple):
@@ -37,7 +45,7 @@ class ThreadPlace(NamedTuple):
     env: Env
 
 
-def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
+def place_of(body: GpuBody, p: Tiling, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
     """The ThreadPlace of this thread in the ``block_column``-th block along ``columns``. Threads beyond the last column
     read the last one."""
     e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
@@ -45,10 +53,8 @@ def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Ind
     column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
     inside = e.cmp("lt", column, body.size(columns))
     clamped = e.min(column, e.sub(body.size(columns), lanes))
-    env: Env = {}
-    body.unlinear(env, loops[:-1], above)
-    body.set_loop(env, loops[-1], Index(clamped, 1, lanes) if lanes > 1 else Index(clamped))
-    return ThreadPlace(x, y, clamped, inside, env)
+    env = body.point(loops[:-1], above)
+    return ThreadPlace(x, y, clamped, inside, body.placed(env, loops[-1], Index(clamped, int(lanes > 1), lanes)))
 
 
 def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) -> tuple[Val, Val]:
@@ -61,86 +67,210 @@ def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) ->
     return low, high
 
 
-def down_rows(
-    body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit, loop=None
-) -> list[Val]:
-    """Run ``visit`` over a thread's rows: every ``step``-th of ``rows``, ``p.rows_per_thread`` at a time, in a
-    ``loop``."""
-    e, (first, high), span = body.e, rows, step * p.rows_per_thread
-    loop = loop or body.loop
+class BlockColumns:
+    """A block with ``tx`` threads along the columns, each with one vector of columns, and ``ty`` along the rows, both
+    powers of two; ``x`` and ``y`` are a thread's indices among them."""
 
-    def rows_from(i: Val) -> list[Val]:
-        return [e.add(i, u * step) if u else i for u in range(p.rows_per_thread)]
+    def __init__(self, body: GpuBody, tx: int, ty: int, x: Val, y: Val):
+        self.body, self.tx, self.ty, self.x, self.y = body, tx, ty, x, y
+        self.lanes = body.access.lanes
 
-    def clamped(row: Val) -> Place:
-        return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
+    def combine(self, phase: list[Op], totals: list[tuple[Val, ...]], needed: bool) -> list[tuple[Val, ...]]:
+        """The accumulators of the block's columns, combined from those of its threads: by a tree reduction if a
+        combination is one instruction per lane, else by one exchange. The first row of threads gets the results, or all
+        threads if ``needed``."""
+        if self.ty == 1:
+            return totals
+        if all(len(total) == 1 for total in totals):
+            return [(v,) for v in self._tree_reduce(phase, [v for (v,) in totals], needed)]
+        return self._exchanged(phase, totals)
 
-    if p.persistent:
-        return visit([clamped(row) for row in rows_from(first)], carried)
+    def _tree_reduce(self, phase: list[Op], vals: list[Val], needed: bool) -> list[Val]:
+        """Combine single-component accumulators by a tree reduction over the rows of threads."""
+        body, e, lanes = self.body, self.body.e, self.lanes
+        offsets = [body.reserve(self.ty * self.tx * lanes * v.dtype.bytes) for v in vals]
 
-    def checked(i: Val, state: list[Val]) -> list[Val]:
-        return visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state)
+        def address(offset: int, row: Val, v: Val) -> str:
+            return body.shared_address(offset, e.add(e.mul(row, self.tx), self.x), v.dtype.bytes * lanes)
 
-    if not p.unmasked:
-        return loop(first, high, span, carried, checked)
-    last_start = e.sub(high, (p.rows_per_thread - 1) * step)
-    iterations = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
-    rest = e.add(first, e.mul(iterations, span))
-    carried = loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
-    if p.rows_per_thread == 1:
-        return carried
-    if _loaded_at_once(body, p):
-        return loop(rest, high, span, carried, checked)
-    return loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state))
+        def store() -> None:
+            for offset, v in zip(offsets, vals):
+                body.shared_store(address(offset, self.y, v), v, min(16, v.dtype.bytes * lanes))
+
+        def load(offset: int, row: Val, v: Val) -> Val:
+            return body.shared_load(address(offset, row, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes))
+
+        half = self.ty
+        while half > 1:
+            half //= 2
+            with body.leader(e.and_(e.cmp("ge", self.y, half), e.cmp("lt", self.y, 2 * half))):
+                store()
+            body.barrier()
+            other, lower = e.min(e.add(self.y, half), self.ty - 1), e.cmp("lt", self.y, half)
+            vals = [
+                e.select(lower, red.combine(e, op, (v,), (load(offset, other, v),))[0], v)
+                for op, offset, v in zip(phase, offsets, vals)
+            ]
+        if needed:
+            with body.leader(e.cmp("eq", self.y, 0)):
+                store()
+            body.barrier()
+            vals = [load(offset, e.const(0, dt.i32), v) for offset, v in zip(offsets, vals)]
+        return vals
+
+    def _exchanged(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """Combine the accumulators of each column in neighbouring threads, after an exchange through shared memory."""
+        body, e, lanes = self.body, self.body.e, self.lanes
+        tile = self.tx * lanes
+        varying = body.differing(totals)
+        threads = min(32, max(1, self.ty // lanes))  # per column
+        partials, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
+        stride = tile + 1  # padded, so that the rows of a column are in different banks
+        given = {v: body.reserve(self.ty * stride * v.dtype.bytes) for v in varying}
+        found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
+        own = e.mul(self.x, lanes)
+
+        def address(v: Val, index: Val) -> str:
+            return body.shared_address(given[v], index, v.dtype.bytes)
+
+        for v in varying:
+            for lane in range(lanes):
+                index = e.add(e.add(e.mul(self.y, stride), own), lane)
+                body.shared_store(address(v, index), e.extract(v, lane))
+        body.barrier()
+        first = e.and_(body.thread, threads - 1)
+        group = body.quotient(body.thread, threads)
+
+        def partials_of(v: Val, column: Val) -> Val:
+            if v not in given:
+                return e.const(e.known(v), v.dtype, partials)
+            rows = [e.add(first, n * threads) for n in range(partials)]
+            addresses = [address(v, e.add(e.mul(row, stride), column)) for row in rows]
+            return e.from_lanes([body.shared_load(at, v.dtype) for at in addresses])
+
+        def of_column(op: Op, total: tuple[Val, ...], column: Val) -> tuple[Val, ...]:
+            return red.across_lanes(e, op, tuple(partials_of(v, column) for v in total))
+
+        for start in range(0, tile, at_once):
+            column = e.add(e.and_(group, at_once - 1), start)
+            combined = [of_column(op, total, column) for op, total in zip(phase, totals)]
+            combined = body.across_warp(phase, combined, threads)
+            with body.leader(e.cmp("eq", first, 0)):
+                for offset, val in itertools.chain(*map(zip, found, combined)):
+                    if offset is not None:
+                        body.shared_store(body.shared_address(offset, column, val.dtype.bytes), val)
+        body.barrier()
+
+        def result_of(offset: int | None, done: Val) -> Val:
+            if offset is None:  # a count of rows, the same in every column
+                return e.splat(done, lanes)
+            at = body.shared_address(offset, own, done.dtype.bytes)
+            return body.shared_load(at, done.dtype, lanes, min(16, done.dtype.bytes * lanes))
+
+        return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
+
+    def across_cluster(self, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
+        """Combine the accumulators of a cluster's blocks for the columns that they share. Each row of threads writes
+        its block's accumulators, which all of its threads hold, into another block's distributed shared memory; there
+        must be at least as many rows of threads as blocks."""
+        body, e, lanes = self.body, self.body.e, self.lanes
+        body.cluster_begins()
+        offsets = {v: body.reserve(body.cluster * self.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
+
+        def address(v: Val, block: Val) -> str:
+            return body.shared_address(offsets[v], e.add(e.mul(block, self.tx), self.x), lanes * v.dtype.bytes)
+
+        with body.leader(e.cmp("lt", self.y, body.cluster)):
+            for v in offsets:
+                body.store_in_block(address(v, rank), self.y, v, min(16, lanes * v.dtype.bytes))
+        body.cluster_arrive()
+        body.cluster_wait()
+
+        def of_block(v: Val, block: int) -> Val:
+            if v not in offsets:
+                return e.const(e.known(v), v.dtype, lanes)
+            at = address(v, e.const(block, dt.i32))
+            return body.shared_load(at, v.dtype, lanes, min(16, lanes * v.dtype.bytes))
+
+        def combined(op: Op, total: tuple[Val, ...]) -> tuple[Val, ...]:
+            of_blocks = [tuple(of_block(v, block) for v in total) for block in range(body.cluster)]
+            return functools.reduce(functools.partial(red.combine, e, op), of_blocks)
+
+        return [combined(op, total) for op, total in zip(phase, totals)]
 
 
-def _loaded_at_once(body: GpuBody, p) -> bool:
-    """Whether the remainder of the unrolled loop also loads its rows at once: of 1000 rows, 15 were loaded one after
-    the other. Not for full-size outputs, which would need their registers twice: SiLU's gradient and its sum,
-    20000×2730 bf16, 242 → 320 µs."""
-    return not written(body.analysis) and not p.stages and len(body.analysis.once(joint.online)) == 1
+class RowsDown(NamedTuple):
+    """A thread's rows: every ``step``-th from ``first`` up to ``end``, at the envs ``at(row)``, ``p.rows_per_thread``
+    at a time."""
+
+    body: GpuBody
+    p: Tiling
+    step: int
+    first: Val
+    end: Val
+    at: Callable[[Val], Env]
+
+    def visit(self, carried: list[Val], visit, loop=None) -> list[Val]:
+        """Run ``visit(places, carried) -> carried`` over the rows, in a ``loop``."""
+        e, at, step, first, high, unroll = self.body.e, self.at, self.step, self.first, self.end, self.p.rows_per_thread
+        span, loop = step * unroll, loop or self.body.loop
+
+        def rows_from(i: Val) -> list[Val]:
+            return [e.add(i, u * step) if u else i for u in range(unroll)]
+
+        def clamped(row: Val) -> Place:
+            return Place(at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high))
+
+        if self.p.persistent:
+            return visit([clamped(row) for row in rows_from(first)], carried)
+
+        def checked(i: Val, state: list[Val]) -> list[Val]:
+            return visit([Place(at(i), None), *map(clamped, rows_from(i)[1:])], state)
+
+        def full(i: Val, state: list[Val]) -> list[Val]:
+            return visit([Place(at(row), None) for row in rows_from(i)], state)
+
+        if not self.p.unmasked:
+            return loop(first, high, span, carried, checked)
+        last_start = e.sub(high, (unroll - 1) * step)
+        iterations = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+        rest = e.add(first, e.mul(iterations, span))
+        carried = loop(first, rest, span, carried, full)
+        if unroll == 1:
+            return carried
+        if self._loaded_at_once():
+            return loop(rest, high, span, carried, checked)
+        return loop(rest, high, step, carried, lambda i, state: visit([Place(at(i), None)], state))
+
+    def _loaded_at_once(self) -> bool:
+        """Whether the remainder of the unrolled loop also loads its rows at once: of 1000 rows, 15 were loaded one
+        after the other. Not for full-size outputs, which would need their registers twice: SiLU's gradient and its sum,
+        20000×2730 bf16, 242 → 320 µs."""
+        analysis = self.body.analysis
+        return not written(analysis) and not self.p.stages and len(analysis.once(joint.online)) == 1
+
+    def reduce(self, phase: list[Op], also: Callable[[list[Place]], object] | None = None) -> list[tuple[Val, ...]]:
+        """The thread's accumulators over the rows, at whose places ``also`` runs, too."""
+        body, lanes = self.body, self.p.access.lanes
+
+        def visit(places: list[Place], state: list[Val]) -> list[Val]:
+            out = body.accumulated(phase, places, state)
+            if also:
+                also(places)
+            return out
+
+        def run(carried: list[Val], loop) -> list[Val]:
+            return self.visit(carried, visit, loop)
+
+        return body.totals(phase, self.p.compensation_interval, body.identities(phase, lanes), run, lanes)
 
 
-def totals_of(
-    body: GpuBody, p, phase: list[Op], step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], visit
-) -> list[tuple[Val, ...]]:
-    """A thread's accumulators over its rows. ``visit`` carries them, and the other arguments are those of
-    :func:`down_rows`."""
-    e, lanes = body.e, p.access.lanes
-    start = [v for op in phase for v in red.identity(e, op, lanes)]
-    if not p.compensation_interval:
-        return red.grouped(phase, down_rows(body, p, step, rows, at, start, visit))
-    loop = functools.partial(body.summed, phase, p.compensation_interval, start)
-    totals = down_rows(body, p, step, rows, at, compensated_sums.nothing(e, phase, lanes), visit, loop)
-    return red.grouped(phase, compensated_sums.settled(e, phase, totals))
-
-
-def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
-    """The accumulators ``state`` updated with the elements at ``places``."""
-    e, k = body.e, body.k
-    for env, _ in places:
-        for op in phase:
-            k.value(op.operands[0], env)
-    out: list[Val] = []
-    for op, before in zip(phase, red.grouped(phase, state)):
-        elements = [
-            (e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there)
-            for env, there in places
-        ]
-        out += red.accumulate(e, op, before, elements)
-    return out
-
-
-def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (of the columns scheduler), or partial accumulators if it
-    is split."""
-    return _Kernel(name, analysis, slots, p).emit()
-
-
-def _min_blocks_per_sm(analysis: Analysis, p) -> int:
+def _min_blocks_per_sm(analysis: Analysis, p: Tiling) -> int:
     """The blocks that a multiprocessor should hold, which limits a thread's registers."""
     threads, down = p.tx * p.ty, set(analysis.reduced)
     streamed = [v for v in analysis.inputs if down & set(analysis.axes.flat(v))]
+    if p.stages:
+        return 1
     if p.compensation_interval:
         return max(1, 1024 // threads)  # else ptxas uses too many registers for compensated totals
     if p.split > 1 and written(analysis) and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run concurrently
@@ -148,109 +278,236 @@ def _min_blocks_per_sm(analysis: Analysis, p) -> int:
     return 1
 
 
-class _Kernel:
-    """The kernel of a segment whose threads walk down columns."""
+class ColumnsBody(GpuBody):
+    """The kernel of a segment whose threads walk down columns, or partial accumulators if it is split."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
-        assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
-        self.analysis, self.p = analysis, p
-        wide = written(analysis)
-        self.body = body = GpuBody(
-            name, analysis, slots, p.access, p.tx * p.ty, p.cluster, _min_blocks_per_sm(analysis, p)
-        )
-        self.e, self.k, self.lanes = e, k, lanes = body.e, body.k, p.access.lanes
-        self.rank = rank = body.cluster_rank() if p.cluster > 1 else None
-        if rank is not None:
-            body.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
+        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, _min_blocks_per_sm(analysis, p))
+        self.p, self.phases, wide, late = p, analysis.once(joint.online), written(analysis), analysis.late_values()
+        self.rank = self.cluster_rank() if p.cluster > 1 else None
+        if self.rank is not None:
+            self.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
         *self.outer, self.inner = analysis.loops(analysis.kept)
-        self.loops = analysis.loops(analysis.reduced)
-        self.kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+        self.kept, self.rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
         self.columns, self.partials = size_of(self.inner), p.split * p.coalesced_rows
         if p.coalesced_rows > 1:
-            self.columns, rows = sz.mul(self.columns, p.coalesced_rows), sz.floordiv(rows, p.coalesced_rows)
-        late = analysis.late_values()
+            self.columns, self.rows = sz.mul(self.columns, p.coalesced_rows), sz.floordiv(self.rows, p.coalesced_rows)
         self.small = [v for v in analysis.outputs if v not in wide]
         self.early, self.full = [v for v in wide if v not in late], [v for v in wide if v in late]
-        self.phases = analysis.once(joint.online)
-
-        self.across = across = sz.ceildiv(self.columns, p.tx * lanes)
-        q, self.partial = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
+        self.across = sz.ceildiv(self.columns, p.tx * p.access.lanes)
+        q, self.partial = Index(self.wide(self.quotient(self.block, p.cluster))), Index(0)
         if p.split > 1:
-            q, self.partial = k.divmod(q, p.split)
-        elif rank is not None:
-            self.partial = Index(body.wide(rank))
-        self.above, block_column = k.divmod(q, across) if self.outer else (Index(0), q)
-        place = place_of(body, p, self.columns, self.above, block_column)
+            q, self.partial = self.k.divmod(q, p.split)
+        elif self.rank is not None and not p.stages:
+            self.partial = Index(self.wide(self.rank))
+        self.above, block_column = self.k.divmod(q, self.across) if self.outer else (Index(0), q)
+        place = place_of(self, p, self.columns, self.above, block_column)
         x, self.y, self.first_column, self.inside, self.base_env = place
-        low, high = rows_of_partial(body, rows, p.split * p.cluster, self.partial)
-        self.part = e.add(low, body.wide(self.y)), high
-        self.block = BlockColumns(body, p.tx, p.ty, x, self.y)
+        self.columns_of_block = BlockColumns(self, p.tx, p.ty, x, self.y)
+        self.down = self.rows_down()
+
+    def rows_down(self) -> RowsDown:
+        """This thread's rows."""
+        p = self.p
+        low, high = rows_of_partial(self, self.rows, p.split * p.cluster, self.partial)
+        return RowsDown(self, p, p.ty, self.e.add(low, self.wide(self.y)), high, self.at)
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
         e, p = self.e, self.p
         needed = bool(self.full) or len(self.phases) > 1 or p.cluster > 1  # by all threads, not only those that store
         for phase in self.phases:
-            totals = self.block.combine(phase, self.over_rows(phase), needed)
+            # The first phase also writes outputs that need no reduction.
+            also = (lambda places: self.store(self.early, places)) if phase is self.phases[0] else None
+            totals = self.columns_of_block.combine(phase, self.down.reduce(phase, also), needed)
             if self.rank is not None:
-                totals = self.block.across_cluster(phase, totals, self.rank)
+                totals = self.columns_of_block.across_cluster(phase, totals, self.rank)
             if self.partials == 1:
-                self.body.bind(phase, totals, self.base_env)
+                self.bind(phase, totals, self.base_env)
             else:
-                self.store_partials(phase, totals)
+                with self.leader(e.and_(self.inside, e.cmp("eq", self.y, 0))):  # lanes divide the columns
+                    store_partials(self, phase, totals, self.own_partial, sz.mul(self.kept, self.partials))
         if self.full:
-            down_rows(self.body, p, p.ty, self.part, self.at, [], self.write)
+            self.down.visit([], self.write)
         if self.small and self.partials == 1:
             first = e.cmp("eq", self.y if self.rank is None else e.add(self.y, self.rank), 0)
-            self.body.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, first))
-        return self.body.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across, p.split))
+            self.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, first))
+        return self.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across, p.split))
 
     def at(self, row: Val) -> Env:
         """The env of this thread's vector of a row."""
-        e, body, env = self.e, self.body, dict(self.base_env)
         if self.p.coalesced_rows > 1:  # the index of the innermost loop is linear over rows and columns
-            index = Index(e.add(e.mul(row, body.size(self.columns)), self.first_column), 1, self.lanes)
-            body.set_loop(env, self.inner, index)
-            return env
-        body.unlinear(env, self.loops, Index(row))
-        return env
+            linear = self.e.add(self.e.mul(row, self.size(self.columns)), self.first_column)
+            return self.placed(self.base_env, self.inner, Index(linear, 1, self.access.lanes))
+        return self.point(self.analysis.loops(self.analysis.reduced), Index(row), self.base_env)
 
-    def over_rows(self, phase: list[Op]) -> list[tuple[Val, ...]]:
-        """Each thread's accumulators over its rows. The first phase also writes outputs that need no reduction."""
-
-        def visit(places: list[Place], state: list[Val]) -> list[Val]:
-            out = accumulated(self.body, phase, places, state)
-            if phase is self.phases[0]:
-                self.store(self.early, places)
-            return out
-
-        return totals_of(self.body, self.p, phase, self.p.ty, self.part, self.at, visit)
+    def own_partial(self) -> Val:
+        """The offset of this block's partial accumulators."""
+        e, k = self.e, self.k
+        of_part = self.size(sz.mul(self.kept, self.p.coalesced_rows))
+        of_previous = e.mul(k.scalar(self.partial.base), of_part)
+        of_columns = e.mul(k.scalar(self.above.base), self.size(self.columns))
+        return e.add(of_previous, e.add(of_columns, self.first_column))
 
     def store(self, values: list[Value], places: list[Place]) -> None:
         """Store full-size outputs."""
         for env, there in places:
             valid = self.inside if there is None else self.e.and_(self.inside, there)
-            self.body.store_at(values, env, self.analysis.domain, valid, predicated=there is None)
+            self.store_at(values, env, self.analysis.domain, valid, predicated=there is None)
 
-    def store_partials(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> None:
-        """Store the accumulators of a part of the rows in the workspace."""
-        e, k, body = self.e, self.k, self.body
-        writes = e.and_(self.inside, e.cmp("eq", self.y, 0))
-        with k.region(f"scf.if {writes} {{"):
-            for op, total in zip(phase, totals):
-                for which, v in enumerate(total):
-                    memory = partial_memory(body, op, which, sz.mul(self.kept, self.partials))
-                    of_part = body.size(sz.mul(self.kept, self.p.coalesced_rows))
-                    offset = e.add(
-                        e.mul(k.scalar(self.partial.base), of_part),
-                        e.add(e.mul(k.scalar(self.above.base), body.size(self.columns)), self.first_column),
-                    )
-                    store_partial(body, memory, offset, v)  # lanes divide the columns
-
-    def write(self, places: list[Place], state: list[Val]) -> list[Val]:
+    def write(self, places: list[Place], state: list[Val]) -> None:
         """Compute and store full-size outputs that need the reductions."""
         for env, _ in places:
             for value in self.full:
                 self.k.value(value, env)
         self.store(self.full, places)
-        return []
+
+
+class SharedColumns(ColumnsBody):
+    """Columns in the shared memory of a block or cluster: memory is read once, whatever the number of phases.
+
+    Each thread copies its part of the block's columns there, and makes its passes over that. The rows are distributed
+    among the blocks of a cluster, which exchange the accumulators of the columns that they share."""
+
+    def rows_down(self) -> RowsDown:
+        e, p = self.e, self.p
+        rank = self.rank or e.const(0, self.block.dtype)
+        self.first, self.step = self.wide(e.add(e.mul(rank, p.ty), self.y)), p.ty * p.cluster
+        rounded = e.add(e.sub(self.size(self.rows), self.first), self.step - 1)
+        self.iterations = e.div(e.max(rounded, 0), self.step)  # of this thread, one per row
+        self.streamed, self.full = streamed_inputs(self.analysis), written(self.analysis)
+        self.copies = AsyncCopies(self, self.streamed, p.access.lanes, p.stages)
+        return RowsDown(self, p, 1, e.const(0, self.index), self.iterations, self.found)
+
+    def emit(self) -> GpuKernel:
+        e, down = self.e, self.down
+        self.loop(down.first, down.end, 1, [], self.bring)
+        self.copies.wait(0)
+        for phase in self.phases:
+            totals = self.columns_of_block.combine(phase, down.reduce(phase), needed=True)
+            if self.rank is not None:
+                totals = self.columns_of_block.across_cluster(phase, totals, self.rank)
+            self.bind(phase, totals, self.base_env)
+        if self.full:
+            down.visit([], self.write)
+        if self.small:
+            first = e.and_(self.inside, e.cmp("eq", self.first, 0))
+            self.store_at(self.small, self.base_env, self.analysis.kept, first)
+        return self.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across))
+
+    def at(self, row: Val) -> Env:
+        return super().at(self.e.add(self.first, self.e.mul(row, self.step)))
+
+    def bring(self, iteration: Val, _: list[Val]) -> None:
+        """Copy an iteration's row."""
+        env = self.at(iteration)
+        self.copies.start(self.e.cast(iteration, self.y.dtype), [(v, env) for v in self.streamed])
+
+    def found(self, iteration: Val) -> Env:
+        """The env of an iteration's row, whose copied values are bound."""
+        env = self.at(iteration)
+        for value, val in zip(self.streamed, self.copies.read(self.e.cast(iteration, self.y.dtype))):
+            self.k.bind_loaded(value, env, val)
+        return env
+
+    def write(self, places: list[Place], state: list[Val]) -> None:
+        for env, _ in places:
+            self.store_at(self.full, env, self.analysis.domain, self.inside)
+
+
+def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p: Tiling) -> GpuKernel:
+    """The kernel for columns of rows whose length vectors do not divide, each reduced by one block, or the kernel of
+    partial accumulators if they are split.
+
+    Rows of 7 elements, read by aligned vectors of 4 (``|`` is a vector's start): the vectors of row 1 start 3 elements
+    before it, those of row 2 two before, and so on; those of row 4 start with it again, as in every fourth row:
+
+        row 0   |a b c d|e f g      row 2   |f g a b|c d e f|g
+        row 1   |e f g a|b c d e|f g        row 3   |g a b c|d e f g|
+
+    A row of threads processes rows with the same misalignment. Its accumulators include a few columns before the
+    block's, which are dropped; those of all rows of threads are combined in shared memory, column by column. There may
+    be several kept loops, e.g. several matrices, if each matrix has the alignment of the first. A block computes one
+    vector of columns fewer than its threads read."""
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    e, k, lanes = body.e, body.k, p.access.lanes
+    *outer, loop = analysis.loops(analysis.kept)
+    phase = analysis.once(joint.online)[0]
+    columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.coalesced_rows)
+    coalesced = body.size(sz.mul(columns, p.coalesced_rows))  # elements after which the misalignment repeats
+
+    tile = (p.tx - 1) * lanes
+    across = sz.ceildiv(columns, tile)
+    block = Index(body.wide(body.block))
+    block, part = k.divmod(block, p.split) if p.split > 1 else (block, Index(0))
+    above, block_column = k.divmod(block, across) if outer else (Index(0), block)
+    base_env = body.point(outer, above)
+    x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
+    row_begins = e.mul(body.wide(e.and_(y, p.coalesced_rows - 1)), body.size(columns))
+    shift = e.and_(row_begins, lanes - 1)
+    first_column = e.mul(k.scalar(block_column.base), tile)
+    clamped = e.add(e.add(first_column, body.wide(e.mul(x, lanes))), e.sub(row_begins, shift))
+    clamped = e.min(clamped, e.sub(coalesced, lanes))  # nothing is read beyond the last column
+    low, high = rows_of_partial(body, rows, p.split, part)
+
+    def at(row: Val) -> Env:  # the index of the innermost loop is linear over rows and columns
+        return body.placed(base_env, loop, Index(e.add(e.mul(row, coalesced), clamped), 1, lanes))
+
+    first = e.add(low, body.wide(body.quotient(y, p.coalesced_rows)))
+    state = RowsDown(body, p, p.ty // p.coalesced_rows, first, high, at).reduce(phase)
+    totals = _combine_unaligned(body, p, phase, state, x, y, e.cast(shift, dt.i32))
+
+    column = e.add(first_column, body.wide(body.thread))
+    inside = e.and_(e.cmp("lt", body.thread, tile), e.cmp("lt", column, body.size(columns)))
+    if p.split > 1:
+        with body.leader(inside):
+            kept = sz.product(a.size for a in analysis.kept)
+            first_kept = e.mul(k.scalar(above.base), body.size(columns))
+            offset = e.add(e.mul(k.scalar(part.base), body.size(kept)), e.add(first_kept, column))
+            store_partials(body, phase, totals, lambda: offset, sz.mul(kept, p.split))
+    else:
+        env = body.placed(base_env, loop, Index(e.min(column, e.sub(body.size(columns), 1))))
+        body.bind(phase, totals, env)
+        body.store_at(analysis.outputs, env, analysis.kept, inside)
+    return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split))
+
+
+def shared_elements(tx: int, ty: int, lanes: int) -> int:
+    """Elements of shared memory to combine one accumulator component of a block's threads."""
+    width = (tx + 1) * lanes
+    return ty * (width + width // 32)
+
+
+def _combine_unaligned(
+    body: GpuBody, p: Tiling, phase: list[Op], totals: list[tuple[Val, ...]], x: Val, y: Val, shift: Val
+) -> list[tuple[Val, ...]]:
+    """The combined accumulators of the block's column whose number is the thread's. ``shift`` columns of this thread's
+    row of threads precede the block's first."""
+    e, lanes = body.e, p.access.lanes
+    width = shared_elements(p.tx, 1, lanes)
+    varying = body.differing(totals)
+    given = {v: body.reserve(shared_elements(p.tx, p.ty, lanes) * v.dtype.bytes) for v in varying}
+
+    def padded(column: Val) -> Val:
+        """The index of a column, after ``lanes`` columns before the first. Every 33rd word is padding, so that the
+        vectors of neighbouring threads start in different banks."""
+        at = e.add(column, lanes)
+        return e.add(at, body.quotient(at, 32))
+
+    def address(v: Val, at: Val) -> str:
+        return body.shared_address(given[v], at, v.dtype.bytes)
+
+    row, first = e.mul(y, width), e.sub(e.mul(x, lanes), shift)
+    indices = [e.add(row, padded(e.add(first, lane))) for lane in range(lanes)]
+    for v in varying:
+        for lane, at in enumerate(indices):
+            body.shared_store(address(v, at), e.extract(v, lane))
+    body.barrier()
+    own = padded(e.min(body.thread, (p.tx - 1) * lanes - 1))
+
+    def rows_of(v: Val) -> Val:
+        if v not in given:
+            return e.const(e.known(v), v.dtype, p.ty)
+        return e.from_lanes([body.shared_load(address(v, e.add(own, n * width)), v.dtype) for n in range(p.ty)])
+
+    return [red.across_lanes(e, op, tuple(map(rows_of, total))) for op, total in zip(phase, totals)]

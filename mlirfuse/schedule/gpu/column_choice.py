@@ -5,109 +5,70 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.lowering import reductions as red
+from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import narrowed
-from mlirfuse.schedule.gpu.async_copies import streamed_inputs
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked, written
-from mlirfuse.schedule.gpu.shared_columns import possible
+from mlirfuse.schedule.gpu.column_body import shared_elements
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.unaligned_columns import shared_elements
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.scheduler import SizedCall, power_from
 from mlirfuse.schedule.tiling import Access, Tiling
 
 SHARED = 48 << 10  # bytes of static shared memory of a block
 
 
-class _Needs(NamedTuple):
+class Needs:
     """Properties of a columns segment that do not depend on sizes."""
 
-    one_pass: bool  # one pass over the columns suffices
-    accumulators: int  # per column in the first pass
-    accumulator_bytes: int  # of the accumulators of all passes, each with its own shared memory
-    element: int  # bytes of the widest input's elements
-    inputs: int  # that vary along the columns; counted again if read at other indices
-    written: int  # full-size outputs
-    exponentials: bool  # of each element
-    positions: bool  # argmax or argmin
-
-
-def needs_of(analysis: Analysis) -> _Needs:
-    """The :class:`_Needs` of a segment."""
-    reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
-    wide = written(analysis)
-    dtypes = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
-    down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-    one_pass = len(phases) == 1 and late.isdisjoint(wide)
-    moved = [op for op in analysis.ops if op.row.indexed and reduced & set(analysis.axes.flat(op.result))]
-    exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
-    positions = any(op.row.accumulator == "position" for op in phases[0])
-    return _Needs(
-        one_pass,
-        len(dtypes[0]),
-        sum(d.bytes for phase in dtypes for d in phase),
-        max(down, default=4),
-        max(1, len(down) + len(moved)),
-        len(wide),
-        exponentials,
-        positions,
-    )
+    def __init__(self, analysis: Analysis):
+        phases, wide, reduced = analysis.once(joint.online), written(analysis), set(analysis.reduced)
+        dtypes = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
+        down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+        computed = [op for op in analysis.ops if reduced & set(analysis.axes.flat(op.result))]
+        self.one_pass = len(phases) == 1 and analysis.late_values().isdisjoint(wide)  # over the columns
+        self.accumulators = len(dtypes[0])  # per column in the first pass
+        # Of all passes, each with its own shared memory.
+        self.accumulator_bytes = sum(d.bytes for phase in dtypes for d in phase)
+        self.element = max(down, default=4)  # bytes of the widest input's elements
+        # That vary along the columns; counted again if read at other indices.
+        self.inputs = max(1, len(down) + sum(op.row.indexed for op in computed))
+        self.written = len(wide)  # full-size outputs
+        self.exponentials = any(op.name == "exp" for op in computed)  # of each element
+        self.positions = any(op.row.accumulator == "position" for op in phases[0])  # argmax or argmin
 
 
 def _shared_bytes(analysis: Analysis) -> int:
     """Bytes of shared memory per element of a column."""
-    return sum(v.dtype.bytes for v in streamed_inputs(analysis))
+    return sum(v.dtype.bytes for v in async_copies.streamed_inputs(analysis))
+
+
+def _copyable(analysis: Analysis, access: Access) -> bool:
+    """Whether columns can be copied to shared memory."""
+    lane = analysis.loops(analysis.kept)[-1][-1]
+    return async_copies.possible(analysis, access, async_copies.streamed_inputs(analysis), lane)
 
 
 class ColumnsOfSize:
     """Columns of given sizes, and the candidate parameters for them."""
 
     def __init__(self, analysis: Analysis, access: Access, call: SizedCall):
-        self.analysis, self.properties, self.heuristics = (
-            analysis,
-            call.properties,
-            heuristics_of(call.properties).columns,
-        )
-        self.call = call
-        self.tiles = self.heuristics.blocks
-        self.sm_count, self.threads_per_sm, heuristics = (
-            call.properties.sm_count,
-            call.properties.threads_per_sm,
-            self.heuristics,
-        )
-        (
-            self.one_pass,
-            self.accumulators,
-            self.accumulator_bytes,
-            self.element,
-            self.inputs,
-            self.written,
-            self.exponentials,
-            self.positions,
-        ) = analysis.once(needs_of)
-        self.columns, self.above, self.rows = analysis.values(extents, call.sizes)
+        self.analysis, self.call, self.properties = analysis, call, call.properties
+        self.heuristics = heuristics = heuristics_of(call.properties).columns
+        self.tiles, self.sm_count = heuristics.blocks, call.properties.sm_count
+        self.needs = needs = analysis.once(Needs)
+        self.one_pass, self.element, self.written = needs.one_pass, needs.element, needs.written
+        self.all_columns, self.above, self.all_rows = analysis.values(extents, call.sizes)
         # wider: the rows to coalesce for vectors of 16 bytes, and the access then; 1 and `access` if impossible
-        self.coalesced_rows, self.access, self.wider = 1, access, (1, access)
-        self.all_columns, self.all_rows = self.columns, self.rows  # before coalescing
-        if self.one_pass:
-            self.wider = coalesced(analysis, access, call)
-            wanted = self.wider[0] * heuristics.coalesced_rows_least
-            if analysis.once(unstacked) and self.rows >= (
-                wanted // 4
-                if self.rows * self.columns >= heuristics.coalesced_many
-                else max(wanted, heuristics.coalesced_least)
-            ):
-                self.coalesced_rows, self.access = self.wider
-        self.columns, self.rows = self.columns * self.coalesced_rows, self.rows // self.coalesced_rows
+        self.wider = coalesced(analysis, access, call) if self.one_pass else (1, access)
+        self.coalesced_rows, self.access = self.wider if self.coalesces() else (1, access)
+        self.columns, self.rows = self.all_columns * self.coalesced_rows, self.all_rows // self.coalesced_rows
         self.lanes = self.access.lanes
         self.nbytes = self.lanes * self.element  # per access
         self.vectors = -(-self.columns // self.lanes)
-        self.tx = 1
-        while self.tx < 32 and self.tx < self.vectors:
-            self.tx *= 2
+        self.tx = min(32, power_from(self.vectors))
         self.work = self.vectors * self.above * self.rows
         self.idle = self.blocks(self.tx) < self.sm_count  # without a split some multiprocessors have no block
         # Little work: many small blocks, but few parts to combine.
@@ -115,38 +76,41 @@ class ColumnsOfSize:
         # Iterations per thread, with 64 parts of 256 threads.
         self.iterations = self.work // (self.blocks(self.tx) * 64 * 256) if self.little else 0
         # Many columns: few threads need to share one.
-        self.many = (
-            self.rows <= heuristics.many_rows and self.vectors * self.above >= self.sm_count * heuristics.many_columns
-        )
-        few = self.rows <= heuristics.few_rows or (
-            self.rows <= heuristics.some_rows
-            and (self.work <= heuristics.some_work or self.blocks(16) >= self.sm_count // heuristics.some_share)
-        )
+        many = self.vectors * self.above >= self.sm_count * heuristics.many_columns
+        self.many = self.rows <= heuristics.many_rows and many
+        busy = self.work <= heuristics.some_work or self.blocks(16) >= self.sm_count // heuristics.some_share
+        few = self.rows <= heuristics.few_rows or (self.rows <= heuristics.some_rows and busy)
         self.soon = self.idle and self.coalesced_rows == 1 and few  # read in little time without a split
+
+    def coalesces(self) -> bool:
+        """Whether rows should be coalesced: a second kernel combines the partial accumulators."""
+        heuristics, wanted = self.heuristics, self.wider[0] * self.heuristics.coalesced_rows_least
+        much = self.all_rows * self.all_columns >= heuristics.coalesced_many
+        least = wanted // 4 if much else max(wanted, heuristics.coalesced_least)
+        return self.one_pass and self.analysis.once(unstacked) and self.all_rows >= least
 
     def tiling(
         self, tx: int, ty: int, rows: int, split: int = 1, cluster: int = 1, stages: int = 0, persistent: bool = False
     ) -> Tiling:
         """Parameters with ``rows`` rows per thread in flight."""
-        rest = self.coalesced_rows, 1, False, persistent
-        return Tiling("columns", self.access, tx, ty, 0, rows, split, cluster, stages, *rest)
+        coalesced_rows = self.coalesced_rows
+        return Tiling(
+            "columns", self.access, tx, ty, 0, rows, split, cluster, stages, coalesced_rows, 1, False, persistent
+        )
 
     def candidates(self) -> Iterator[Tiling]:
         """Distinct parameters worth measuring, the heuristic's choice first."""
-        found = itertools.chain(() if self.one_pass else self.read_once(), self.streamed())
+        found = self.all()
         first = next(found)
         yield first
         yield from (p for p in dict.fromkeys(found) if p != first)
 
-    def read_once(self) -> Iterator[Tiling]:
-        """Candidates that read columns once, whatever the number of passes."""
-        found = self.choice_in_shared()
-        if found:
-            yield found
-        yield from self.in_registers()
-
-    def streamed(self) -> Iterator[Tiling]:
-        """Candidates that read columns in each pass, the heuristic's choice first."""
+    def all(self) -> Iterator[Tiling]:
+        """The same, some of them twice: first those that read columns once, whatever the number of passes."""
+        if not self.one_pass:
+            if in_shared := self.choice_in_shared():
+                yield in_shared
+            yield from self.in_registers()
         first = self.choice()
         yield first
         yield from self.others(first)
@@ -157,7 +121,7 @@ class ColumnsOfSize:
 
     def fits(self, tx: int, ty: int, lanes: int) -> bool:
         """Whether the accumulators of a block's threads fit in shared memory."""
-        return (ty + 2) * (tx * lanes + 1) * self.accumulator_bytes <= SHARED
+        return (ty + 2) * (tx * lanes + 1) * self.needs.accumulator_bytes <= SHARED
 
     def params(
         self, tx: int, threads: int, unroll: int, full: float, iterations: int = 2, close: bool = False
@@ -172,16 +136,15 @@ class ColumnsOfSize:
             unroll //= 2
         split, blocks = 1, self.blocks(tx)
         if self.one_pass and full:
-            wanted = max(full * self.sm_count * (self.threads_per_sm // (tx * ty)), self.sm_count)
+            wanted = max(full * self.sm_count * (self.properties.threads_per_sm // (tx * ty)), self.sm_count)
             if self.little:
                 wanted = min(wanted, 64 * blocks)
             while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * iterations:
                 split *= 2
             if close:
                 split = max(1, min(int(wanted) // blocks, self.rows // (ty * unroll * iterations)))
-                split -= split % (
-                    1 << max(0, split.bit_length() - 4)
-                )  # rounded down by at most an eighth, for fewer compiled programs
+                # Rounded down by at most an eighth, for fewer compiled programs.
+                split -= split % (1 << max(0, split.bit_length() - 4))
         return self.tiling(tx, ty, unroll, split)
 
     def choice(self) -> Tiling:
@@ -202,13 +165,8 @@ class ColumnsOfSize:
             return self.in_partials()
         if self.nbytes <= 8 and self.rows <= heuristics.many_rows:
             return self.at_once(alone)
-        if (
-            self.soon
-            and self.nbytes >= 16
-            and self.element >= 4
-            and heuristics.many_rows // 2 < self.rows <= heuristics.few_rows
-            and self.blocks(16) < self.sm_count
-        ):
+        wide = self.soon and self.nbytes >= 16 and self.element >= 4 and self.blocks(16) < self.sm_count
+        if wide and heuristics.many_rows // 2 < self.rows <= heuristics.few_rows:
             return next((p for p in self.in_one_iteration([alone]) if p.tx * p.ty == self.tiles.largest), alone)
         return alone
 
@@ -222,10 +180,8 @@ class ColumnsOfSize:
             return self.stacked_unaligned_blocks()
         heuristics, blocks = self.heuristics, self.unaligned_block_count(32)
         enough = blocks >= heuristics.met * self.sm_count
-        few = (
-            heuristics.many_rows < self.all_rows <= heuristics.few_rows and blocks >= heuristics.met_few * self.sm_count
-        )
-        if not (enough or few):
+        some = heuristics.many_rows < self.all_rows <= heuristics.few_rows
+        if not (enough or (some and blocks >= heuristics.met_few * self.sm_count)):
             return None
         # fewer rows of threads have enough work
         wide = access.lanes <= 4 and self.unaligned_block_count(64) >= heuristics.met_wide * self.sm_count
@@ -250,34 +206,24 @@ class ColumnsOfSize:
         multiprocessors."""
         heuristics = self.heuristics
         many = self.rows > heuristics.few_rows or (self.rows >= heuristics.many_rows and self.element < 4)
-        if (
-            self.written  # GELU's gradient and its sum, 4096×2048 bf16: 57 µs in clusters, 28 split
-            or self.exponentials
-            or self.nbytes < 16
-            or not many
-            or self.lanes * self.accumulators > heuristics.cluster_accumulators
-            or self.work * self.nbytes > heuristics.cluster_bytes
-        ):
+        # GELU's gradient and its sum, 4096×2048 bf16: 57 µs in clusters, 28 split.
+        if self.written or self.needs.exponentials or self.nbytes < 16 or not many or self.coalesced_rows > 1:
+            return None
+        accumulators = self.lanes * self.needs.accumulators
+        if accumulators > heuristics.cluster_accumulators or self.work * self.nbytes > heuristics.cluster_bytes:
             return None
         share = heuristics.filled if self.rows > heuristics.cluster_long else heuristics.cluster_alone
-        if (
-            not self.one_pass
-            or self.coalesced_rows > 1
-            or self.blocks(min(self.tx, self.tiles.along)) >= share * self.sm_count
-        ):
+        if not self.one_pass or self.blocks(min(self.tx, self.tiles.along)) >= share * self.sm_count:
             return None
         found, sm_count = [], self.sm_count
         for widen in (1, 2, 4):
             tx = widen * self.tiles.line_bytes // self.nbytes
             if tx <= self.tx:
-                blocks = self.blocks(tx)
-                found += [
-                    (-(-blocks * n // sm_count), n, widen)
-                    for n in self.properties.cluster_sizes[1:]
-                    if heuristics.cluster_least * sm_count <= blocks * n <= heuristics.cluster_most * sm_count
-                ]
+                all_ = [(self.blocks(tx) * n, n) for n in self.properties.cluster_sizes[1:]]
+                fewest, most = heuristics.cluster_least * sm_count, heuristics.cluster_most * sm_count
+                found += [(-(-blocks // sm_count), n, widen) for blocks, n in all_ if fewest <= blocks <= most]
         _, cluster, widen = min(found, default=(0, 0, 0))
-        if cluster * self.rows < heuristics.cluster_long or (cluster > 8 and self.accumulators > 2):
+        if cluster * self.rows < heuristics.cluster_long or (cluster > 8 and self.needs.accumulators > 2):
             return None
         return next(self.of_cluster(widen, cluster), None)
 
@@ -287,11 +233,8 @@ class ColumnsOfSize:
 
     def without_partials(self, alone: Tiling) -> bool:
         """Whether one block should have all of a column, with blocks like ``alone``."""
-        return self.one_pass and (
-            self.soon
-            or self.many
-            or (self.nbytes >= 8 and self.blocks(alone.tx) >= self.heuristics.filled * self.sm_count)
-        )
+        filled = self.nbytes >= 8 and self.blocks(alone.tx) >= self.heuristics.filled * self.sm_count
+        return self.one_pass and (self.soon or self.many or filled)
 
     def others(self, first: Tiling) -> Iterator[Tiling]:
         """Further candidates."""
@@ -300,9 +243,8 @@ class ColumnsOfSize:
         if self.coalesced_rows > 1:
             usual.insert(0, self.coalesced_partial())
         usual += self.narrow()
-        tried = itertools.product(
-            (self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (self.heuristics.partials, 1.0)
-        )
+        along, full = (self.tx, max(1, self.tx // 2)), (self.heuristics.partials, 1.0)
+        tried = itertools.product(along, (128, 256, 512), (2, 4, 8), full)
         found = [*usual, *self.unaligned_all(), *self.in_clusters(), *self.in_one_iteration([first, *usual])]
         return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
 
@@ -327,18 +269,16 @@ class ColumnsOfSize:
         if self.written:
             return self.written_partial()
         full, tiles = self.heuristics.coalesced_partials, self.tiles
-        many = self.lanes * self.accumulators > self.heuristics.few_accumulators
+        many = self.lanes * self.needs.accumulators > self.heuristics.few_accumulators
         along = tiles.coalesced_along if self.vectors >= tiles.coalesced_long[many] else tiles.coalesced_along_short
-        iterations = 1 if many else 2
-        return self.params(
-            min(self.tx, along[many]), tiles.coalesced_threads[many], tiles.rows_a_thread, full, iterations
-        )
+        tx, threads, iterations = min(self.tx, along[many]), tiles.coalesced_threads[many], 1 if many else 2
+        return self.params(tx, threads, tiles.rows_a_thread, full, iterations)
 
     def in_partials(self) -> Tiling:
         """Columns split into parts that fill the device."""
         heuristics, tiles = self.heuristics, self.tiles
-        few, full = self.lanes * self.accumulators <= heuristics.few_accumulators, heuristics.partials
-        if self.positions and self.one_pass and self.blocks(self.tx) >= tiles.position_blocks:
+        few, full = self.lanes * self.needs.accumulators <= heuristics.few_accumulators, heuristics.partials
+        if self.needs.positions and self.one_pass and self.blocks(self.tx) >= tiles.position_blocks:
             tx = max(1, min(self.tx, tiles.partial_bytes // self.nbytes))
             return self.params(tx, tiles.position_threads, tiles.rows_a_thread, 1.0)
         if few and self.one_pass and self.idle and self.written:
@@ -347,7 +287,7 @@ class ColumnsOfSize:
             if not few and self.written:
                 return self.params(self.tx, tiles.most, max(2, self.rows_written()), heuristics.written_partials)
             if not few:
-                rows = max(2, min(tiles.partial_rows, tiles.partial_bytes // (self.nbytes * self.inputs)))
+                rows = max(2, min(tiles.partial_rows, tiles.partial_bytes // (self.nbytes * self.needs.inputs)))
                 return self.params(self.tx, tiles.partial_threads, 1 << rows.bit_length() - 1, full)
             tx = max(1, min(self.tx, tiles.partial_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.partial_threads
@@ -366,7 +306,7 @@ class ColumnsOfSize:
             return ColumnsOfSize(self.analysis, access, self.call).written_partial()
         nbytes = tiles.partial_bytes * (2 if self.coalesced_rows > 1 else 1)
         tx = max(1, min(self.tx, nbytes // self.nbytes))
-        rows = max(1, min(tiles.in_flight, tiles.written_bytes // (self.nbytes * self.inputs)))
+        rows = max(1, min(tiles.in_flight, tiles.written_bytes // (self.nbytes * self.needs.inputs)))
         most = self.blocks(tx) * self.rows // max(1, tiles.written_threads // tx)  # parts with one row per iteration
         while rows > 1 and most // rows < self.sm_count:
             rows //= 2
@@ -376,7 +316,7 @@ class ColumnsOfSize:
 
     def rows_written(self) -> int:
         """Rows in flight of wide vectors with full-size outputs."""
-        return max(1, self.tiles.written_wide // (self.lanes * self.inputs))
+        return max(1, self.tiles.written_wide // (self.lanes * self.needs.inputs))
 
     def unaligned_block_count(self, tx: int) -> int:
         """The number of unaligned blocks with ``tx`` threads along the columns."""
@@ -384,16 +324,14 @@ class ColumnsOfSize:
 
     def unaligned_bytes(self, tx: int, ty: int, lanes: int) -> int:
         """Bytes of shared memory for the accumulators of an unaligned block."""
-        return shared_elements(tx, ty, lanes) * self.accumulator_bytes
+        return shared_elements(tx, ty, lanes) * self.needs.accumulator_bytes
 
     def unaligned(self, tx: int, ty: int, unroll: int, split: int = 1) -> Tiling | None:
         """Unaligned blocks, if they have a thread per column, enough shared memory, and rows for one iteration."""
         coalesced_rows, access = self.wider
-        enough = not self.written and (
-            max(coalesced_rows, access.lanes) <= ty <= self.tiles.most // tx
-            and ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
-        )
-        if enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
+        fits = max(coalesced_rows, access.lanes) <= ty <= self.tiles.most // tx
+        enough = ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
+        if not self.written and fits and enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
             return Tiling("columns", access, tx, ty, 0, unroll, split, 1, 0, coalesced_rows, 1, unaligned=True)
         return None
 
@@ -403,15 +341,11 @@ class ColumnsOfSize:
             blocks = self.unaligned_block_count(tx)
             if self.unaligned_waste(tx) > self.tiles.unaligned_waste:
                 continue
-            split = 1
-            while split * 2 * blocks <= self.heuristics.partials * self.sm_count * (
-                self.threads_per_sm // (tx * ty)
-            ) and self.unaligned(tx, ty, unroll, split * 2):
+            split, resident = 1, self.sm_count * (self.properties.threads_per_sm // (tx * ty))
+            most = self.heuristics.partials * resident // (2 * blocks)
+            while split <= most and self.unaligned(tx, ty, unroll, split * 2):
                 split *= 2
-            for partials in sorted({1, split}):
-                found = self.unaligned(tx, ty, unroll, partials)
-                if found:
-                    yield found
+            yield from filter(None, (self.unaligned(tx, ty, unroll, partials) for partials in sorted({1, split})))
 
     def in_clusters(self) -> Iterator[Tiling]:
         """Candidates whose parts a cluster combines."""
@@ -425,20 +359,15 @@ class ColumnsOfSize:
     def of_cluster(self, widen: int, cluster: int) -> Iterator[Tiling]:
         """Candidates with clusters of ``cluster`` blocks that read ``widen`` times 128 bytes of a row; first those
         whose threads have one iteration."""
-        tiles, lanes = self.tiles, self.lanes * self.inputs
+        tiles, lanes = self.tiles, self.lanes * self.needs.inputs
         tx, rows = widen * tiles.line_bytes // self.nbytes, self.rows // cluster
         unroll = 8 if lanes <= tiles.cluster_lanes[0] else 4 if lanes <= tiles.cluster_lanes[1] else 2
         if tx > self.tx or rows < unroll:
             return
         short = self.lanes > 4 and rows < tiles.cluster_wide_rows
-        most = tiles.cluster_several if self.accumulators > 1 else tx * 32 if short else tiles.most
+        most = tiles.cluster_several if self.needs.accumulators > 1 else tx * 32 if short else tiles.most
         wanted = min(most, tiles.most, tx << (rows // unroll).bit_length() - 1)
-        for threads, iteration in (
-            (wanted, unroll),
-            (wanted // 2, unroll),
-            (wanted, unroll // 2),
-            (wanted * 2, unroll),
-        ):
+        for threads, iteration in (wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll):
             ty = threads // tx
             if cluster <= ty and threads <= tiles.most and self.fits(tx, ty + cluster, self.lanes):
                 yield self.tiling(tx, ty, iteration, cluster=cluster)
@@ -449,11 +378,8 @@ class ColumnsOfSize:
         much = self.work * self.nbytes >= tiles.much
         nbytes = tiles.bytes_little if self.little else tiles.bytes_much if much else tiles.bytes_usual
         rows = max(2 if self.little and self.iterations < 8 else 4, min(16, nbytes // self.nbytes))
-        return (
-            min(rows, max(1, tiles.written_registers // (self.lanes * self.inputs)))
-            if self.written and self.one_pass
-            else rows
-        )
+        most = max(1, tiles.written_registers // (self.lanes * self.needs.inputs))
+        return min(rows, most) if self.written and self.one_pass else rows
 
     def in_one_iteration(self, given: list[Tiling]) -> Iterator[Tiling]:
         """``given`` with all rows of a thread in one iteration, if those are few."""
@@ -462,7 +388,7 @@ class ColumnsOfSize:
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
                 # Of the rows, and of the accumulators before and after.
-                registers = unroll * lanes * self.element // 4 + lanes * self.accumulator_bytes // 2
+                registers = unroll * lanes * self.element // 4 + lanes * self.needs.accumulator_bytes // 2
                 if not unroll or ty > 2 * self.rows or registers > self.heuristics.iteration_registers:
                     continue
                 if self.fits(p.tx, ty, lanes) and not (p.unaligned and self.unaligned_bytes(p.tx, ty, lanes) > SHARED):
@@ -473,11 +399,9 @@ class ColumnsOfSize:
         split."""
         if not self.one_pass or self.coalesced_rows > 1:  # coalesced rows need the lanes that they were coalesced for
             return
-        values = self.analysis.inputs + self.analysis.outputs
         for lanes in (n for n in (1, 2, 4, 8) if n < self.lanes and n * self.element >= 4 and self.columns % n == 0):
             if self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count:
-                aligns = tuple([min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values)])
-                narrower = self.access._replace(lanes=lanes, aligns=aligns)
+                narrower = narrowed(self.analysis, self.access, lanes)
                 for threads, unroll in itertools.product((self.tiles.most, self.tiles.largest), (8, 16)):
                     yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
 
@@ -485,7 +409,7 @@ class ColumnsOfSize:
         """Candidates with register-resident columns, with as few threads as possible. First blocks with 128 bytes of a
         row (64 for 16-bit floats); more if there are few rows, so that a thread has some vectors in flight, but not so
         many that multiprocessors have no block."""
-        tiles = self.tiles
+        tiles, inputs = self.tiles, self.lanes * self.needs.inputs
         least = tiles.in_registers_along if self.element >= 4 else tiles.in_registers_along // 2
         wanted = max(least, min(32, 1 << max(tiles.in_registers_rows // max(self.rows, 1), 1).bit_length() - 1))
         iterations: tuple[int, ...] = (tiles.in_registers_iteration,)
@@ -493,27 +417,19 @@ class ColumnsOfSize:
             wanted //= 2
         if self.nbytes <= 8:  # narrow vectors: with few columns, a thread has few rows
             wanted = 32
-            while (
-                wanted > tiles.in_registers_along
-                and wanted * self.nbytes >= tiles.sector_bytes
-                and self.blocks(wanted) < self.sm_count * tiles.in_registers_blocks[wanted < 32]
-            ):
+            while wanted > tiles.in_registers_along and wanted * self.nbytes >= tiles.sector_bytes:
+                if self.blocks(wanted) >= self.sm_count * tiles.in_registers_blocks[wanted < 32]:
+                    break
                 wanted //= 2
             if self.blocks(wanted) < self.sm_count:
-                iterations = (
-                    tiles.in_registers_few_iterations[self.rows > tiles.in_registers_few],
-                    tiles.in_registers_iteration,
-                )
-        for tx, iteration in itertools.product(
-            dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)), iterations
-        ):
+                iterations = tiles.in_registers_few_iterations[self.rows > tiles.in_registers_few], *iterations
+        along = dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32))
+        for tx, iteration in itertools.product(along, iterations):
             if tx < min(self.tx, wanted) and tx * self.nbytes < tiles.sector_bytes:
                 continue
             for threads in (128, 256, tiles.most, tiles.largest):
-                unroll = 1 << (-(-self.rows * tx // threads) - 1).bit_length()
-                most = (
-                    self.heuristics.in_registers // (self.lanes * self.inputs) // (2 if threads == tiles.largest else 1)
-                )
+                unroll = power_from(-(-self.rows * tx // threads))
+                most = self.heuristics.in_registers // inputs // (2 if threads == tiles.largest else 1)
                 if unroll <= min(max(1, most), iteration) and self.fits(tx, threads // tx, self.lanes):
                     yield self.tiling(tx, threads // tx, unroll, persistent=True)
                     break
@@ -521,14 +437,12 @@ class ColumnsOfSize:
     def in_shared_memory(self) -> Iterator[Tiling]:
         """Candidates that keep columns in shared memory."""
         if self.can_copy():
-            for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.properties.cluster_sizes):
-                p = self.shared(widen, threads, cluster)
-                if p:
-                    yield p
+            tried = itertools.product((1, 2, 4), (256, 512), self.properties.cluster_sizes)
+            yield from filter(None, (self.shared(*given) for given in tried))
 
     def can_copy(self) -> bool:
         """Whether copying columns to shared memory is possible and saves reads."""
-        return not self.one_pass and self.properties.async_copies and self.analysis.once(possible, self.access)
+        return not self.one_pass and self.properties.async_copies and self.analysis.once(_copyable, self.access)
 
     def shared(self, widen: int, threads: int, cluster: int) -> Tiling | None:
         """Clusters of ``cluster`` blocks that read ``widen`` times 64 bytes of a row and keep the columns in shared
@@ -541,14 +455,10 @@ class ColumnsOfSize:
         stages = -(-stages // step) * step
         if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
             return None
-        nbytes = (
-            self.shared_bytes(stages, threads) + (ty + cluster + 2) * (tx * self.lanes + 1) * self.accumulator_bytes
-        )
-        return (
-            self.tiling(tx, ty, 4, stages=stages, cluster=cluster)
-            if nbytes <= self.properties.shared_per_block
-            else None
-        )
+        exchanged = (ty + cluster + 2) * (tx * self.lanes + 1) * self.needs.accumulator_bytes
+        if self.shared_bytes(stages, threads) + exchanged > self.properties.shared_per_block:
+            return None
+        return self.tiling(tx, ty, 4, stages=stages, cluster=cluster)
 
     def shared_bytes(self, stages: int, threads: int) -> int:
         """Bytes of shared memory for ``stages`` rows of each thread."""
@@ -561,7 +471,7 @@ class ColumnsOfSize:
         two for clusters of four or more, seven for smaller clusters of few columns."""
         narrow, room = self.element < 4, self.properties.shared_per_block
         heuristics, tiles = self.heuristics, self.tiles
-        if narrow and self.exponentials:
+        if narrow and self.needs.exponentials:
             fewest, most, largest = heuristics.shared_least, heuristics.shared_most_exponentials, 8
         else:
             fewest, largest = (heuristics.shared_least_16bit, 16) if narrow else (heuristics.shared_least, 8)
@@ -571,19 +481,17 @@ class ColumnsOfSize:
         few = self.blocks(tiles.sector_bytes // self.nbytes)  # without clusters
         for cluster in self.properties.cluster_sizes:
             p, blocks = self.shared(1, tiles.copied_threads, cluster), few * cluster
-            if cluster >= tiles.copied_cluster:
-                share = tiles.copied_share_cluster
-            else:
-                share = tiles.copied_share_few if blocks < heuristics.shared_few * self.sm_count else tiles.copied_share
-            if cluster > largest or p is None or self.shared_bytes(p.stages, tiles.copied_threads) > room * share:
+            share = tiles.copied_share_few if blocks < heuristics.shared_few * self.sm_count else tiles.copied_share
+            share = tiles.copied_share_cluster if cluster >= tiles.copied_cluster else share
+            if cluster > largest or p is None:
+                continue
+            nbytes = self.shared_bytes(p.stages, tiles.copied_threads)
+            if nbytes > room * share:
                 continue
             if narrow:
-                better = not self.exponentials or blocks >= self.sm_count
+                better = not self.needs.exponentials or blocks >= self.sm_count
             elif self.rows > heuristics.shared_most_exponentials:  # long columns need more blocks
-                better = (
-                    blocks >= self.sm_count // 2
-                    or self.shared_bytes(p.stages, tiles.copied_threads) <= room * tiles.copied_share_few
-                )
+                better = blocks >= self.sm_count // 2 or nbytes <= room * tiles.copied_share_few
             else:
                 better = few > 2 * self.sm_count
             return p if better else None

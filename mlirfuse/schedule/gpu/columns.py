@@ -4,8 +4,8 @@
 its rows with several loads in flight, and the block's threads of one column combine through shared memory. Few columns
 are split among blocks, whose accumulators a cluster or a second kernel combines. If vectors do not divide the row
 length, several adjacent rows are *coalesced* to one whose length they divide; the second kernel combines the partial
-accumulators of each column, or a block does (``gpu/unaligned_columns.py``). Columns that fit in a block's registers, or
-in the shared memory of a cluster (``gpu/shared_columns.py``), are read once, whatever the number of phases."""
+accumulators of each column, or a block does (``reduce_unaligned``). Columns that fit in a block's registers, or
+in the shared memory of a cluster (``SharedColumns``), are read once, whatever the number of phases."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
-from mlirfuse.schedule.gpu.column_body import walk_down
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, needs_of
+from mlirfuse.schedule.gpu.column_body import ColumnsBody, SharedColumns, reduce_unaligned
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
-from mlirfuse.schedule.gpu.shared_columns import in_shared
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.unaligned_columns import reduce_unaligned
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -57,7 +55,7 @@ class GpuColumns(GpuScheduler):
         results have to be transposed."""
         if stores_strided(analysis, True, call):
             return True
-        if analysis.once(needs_of).one_pass:
+        if analysis.once(Needs).one_pass:
             return None
         columns, above, rows = analysis.values(extents, call.sizes)
         blocks = -(-columns // (p.tx * p.access.lanes)) * above
@@ -67,9 +65,10 @@ class GpuColumns(GpuScheduler):
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if columns are split."""
-        if p.stages:
-            return [in_shared(name, analysis, slots, p)]
-        kernels = [(reduce_unaligned if p.unaligned else walk_down)(name, analysis, slots, p)]
+        if p.unaligned:
+            kernels = [reduce_unaligned(name, analysis, slots, p)]
+        else:
+            kernels = [(SharedColumns if p.stages else ColumnsBody)(name, analysis, slots, p).emit()]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
         if partials > 1:
             # Columns per warp: one if they are few and have many parts.
@@ -81,60 +80,51 @@ class GpuColumns(GpuScheduler):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
         columns = ColumnsOfSize(analysis, p.access, call)
-        needs, rows = analysis.once(needs_of), columns.all_rows
+        needs, rows = columns.needs, columns.all_rows // p.coalesced_rows
         check_tiling(p, call.properties)
-        require(power_of_two(p.coalesced_rows), f"coalesced_rows = {p.coalesced_rows}: must be a power of two")
+        p.must("coalesced_rows", power_of_two(p.coalesced_rows), "must be a power of two")
         if p.coalesced_rows > 1:
             _check_coalesced(analysis, p, call)
-            rows //= p.coalesced_rows
         else:
             self.check_access(analysis, p, True, call)
             require(not p.unaligned, "unaligned: needs coalesced_rows > 1")
-        require(p.split == 1 or needs.one_pass, "split: not for columns with several passes")
+        p.must("split", p.split == 1 or needs.one_pass, "not for columns with several passes")
         p.excludes("split", "cluster", "persistent", "stages")
         p.excludes("compensation_interval", "persistent", "stages")
         p.excludes("coalesced_rows", "persistent", "stages", "cluster")
         p.excludes("persistent", "stages", "cluster")
-        require(p.cluster <= p.ty, f"cluster = {p.cluster}: must not exceed ty = {p.ty}")
+        p.must("cluster", p.cluster <= p.ty, f"must not exceed ty = {p.ty}")
         if p.unaligned:
             least = max(p.coalesced_rows, p.access.lanes)
-            require(p.ty >= least, f"unaligned: ty = {p.ty}, must be at least {least}")
+            p.must("ty", p.ty >= least, f"must be at least {least} for unaligned rows")
             nbytes = columns.unaligned_bytes(p.tx, p.ty, p.access.lanes)
             require(nbytes <= SHARED, f"unaligned: needs {nbytes} bytes of shared memory, {SHARED} are available")
             return
         needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.accumulator_bytes
-        require(
-            needed <= SHARED or bool(p.stages),
-            f"tx, ty: need {needed} bytes of shared memory, {SHARED} are available",
-        )
+        fits = needed <= SHARED or bool(p.stages)
+        require(fits, f"tx, ty: need {needed} bytes of shared memory, {SHARED} are available")
         if p.stages:
             require(columns.can_copy(), "stages: columns cannot be copied to shared memory")
             covered = p.ty * p.cluster * p.stages
             require(covered >= rows, f"ty * cluster * stages = {covered}: there are {rows} rows")
-            nbytes, room = (
-                columns.shared_bytes(p.stages, p.tx * p.ty) + needed,
-                call.properties.shared_per_block,
-            )
-            require(nbytes <= room, f"stages = {p.stages}: {nbytes} bytes of shared memory, but a block has {room}")
+            nbytes, room = columns.shared_bytes(p.stages, p.tx * p.ty) + needed, call.properties.shared_per_block
+            p.must("stages", nbytes <= room, f"{nbytes} bytes of shared memory, but a block has {room}")
         else:
-            require(p.cluster == 1 or needs.one_pass, "cluster: columns with several passes need stages")
-        if p.persistent:
-            covered = p.ty * p.rows_per_thread
-            require(covered >= rows, f"persistent: ty * rows_per_thread = {covered} must cover {rows} rows")
+            p.must("cluster", p.cluster == 1 or needs.one_pass, "columns with several passes need stages")
+        covered = p.ty * p.rows_per_thread if p.persistent else rows
+        require(covered >= rows, f"persistent: ty * rows_per_thread = {covered} must cover {rows} rows")
         most = MOST_REGISTER_ELEMENTS // p.access.lanes
-        require(
-            p.rows_per_thread <= most,
-            f"rows_per_thread = {p.rows_per_thread}: a thread has at most {MOST_REGISTER_ELEMENTS} elements at a time",
-        )
+        few = f"a thread has at most {MOST_REGISTER_ELEMENTS} elements at a time"
+        p.must("rows_per_thread", p.rows_per_thread <= most, few)
 
 
 def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
     """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
     rows, access = coalesced(analysis, p.access._replace(lanes=1), call)
-    require(analysis.once(needs_of).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
+    require(analysis.once(Needs).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
     require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
     same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
-    require(same, f"coalesced_rows = {p.coalesced_rows}: must be {rows}, with vectors of {access.lanes}")
+    p.must("coalesced_rows", same, f"must be {rows}, with vectors of {access.lanes}")
 
 
 def _rows_per_iteration(p: Tiling) -> int:

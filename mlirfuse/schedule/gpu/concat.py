@@ -27,7 +27,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -88,12 +88,8 @@ def _rows(analysis: Analysis) -> ConcatRows | None:
         return None
     line = [sz.product(a.size for a in analysis.kept[k + 1 :]) for k in range(len(analysis.kept))]
     strides = {a: s for a, s in zip(analysis.kept, line) if a.size != 1}
-    in_line = frozenset(
-        v
-        for v in analysis.inputs + outputs
-        if set(strides) <= set(analysis.axes.flat(v))
-        and all(analysis.axis_stride(v, a) == s for a, s in strides.items())
-    )
+    both = [v for v in analysis.inputs + outputs if set(strides) <= set(analysis.axes.flat(v))]
+    in_line = frozenset(v for v in both if all(analysis.axis_stride(v, a) == s for a, s in strides.items()))
     if not in_line.issuperset(outputs) or in_line.issuperset(analysis.inputs):
         return None
     inner = loops[-1]
@@ -200,9 +196,7 @@ class _Body(GpuBody):
 
     def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
         """The env of the vector at linear index ``vector``, in an interval that starts at ``begin``."""
-        rows = self.rows
-        env: Env = {}
-        self.unlinear(env, rows.outer, Index(row))
+        rows, env = self.rows, self.point(self.rows.outer, Index(row))
         column, span = self.e.sub(vector, begin), (interval.low, interval.high)
         if rows.cut is rows.inner[-1]:
             column = self.e.add(column, self.size(interval.low)) if interval.low != 0 else column
@@ -229,9 +223,8 @@ class _Body(GpuBody):
         wraps = cell.wraps < len(cell.intervals)
         before = e.sub(row, 1) if wraps else row
         row_numbers = [before] * cell.wraps + [row] * (len(cell.intervals) - cell.wraps)
-        begins = [
-            e.add(e.mul(at, length), self.size(interval.start)) for at, interval in zip(row_numbers, cell.intervals)
-        ]
+        both = zip(row_numbers, cell.intervals)
+        begins = [e.add(e.mul(at, length), self.size(interval.start)) for at, interval in both]
         first = e.and_(e.add(begins[0], self.size(cell.intervals[0].length)), -self.lanes)
         vector = e.add(first, e.mul(number, self.lanes))
         valid, elements = e.cmp("lt", vector, begins[-1]), e.mul(count, length)
@@ -262,22 +255,23 @@ class _Body(GpuBody):
     ) -> None:
         """Store vectors; lane by lane if the tensors end at linear index ``elements`` within the vector."""
         e, k, line = self.e, self.k, Line(self.rows.in_line, env, vector, self.lanes)
-        with k.region(f"scf.if {valid} {{"), k.contiguous(line):
+
+        def store_all(lane: int | None = None) -> None:
+            for value, val in values:
+                k.store(value, env, val if lane is None else e.extract(val, lane))
+
+        with self.leader(valid), k.contiguous(line):
             if elements is None:
-                for value, val in values:
-                    k.store(value, env, val)
+                store_all()
                 return
             fits = e.cmp("le", e.add(vector, self.lanes), elements)
             with k.region(f"scf.if {fits} {{", "} else {"):
-                for value, val in values:
-                    k.store(value, env, val)
+                store_all()
             with k.region("", "}"):
                 for lane in range(self.lanes):
                     at = e.add(vector, lane)
-                    here = replace(line, offset=at, lanes=1)
-                    with k.region(f"scf.if {e.cmp('lt', at, elements)} {{"), k.contiguous(here):
-                        for value, val in values:
-                            k.store(value, env, e.extract(val, lane))
+                    with self.leader(e.cmp("lt", at, elements)), k.contiguous(replace(line, offset=at, lanes=1)):
+                        store_all(lane)
 
 
 class Concat(GpuScheduler):
@@ -293,16 +287,14 @@ class Concat(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
         found = _access(analysis, call)
-        lengths, sizes = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
+        lengths, (rows, length) = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
         fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
-        if found is None or not fewest <= len(lengths) <= heuristics.most or sizes[0] * sizes[1] < heuristics.least:
-            return
-        if WIDEST // found.lanes > heuristics.bytes or analysis.once(unaligned_reads) > heuristics.reads:
+        many = fewest <= len(lengths) <= heuristics.most and rows * length >= heuristics.least
+        if found is None or not many or WIDEST // found.lanes > heuristics.bytes:
             return
         wide = tuple(k for k, n in enumerate(lengths) if n >= heuristics.wide * found.lanes)
-        if not wide or min(lengths) < 0:
-            return
-        if not heavy and sum(lengths) < heuristics.mean * len(lengths) * found.lanes:
+        short = not heavy and sum(lengths) < heuristics.mean * len(lengths) * found.lanes
+        if not wide or min(lengths) < 0 or short or analysis.once(unaligned_reads) > heuristics.reads:
             return
         if not heuristics.rolls and any(op.name == "roll" for op in analysis.ops):
             return
@@ -327,7 +319,7 @@ class Concat(GpuScheduler):
             wraps = len(cell.intervals) > max(cell.wraps, 1)
             last = body.size(rows.number) if wraps else e.sub(body.size(rows.number), 1)
             exists = e.and_(e.cmp("lt", k.scalar(down.base), p.coalesced_rows), e.cmp("le", row, last))
-            with k.region(f"scf.if {exists} {{"):
+            with body.leader(exists):
                 (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
 
         def choose(at: int) -> None:
@@ -384,19 +376,11 @@ def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
     as wide."""
     both = analysis.inputs + analysis.outputs
-    widest = max(analysis.stored(v).bytes for v in both)
-    lanes = min(WIDEST // widest, 8)
+    lanes = min(WIDEST // max(analysis.stored(v).bytes for v in both), 8)
     ordinary = access_of(analysis, True, call, hint_of(analysis, call))
     if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, call.sizes)):
         return None
-    aligns = []
-    for value in both:
-        nbytes = lanes * analysis.stored(value).bytes
-        aligned = call.alignments.get(value, WIDEST) % nbytes == 0
-        if value in analysis.outputs and not aligned:
-            return None
-        aligns.append(nbytes if aligned else analysis.stored(value).bytes)
-    return ordinary._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+    return widened(analysis, ordinary, lanes, both, analysis.outputs, call)
 
 
 def _lengths(analysis: Analysis) -> tuple:

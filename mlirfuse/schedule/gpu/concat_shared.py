@@ -25,13 +25,12 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of
+from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.scheduler import SizedCall, power_from, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 
@@ -159,15 +158,13 @@ class _Body(GpuBody):
         row = self.k.add(Index(self.first), down)
         self.set_loop(env, self.analysis.loops(self.analysis.kept)[0], row)
         env[axis] = along
-        index = Index(first, 1, lanes) if lanes > 1 else Index(first)
-        return Flat((self.concat.down, axis), length, self.first, index, row, along)
+        return Flat((self.concat.down, axis), length, self.first, Index(first, int(lanes > 1), lanes), row, along)
 
     def behind(self, condition: Val, this: str, that: str, nbytes: int) -> str:
         """The address ``nbytes`` after ``this`` if the condition holds, else after ``that``."""
-        chosen, name = self.e.fresh(), self.e.fresh()
+        chosen = self.e.fresh()
         self.e.line(f"{chosen} = llvm.select {condition}, {this}, {that} : i1, !llvm.ptr<3>")
-        self.e.line(f"{name} = llvm.getelementptr {chosen}[{nbytes}] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8")
-        return name
+        return self.beyond(chosen, nbytes)
 
     def put(self, operand: ConcatOperand, rows: Val, lanes: int) -> None:
         """Store ``rows`` rows of an operand to shared memory."""
@@ -234,10 +231,8 @@ class ConcatShared(GpuScheduler):
         if WIDEST // access.lanes > heuristics.bytes or length > longest * len(operands) * access.lanes:
             return
         row = length * analysis.once(_shared_dtype).bytes
-        for least, times in itertools.product(
-            (heuristics.shared, 2 * heuristics.shared, 4 * heuristics.shared), (1, 2)
-        ):
-            many = max(access.lanes, power_from(-(-least // row)))
+        for least, times in itertools.product((1, 2, 4), (1, 2)):
+            many = max(access.lanes, power_from(-(-least * heuristics.shared // row)))
             wanted = 1 << (many * row // heuristics.bytes_a_thread).bit_length() - 1
             threads = min(max(wanted, heuristics.threads), heuristics.most_threads)
             if many * row <= heuristics.most:
@@ -269,12 +264,8 @@ class ConcatShared(GpuScheduler):
 
 def _sizes(analysis: Analysis) -> tuple:
     """The number of rows, their length, and the lengths of the operands."""
-    concat = analysis.once(_concat)
-    return (
-        size_of(analysis.loops(analysis.kept)[0]),
-        concat.along.size,
-        *(operand.length for operand in concat.operands),
-    )
+    concat, down = analysis.once(_concat), analysis.loops(analysis.kept)[0]
+    return size_of(down), concat.along.size, *(operand.length for operand in concat.operands)
 
 
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:
@@ -283,9 +274,4 @@ def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     both, in_line = analysis.inputs + analysis.outputs, analysis.once(_concat).in_line
     lanes = min(WIDEST // max(analysis.stored(v).bytes for v in in_line), 8)
     ordinary = access_of(analysis, True, call, hint_of(analysis, call))
-    if ordinary.lanes >= lanes:
-        return None
-    aligns = tuple(analysis.stored(v).bytes * (lanes if v in in_line else 1) for v in both)
-    if any(call.alignments.get(v, WIDEST) % nbytes for v, nbytes in zip(both, aligns)):
-        return None
-    return ordinary._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+    return None if ordinary.lanes >= lanes else widened(analysis, ordinary, lanes, in_line, both, call)

@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import stages
-from mlirfuse.analysis.phases import Analysis
-from mlirfuse.ir import sizes as sz
+from mlirfuse.analysis.phases import Analysis, row_extents
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
@@ -39,14 +38,12 @@ class InnerOuter(GpuScheduler):
         return bool(analysis.partials) and not analysis.finishing
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        rows, length = analysis.values(_extents, call.sizes)
+        rows, length = analysis.values(row_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
         yielded: set[Tiling] = set()
         for p in self._uncompensated(analysis, call):
-            iterations = rows // (p.ty * blocks)
-            p = compensated(
-                p, analysis, iterations if p.vectors_per_thread else max(iterations, length // (p.tx * p.access.lanes))
-            )
+            along = 0 if p.vectors_per_thread else length // (p.tx * p.access.lanes)
+            p = compensated(p, analysis, max(rows // (p.ty * blocks), along))
             # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
             if p.compensation_interval and p.vectors_per_thread and analysis.once(_registers)[2]:
                 p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, COMPENSATED_THREADS_PER_SM // (p.tx * p.ty)))
@@ -57,41 +54,36 @@ class InnerOuter(GpuScheduler):
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         hint = hint_of(analysis, call)
         access = access_of(analysis, False, call, hint)
-        _, length = analysis.values(_extents, call.sizes)
+        _, length = analysis.values(row_extents, call.sizes)
         first = analysis.remembered(_first, access, length, call.properties)
         yield first
         others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        rows: ResidentRows | LoopedRows = (
-            ResidentRows(name, analysis, slots, p) if p.vectors_per_thread else LoopedRows(name, analysis, slots, p)
-        )
+        rows = (ResidentRows if p.vectors_per_thread else LoopedRows)(name, analysis, slots, p)
         rows.visit()
         return [rows.finish(rows.blocks)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, False, call)
         check_tiling(p, call.properties)
-        _, length = analysis.values(_extents, call.sizes)
+        _, length = analysis.values(row_extents, call.sizes)
         lanes, threads = p.access.lanes, p.tx * p.ty
         if not p.vectors_per_thread:
             require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")
             return
-        covered, stride = p.tx * p.vectors_per_thread * lanes, p.tx * lanes
+        covered, most = p.tx * p.width, MOST_REGISTER_ELEMENTS
         require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
-        inside = min(p.vectors_per_thread, length // stride)
-        require(p.unmasked <= inside, f"unmasked = {p.unmasked}: {inside} vectors are inside the row for every thread")
-        require(
-            p.vectors_per_thread * lanes <= MOST_REGISTER_ELEMENTS,
-            f"vectors_per_thread * lanes: at most {MOST_REGISTER_ELEMENTS} elements per thread",
-        )
-        nbytes = sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)
+        inside = min(p.vectors_per_thread, length // (p.tx * lanes))
+        p.must("unmasked", p.unmasked <= inside, f"{inside} vectors are inside the row for every thread")
+        require(p.width <= most, f"vectors_per_thread * lanes: at most {most} elements per thread")
+        nbytes = sums_bytes(analysis, p)
         if p.stages:
-            require(p.stages > 1, "stages = 1: must be 0, or at least 2")
+            p.must("stages", p.stages > 1, "must be 0, or at least 2")
             require(call.properties.async_copies, f"stages: {call.properties.chip} has no asynchronous copies")
             require(analysis.once(_copyable, p.access), "stages: rows cannot be copied to shared memory")
-            nbytes += p.stages * threads * p.vectors_per_thread * lanes * analysis.once(_registers)[1]
+            nbytes += p.stages * threads * p.width * analysis.once(_registers)[1]
         room = call.properties.shared_per_block
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
@@ -118,27 +110,21 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
             threads = (less, usual, more) if much else (usual, more, less)
             # Several rows per block only if a row has few threads.
             for ty in [*(n // tx for n in threads if tx < heuristics.block and n > tx), 1]:
-                if sums_bytes(analysis, access, tx, ty, vectors_per_thread) <= room:
-                    unmasked = vectors_per_thread - (tx * vectors_per_thread * lanes > length)
-                    yield Tiling("inner_outer", access, tx, ty, vectors_per_thread, unmasked=unmasked)
+                unmasked = vectors_per_thread - (tx * vectors_per_thread * lanes > length)
+                p = Tiling("inner_outer", access, tx, ty, vectors_per_thread, unmasked=unmasked)
+                if sums_bytes(analysis, p) <= room:
+                    yield p
 
     in_shared = properties.async_copies and analysis.once(_copyable, access)
     for p in without_copies():
-        iteration, others = (
-            p.tx * p.ty * p.vectors_per_thread * lanes * nbytes,
-            sums_bytes(analysis, access, p.tx, p.ty, p.vectors_per_thread),
-        )
+        iteration, others = p.tx * p.ty * p.width * nbytes, sums_bytes(analysis, p)
         most = room if p.tx < 1024 else 2 * room  # the registers of 1024 threads leave one block
         exact = p.unmasked == p.vectors_per_thread
-        prefetched = (
-            p._replace(stages=n)
-            for n in (heuristics.stages if exact else heuristics.stages_odd)
-            if in_shared and n * iteration + others <= most
-        )
-        first = (
-            p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
-        )
-        yield from itertools.chain(prefetched, [p]) if first else itertools.chain([p], prefetched)
+        stages = (heuristics.stages if exact else heuristics.stages_odd) if in_shared else ()
+        prefetched = [p._replace(stages=n) for n in stages if n * iteration + others <= most]
+        odd = (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
+        first = p.tx > 8 if exact else odd
+        yield from [*prefetched, p] if first else [p, *prefetched]
     yield from (p._replace(min_blocks_per_sm=r) for p in without_copies() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Tiling("inner_outer", access, 512 if length > 256 * lanes else 128)
 
@@ -158,18 +144,12 @@ def _places(
         long = over and reduced_precision and tx >= heuristics.long_threads
         if vectors_per_thread > (heuristics.most_per_thread_long if long else heuristics.most_per_thread):
             return (True, 0, -tx)
-        return (
-            False,
-            over,
-            vectors_per_thread * registers > (heuristics.most_registers if long else heuristics.registers),
-            tx,
-        )
+        most = heuristics.most_registers if long else heuristics.registers
+        return (False, over, vectors_per_thread * registers > most, tx)
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]
-    return sorted(
-        (p for p in places if p[1] * registers <= heuristics.most_registers and (p[0] == 8 or p[0] < 2 * vectors)),
-        key=cost,
-    )
+    fitting = [p for p in places if p[1] * registers <= heuristics.most_registers and (p[0] == 8 or p[0] < 2 * vectors)]
+    return sorted(fitting, key=cost)
 
 
 def _registers(analysis: Analysis) -> tuple[float, int, bool]:
@@ -191,21 +171,20 @@ def separate_is_faster(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     They are if a multiprocessor's registers do not hold a row of each input, sum and weight, or if reading the inputs
     again is faster than writing and reading the partial sums plus the prologue and epilogue of blocks; an eighth of
     that counts for rows that are read element by element, because other kernels suffer more from that."""
-    _, length = analysis.values(_extents, call.sizes)
+    _, length = analysis.values(row_extents, call.sizes)
     streamed, shared = analysis.once(row_inputs)
     registers = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.vectors_per_thread or registers > REGISTERS:
         return True
     heuristics = heuristics_of(call.properties).inner_outer
-    beginning = heuristics.beginning * len(analysis.partials)
-    return length * _more_to_read(analysis, call.sizes) < beginning / (
-        heuristics.beginning_elements if p.access.lanes == 1 else 1
-    )
+    share = heuristics.beginning_elements if p.access.lanes == 1 else 1
+    beginning = heuristics.beginning * len(analysis.partials) / share
+    return length * _more_to_read(analysis, call.sizes) < beginning
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
     """Bytes per column for reading the inputs of the sums again, minus those for writing and reading partial sums."""
-    rows, _ = analysis.values(_extents, env)
+    rows, _ = analysis.values(row_extents, env)
     row, partial_sums = analysis.once(_column_bytes)
     return rows * row - 2 * partial_sums
 
@@ -217,13 +196,7 @@ def _column_bytes(analysis: Analysis) -> tuple[int, int]:
     )
 
 
-def _extents(analysis: Analysis) -> tuple:
-    """The number of rows, and their length."""
-    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-
-
 def _copyable(analysis: Analysis, access: Access) -> bool:
     """Whether rows can be copied asynchronously to shared memory."""
-    return async_copies.possible(
-        analysis, access, analysis.once(streamed_rows), analysis.loops(analysis.reduced)[-1][-1]
-    )
+    lane = analysis.loops(analysis.reduced)[-1][-1]
+    return async_copies.possible(analysis, access, analysis.once(streamed_rows), lane)

@@ -25,7 +25,9 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index
-from mlirfuse.schedule.tiling import Access, Tiling
+from mlirfuse.schedule.tiling import Tiling
+
+AfterBlock = Callable[[list[Val]], list[Val]]  # of the loop-carried values, after each block of iterations
 
 
 class _SummedRows(RowsBody):
@@ -51,7 +53,7 @@ class _SummedRows(RowsBody):
 
         return self.each_block(self.number, iterations, self.blocks, self.p.compensation_interval, carried, one_block)
 
-    def totals(self, op: Op, count: sz.Size) -> list[Memory]:
+    def memories_of_totals(self, op: Op, count: sz.Size) -> list[Memory]:
         """Memory for the compensated totals of a sum over rows, with ``count`` elements per block: the sums, and their
         rounding errors."""
         out = []
@@ -77,11 +79,12 @@ class _SummedRows(RowsBody):
 
     def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
         """Store this block's partial sum for the columns at this place."""
-        if place.inside is None:
+        with self.where(place):
             self.k.store(op.result, self.partial_env(op, place), val)
-        else:
-            with self.k.region(f"scf.if {place.inside} {{"):
-                self.k.store(op.result, self.partial_env(op, place), val)
+
+    def where(self, place: Place):
+        """A region that runs where the place is inside the row."""
+        return nullcontext() if place.inside is None else self.leader(place.inside)
 
 
 class ResidentRows(_SummedRows):
@@ -94,26 +97,19 @@ class ResidentRows(_SummedRows):
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
         self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
         self.same = [v for v in inputs if v not in by_row]  # shared by all rows
-        self.copies = (
-            AsyncCopies(self, self.streamed * p.vectors_per_thread, self.lanes, p.stages) if p.stages else None
-        )
+        copied = self.streamed * p.vectors_per_thread
+        self.copies = AsyncCopies(self, copied, self.lanes, p.stages) if p.stages else None
         # The offset in shared memory where a block combines the sums of its rows.
-        self.sums_offset = (
-            self.reserve_dynamic(sums_bytes(analysis, p.access, p.tx, p.ty, p.vectors_per_thread)) if p.ty > 1 else 0
-        )
+        self.sums_offset = self.reserve_dynamic(sums_bytes(analysis, p)) if p.ty > 1 else 0
 
     # Prefetched values are bound by their indices, so that those along a row are computed once, before the loop.
 
     @functools.cached_property
     def columns(self) -> list[Place]:
         """The places of this thread's vectors along each row."""
-        p = self.p
-        return [
-            self.at(
-                {}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.unmasked
-            )
-            for chunk in range(p.vectors_per_thread)
-        ]
+        first, step = self.x_base, self.p.tx * self.lanes
+        columns = [self.e.add(first, n * step) if n else first for n in range(self.p.vectors_per_thread)]
+        return [self.at({}, column, n >= self.p.unmasked) for n, column in enumerate(columns)]
 
     def vectors(self, row: Env) -> list[tuple[Value, Env]]:
         """This thread's vectors of a row's streamed inputs."""
@@ -153,23 +149,20 @@ class ResidentRows(_SummedRows):
             here = self.arrived(number, carried[len(sums) :], following)
             return self.computed(here, carried[: len(sums)]) + following
 
-        if self.p.compensation_interval:
-            done = self.in_totals(lambda after: self.each_iteration(sums + loaded, iteration, after))
-        else:
-            done = self.each_iteration(sums + loaded, iteration)
-        for at, op in enumerate(self.partials):
-            self.store_sums(op, done[at * self.p.vectors_per_thread : (at + 1) * self.p.vectors_per_thread])
+        def iterations(after_block: AfterBlock | None = None) -> list[Val]:
+            return self.each_iteration(sums + loaded, iteration, after_block)
 
-    def in_totals(self, iterations: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
+        done, count = self.in_totals(iterations) if self.p.compensation_interval else iterations(), len(self.columns)
+        for at, op in enumerate(self.partials):
+            self.store_sums(op, done[at * count : (at + 1) * count])
+
+    def in_totals(self, iterations: Callable[[AfterBlock], list[Val]]) -> list[Val]:
         """The sums over all ``iterations(after_block)``, whose loop carries the sums of one block of iterations. Each
         thread has its own compensated totals in memory."""
         e, p, lanes = self.e, self.p, self.lanes
         own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.vectors_per_thread * lanes)
-        memories = {
-            op: self.totals(op, self.threads * p.vectors_per_thread * lanes)
-            for op in self.partials
-            if compensated_sums.rounded(op)
-        }
+        rounded, count = filter(compensated_sums.rounded, self.partials), self.threads * p.vectors_per_thread * lanes
+        memories = {op: self.memories_of_totals(op, count) for op in rounded}
         places = [
             (at * p.vectors_per_thread + vector, op, e.add(own, vector * lanes))
             for at, op in enumerate(self.partials)
@@ -239,23 +232,19 @@ class ResidentRows(_SummedRows):
 
         def address(y: Val, vector: Val) -> str:
             """The address of a vector in row ``y`` of threads."""
-            return self.dynamic_address(
-                self.sums_offset, e.mul(e.add(e.mul(y, p.tx * p.vectors_per_thread), vector), lanes * nbytes)
-            )
+            number = e.add(e.mul(y, p.tx * p.vectors_per_thread), vector)
+            return self.dynamic_address(self.sums_offset, e.mul(number, lanes * nbytes))
 
+        align = min(16, lanes * nbytes)
         for n, val in enumerate(sums):
-            self.shared_store(
-                address(self.quotient(self.thread, p.tx), e.add(self.x, n * p.tx)), val, min(16, lanes * nbytes)
-            )
+            self.shared_store(address(self.quotient(self.thread, p.tx), e.add(self.x, n * p.tx)), val, align)
         self.barrier()
         for iteration in range(-(-p.vectors_per_thread // p.ty)):
             vector = e.add(self.thread, iteration * self.threads)
             place = self.at({}, self.wide(e.mul(vector, lanes)))
-            with self.k.region(f"scf.if {place.inside} {{"):
-                partial_sums = [
-                    self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes))
-                    for y in range(p.ty)
-                ]
+            with self.where(place):
+                addresses = (address(e.const(y, dt.i32), vector) for y in range(p.ty))
+                partial_sums = [self.shared_load(at, sums[0].dtype, lanes, align) for at in addresses]
                 self.k.store(op.result, self.partial_env(op, place), red.in_pairs(e.add, partial_sums))
 
 
@@ -268,27 +257,23 @@ class LoopedRows(_SummedRows):
 
     def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
         """Run ``visit(place, carried)`` along a row, in a ``loop``."""
-        e, zero = self.e, self.e.const(0, self.index)
-        return (loop or self.loop)(
-            zero,
-            self.size(self.length),
-            self.p.tx * self.lanes,
-            carried,
-            lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state),
-        )
+        zero, length = self.e.const(0, self.index), self.size(self.length)
 
-    def sums_along(self, row: Env, phase: list[Op]) -> list[Val]:
+        def one(i: Val, state: list[Val]) -> list[Val]:
+            return visit(self.at(row, self.e.add(i, self.x_base)), state)
+
+        return (loop or self.loop)(zero, length, self.p.tx * self.lanes, carried, one)
+
+    def sums_along(self, row: Env, phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of a row's reductions."""
 
         def visit(place: Place, state: list[Val]) -> list[Val]:
             return self.accumulated(phase, [place], state)
 
-        if not self.p.compensation_interval:
-            return self.along_row(row, self.nothing(phase), visit)
-        loop = functools.partial(self.summed, phase, self.p.compensation_interval, self.nothing(phase))
-        return compensated_sums.settled(
-            self.e, phase, self.along_row(row, compensated_sums.nothing(self.e, phase, 1), visit, loop)
-        )
+        def run(carried: list[Val], loop) -> list[Val]:
+            return self.along_row(row, carried, visit, loop)
+
+        return self.totals(phase, self.p.compensation_interval, self.nothing(phase), run)
 
     def visit(self) -> None:
         """Compute all rows of this block."""
@@ -299,46 +284,38 @@ class LoopedRows(_SummedRows):
                 self.rounding_errors[op] = dataclasses.replace(memory, pointer=pointer)
         self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
 
-        def iteration(row: Val, _) -> list[Val]:
+        def iteration(row: Val, _) -> None:
             here = self.env_of(row)
             for phase in self.phases:
-                self.reduced(phase, red.grouped(phase, self.sums_along(here, phase)), here)
+                self.reduced(phase, self.sums_along(here, phase), here)
             self.along_row(here, [], self.write_and_add)
             self.write_small(here)
-            return []
 
         self.each_iteration([], iteration)
         if self.rounding_errors:
             self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
 
-    def clear(self, place: Place, _) -> list[Val]:
+    def clear(self, place: Place, _) -> None:
         """Set the sums of these columns to 0."""
         for op in self.partials:
             zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
             self.put_sum(op, place, [zero] * (2 if op in self.rounding_errors else 1))
-        return []
 
-    def write_and_add(self, place: Place, _) -> list[Val]:
+    def write_and_add(self, place: Place, _) -> None:
         """Write a row's outputs at one place, and add its summands to the sums."""
         for op in self.partials:
             summand = self.summand(op, place)
             before = self.sum_at(op, place)
-            uncompensated = op not in self.rounding_errors
-            self.put_sum(
-                op,
-                place,
-                [self.e.add(before[0], summand)]
-                if uncompensated
-                else compensated_sums.added(self.e, [op], before, [summand]),
-            )
+            if op in self.rounding_errors:
+                self.put_sum(op, place, compensated_sums.added(self.e, [op], before, [summand]))
+            else:
+                self.put_sum(op, place, [self.e.add(before[0], summand)])
         self.store(self.full, place)
-        return []
 
-    def settle(self, place: Place, _) -> list[Val]:
+    def settle(self, place: Place, _) -> None:
         """Add the rounding errors to the sums of these columns."""
         for op in self.rounding_errors:
             self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
-        return []
 
     def sum_at(self, op: Op, place: Place) -> list[Val]:
         """This block's partial sum, and its rounding error if it is compensated."""
@@ -351,7 +328,7 @@ class LoopedRows(_SummedRows):
         """Store the components that :meth:`sum_at` returns, or only the sum."""
         self._store_own_partial(op, place, vals[0])
         for val in vals[1:]:
-            with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
+            with self.where(place):
                 store_partial(self, self.rounding_errors[op], self._offset(op, place), val)
 
     def _offset(self, op: Op, place: Place) -> Val:
@@ -363,7 +340,7 @@ def streamed_rows(analysis: Analysis) -> list[Value]:
     return at_own_index(analysis, streamed_inputs(analysis))
 
 
-def sums_bytes(analysis: Analysis, access: Access, tx: int, ty: int, vectors_per_thread: int) -> int:
+def sums_bytes(analysis: Analysis, p: Tiling) -> int:
     """Bytes of shared memory in which a block combines the sums of its rows, one sum after the other."""
     widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
-    return tx * ty * vectors_per_thread * access.lanes * widest if ty > 1 else 0
+    return p.tx * p.ty * p.width * widest if p.ty > 1 else 0

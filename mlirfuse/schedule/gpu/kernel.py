@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
@@ -45,7 +47,7 @@ class GpuBody(Body):
         threads: int,
         cluster: int = 1,
         min_blocks_per_sm: int = 1,
-        **options: bool,
+        **options: Any,
     ):
         """``options``: of the :class:`ElementEmitter`."""
         self.name, self.analysis, self.access, self.threads = name, analysis, access, threads
@@ -59,51 +61,33 @@ class GpuBody(Body):
         self.sets_registers = False  # warps change their number of registers, which ptxas then has to be told
         self.cluster_begun = False
         self.between_blocks: set[str] = set()  # parameters for memory that other blocks write concurrently
-        memories = {}
-        written, domain = set(analysis.outputs), set(analysis.domain)
-        places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
+        written = [*(set(analysis.outputs) - analysis.passed_on), *analysis.results]
+        taken = slots.written | {slots.place(v) for v in written}  # what is read there may change
+        memories: dict[Value, Memory] = {}
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
-            span = analysis.span(value) if value in analysis.inputs else None
-            if value in analysis.passed_on:
-                dtype = analysis.stored(value)
-                pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
-                memories[value] = Memory(pointer, analysis.strides[value], dtype, align, span=span)
-            elif value not in memories:
-                read_only = (
-                    value not in written
-                    and slots.place(value) not in places
-                    and slots.place(value) not in slots.written
-                )
-                along = domain - analysis.pinned if access.hint == STAY_L2 else domain
-                # Not for weights: reductions along rows have no register left for the policy.
-                hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))
-                memories[value] = Memory(
-                    self.args.place(value),
-                    analysis.strides[value],
-                    value.dtype,
-                    align,
-                    read_only,
-                    access.hint if hinted else "",
-                    span,
-                )
-        self.k = ElementEmitter(
-            self.e,
-            analysis.axes,
-            memories,
-            self.args.size,
-            self.index,
-            set(analysis.ops),
-            self.args.scalar,
-            access.multiples,
-            access.lanes,
-            self.args.inverse,
-            self.args.reports,
-            **options,
-        )
+            if value not in memories or value in analysis.passed_on:
+                memories[value] = self._tensor(value, align, slots.place(value) in taken)
+        args, ops = self.args, set(analysis.ops)
+        given = (args.scalar, access.multiples, access.lanes, args.inverse, args.reports)
+        self.k = ElementEmitter(self.e, analysis.axes, memories, args.size, self.index, ops, *given, **options)
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
         self.block = self._variable("block")
         self.thread = self._variable("thread")
+
+    def _tensor(self, value: Value, align: int, taken: bool) -> Memory:
+        """The memory of an input or output, and how to access it; ``taken``: a kernel of this call writes there."""
+        analysis, hint = self.analysis, self.access.hint
+        span, strides = analysis.span(value) if value in analysis.inputs else None, analysis.strides[value]
+        if value in analysis.passed_on:
+            dtype = analysis.stored(value)
+            pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
+            return Memory(pointer, strides, dtype, align, span=span)
+        read_only = value not in analysis.outputs and not taken
+        along = set(analysis.domain) - (analysis.pinned if hint == STAY_L2 else set())
+        # Not for weights: reductions along rows have no register left for the policy.
+        hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))
+        return Memory(self.args.place(value), strides, value.dtype, align, read_only, hint if hinted else "", span)
 
     def _variable(self, loop: str) -> Val:
         """The variable of the enclosing loop over blocks or threads: :mod:`mlirfuse.lowering.mapping`."""
@@ -151,31 +135,17 @@ class GpuBody(Body):
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
         head = shared + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
-        return GpuKernel(
-            self.name,
-            head,
-            mapped(self.e.text(), self.threads),
-            sz.mul(grid, self.cluster),
-            self.threads,
-            self.cluster,
-            dict(self.args.passed),
-            self.shared_bytes,
-            self.dynamic_bytes,
-        )
+        text, passed = mapped(self.e.text(), self.threads), dict(self.args.passed)
+        launch = sz.mul(grid, self.cluster), self.threads, self.cluster, passed, self.shared_bytes, self.dynamic_bytes
+        return GpuKernel(self.name, head, text, *launch)
 
     # ---- loops and conditions
 
     def each_block(
-        self,
-        low: Val,
-        high: Val,
-        step: int,
-        iterations: int,
-        carried: list[Val],
-        block: Callable[[Val, Val, list[Val]], list[Val]],
+        self, low: Val, high: Val, step: int, iterations: int, carried: list[Val], block: Callable
     ) -> list[Val]:
         """Divide the iterations of a loop from ``low`` to ``high`` by ``step`` into blocks of ``iterations``, and run
-        ``block(low, high, carried)`` for each."""
+        ``block(low, high, carried) -> carried`` for each."""
         e, span = self.e, step * iterations
         count = e.add(e.div(e.sub(e.max(e.sub(high, low), 1), 1), span), 1)  # does not overflow the index type
 
@@ -185,28 +155,27 @@ class GpuBody(Body):
 
         return self.loop(e.const(0, self.index), count, 1, carried, one)
 
-    def summed(
-        self,
-        phase: list[Op],
-        iterations: int,
-        start: list[Val],
-        low: Val,
-        high: Val,
-        step: int,
-        totals: list[Val],
-        iteration: Callable[[Val, list[Val]], list[Val]],
-    ) -> list[Val]:
-        """Like :meth:`loop`, with compensated totals as the loop-carried values. The accumulators of ``iteration``
-        start from ``start``, and are added to the totals after each ``iterations`` iterations."""
+    def totals(
+        self, phase: list[Op], interval: int, start: list[Val], run: Callable, lanes: int = 1
+    ) -> list[tuple[Val, ...]]:
+        """The accumulators of a phase after ``run(carried, loop)``, which carries those of a thread from ``start`` on
+        through calls of ``loop``. With an ``interval``, they are added to compensated totals of ``lanes`` after each so
+        many iterations."""
         e = self.e
+        if not interval:
+            return red.grouped(phase, run(start, self.loop))
 
-        def block(low: Val, high: Val, totals: list[Val]) -> list[Val]:
-            done = red.grouped(phase, self.loop(low, high, step, start, iteration))
-            if all(v.lanes == 1 for v in totals):
-                done = [red.across_lanes(e, op, a) for op, a in zip(phase, done)]
-            return compensated_sums.added(e, phase, totals, [v for a in done for v in a])
+        def summed(low: Val, high: Val, step: int, totals: list[Val], iteration: Callable) -> list[Val]:
+            def block(low: Val, high: Val, totals: list[Val]) -> list[Val]:
+                done = red.grouped(phase, self.loop(low, high, step, start, iteration))
+                if all(v.lanes == 1 for v in totals):
+                    done = [red.across_lanes(e, op, a) for op, a in zip(phase, done)]
+                return compensated_sums.added(e, phase, totals, [v for a in done for v in a])
 
-        return self.each_block(low, high, step, iterations, totals, block)
+            return self.each_block(low, high, step, interval, totals, block)
+
+        done = run(compensated_sums.nothing(e, phase, lanes), summed)
+        return red.grouped(phase, compensated_sums.settled(e, phase, done))
 
     def opaque(self, val: Val) -> Val:
         """``val``, hidden from the compiler's common-subexpression elimination: values computed from it before are not
@@ -237,21 +206,15 @@ class GpuBody(Body):
         e, bits = self.e, val.lanes * val.dtype.bits
         if bits < 16:
             return val
-        short = bits == 16
-        words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
-        pinned = [
-            e.op(
-                f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : '
-                f"({word.type}) -> {word.type}",
-                word.dtype,
-            )
-            for word in words
-        ]
-        return (
-            e.op(f"llvm.bitcast {pinned[0]} : i16 to {val.type}", val.dtype, val.lanes)
-            if short
-            else e.of_words(pinned, val.dtype, val.lanes)
-        )
+        if bits == 16:
+            word = e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)
+            return e.op(f"llvm.bitcast {self._pinned_word(word)} : i16 to {val.type}", val.dtype, val.lanes)
+        return e.of_words([self._pinned_word(word) for word in e.words(val)], val.dtype, val.lanes)
+
+    def _pinned_word(self, word: Val) -> Val:
+        register = "h" if word.dtype.bits == 16 else "r"
+        text = f'llvm.inline_asm has_side_effects "", "={register},0" {word} : ({word.type}) -> {word.type}'
+        return self.e.op(text, word.dtype)
 
     # ---- memory shared by a block
 
@@ -279,10 +242,8 @@ class GpuBody(Body):
         """The address ``base + offset`` (bytes; i32) in the memory of :meth:`reserve_dynamic`."""
         memory, name = self.e.fresh(), self.e.fresh()
         self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
-        self.e.line(
-            f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : "
-            "(!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8"
-        )
+        at = self.e.add(offset, base)
+        self.e.line(f"{name} = llvm.getelementptr {memory}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
         return name
 
     def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
@@ -306,30 +267,28 @@ class GpuBody(Body):
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
         """Store ``val`` at an address in shared memory, or in distributed shared memory (``space`` 7)."""
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
-        self.e.line(
-            f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : "
-            f"{val.type}, !llvm.ptr<{space}>"
-        )
+        aligned = f"{{alignment = {align or val.dtype.bytes} : i64}}"
+        self.e.line(f"llvm.store {val}, {address} {aligned} : {val.type}, !llvm.ptr<{space}>")
 
     def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
         """Load ``lanes`` elements from an address in shared memory."""
         stored = dt.u8 if dtype is dt.bool_ else dtype
-        type_ = Val("", stored, lanes).type
-        val = self.e.op(
-            f"llvm.load {address} {{alignment = {align or stored.bytes} : i64}} : !llvm.ptr<3> -> {type_}",
-            stored,
-            lanes,
-        )
+        aligned, type_ = f"{{alignment = {align or stored.bytes} : i64}}", Val("", stored, lanes).type
+        val = self.e.op(f"llvm.load {address} {aligned} : !llvm.ptr<3> -> {type_}", stored, lanes)
         return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
+
+    def store_in_block(self, address: str, block: Val, val: Val, align: int = 0) -> None:
+        """Store ``val`` at the same address in the distributed shared memory of another block of the cluster."""
+        there = self.e.fresh()
+        self.e.line(f"{there} = nvvm.mapa {address}, {block} : !llvm.ptr<3> -> !llvm.ptr<7>")
+        self.shared_store(there, val, align, space=7)
 
     # ---- reductions in a thread
 
     def elements_of(self, op: Op, places) -> list[tuple]:
         """The operands of ``op`` at these places, in the form that :func:`mlirfuse.lowering.reductions.total` takes."""
-        return [
-            (self.e.splat(self.k.value(op.operands[0], p.env), self.access.lanes), self.position(op, p.env), p.inside)
-            for p in places
-        ]
+        value, lanes = op.operands[0], self.access.lanes
+        return [(self.e.splat(self.k.value(value, p.env), lanes), self.position(op, p.env), p.inside) for p in places]
 
     def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
         """``state`` updated with the elements at these places. With ``gather``, moments have the sum in place of the
@@ -339,12 +298,8 @@ class GpuBody(Body):
                 self.k.value(op.operands[0], place.env)
         out: list[Val] = []
         for op, before in zip(phase, red.grouped(phase, state)):
-            found = self.elements_of(op, places)
-            out += (
-                red.gather(self.e, before, found)
-                if gather and op.row.accumulator == "moments"
-                else red.accumulate(self.e, op, before, found)
-            )
+            found, sums = self.elements_of(op, places), gather and op.row.accumulator == "moments"
+            out += red.gather(self.e, before, found) if sums else red.accumulate(self.e, op, before, found)
         return out
 
     # ---- reductions across threads
@@ -368,12 +323,6 @@ class GpuBody(Body):
         width, name = e.const(32, dt.i32), e.fresh()
         e.line(f"{name}, {name}_valid = gpu.shuffle {mode} {val}, {lane}, {width} : {val.type}")
         return Val(name, dtype)
-
-    def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
-        """Bind the reductions' results at ``env``, computed from their accumulators."""
-        for op, total in zip(ops, totals):
-            for value, val in zip(op.results, red.results(self.e, op, total)):
-                self.k.bind(value, env, val)
 
     def across_warp(
         self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1
@@ -416,7 +365,7 @@ class GpuBody(Body):
 
     def thread_warp(self) -> Val:
         """The number of this thread's warp in its block."""
-        return self.e.bitcast(self.e.shr(self.e.bitcast(self.thread, dt.u32), 5), dt.i32)
+        return self.quotient(self.thread, 32)
 
     def leader(self, condition: Val):
         """A region that runs where the condition holds."""
@@ -449,9 +398,7 @@ class GpuBody(Body):
         offsets = {v: self.reserve(self.cluster * 8) for v in varying}
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
             for v in varying:
-                here, there = self.shared_address(offsets[v], rank, 8), e.fresh()
-                e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
-                self.shared_store(there, v, space=7)
+                self.store_in_block(self.shared_address(offsets[v], rank, 8), self.thread, v)
         self.cluster_arrive()
         self.cluster_wait()
 
@@ -459,12 +406,8 @@ class GpuBody(Body):
             """A vector with ``v`` of each block."""
             if v not in offsets:
                 return e.const(e.known(v), v.dtype, self.cluster)
-            return e.from_lanes(
-                [
-                    self.shared_load(self.shared_address(offsets[v], e.const(block, dt.i32), 8), v.dtype)
-                    for block in range(self.cluster)
-                ]
-            )
+            addresses = (self.shared_address(offsets[v], e.const(n, dt.i32), 8) for n in range(self.cluster))
+            return e.from_lanes([self.shared_load(address, v.dtype) for address in addresses])
 
         return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
 
@@ -475,22 +418,15 @@ class GpuBody(Body):
         possible. An output that lacks some of the domain's axes is stored where those are 0."""
         k = self.k
         vals = [k.value(v, env) for v in outputs]  # before any store, so that no load waits for one
-        everywhere: list[tuple[Value, Val, list[Index]]] = []
-        partial: list[tuple[Value, Val, list[Index]]] = []
+        rows: list[tuple[Value, Val, list[Index]]] = []
         for value, val in zip(outputs, vals):
             own = {a for dim in k.dims(value) for a in dim}
-            missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
-            (partial if missing else everywhere).append((value, val, missing))
-
-        def store_all(rows):
+            rows.append((value, val, [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]))
+        rows.sort(key=lambda row: bool(row[2]))
+        if valid is not None and predicated and not any(missing for _, _, missing in rows):
+            for value, val, _ in rows:
+                k.store_if(valid, value, env, val)
+            return
+        with nullcontext() if valid is None else self.leader(valid):
             for value, val, missing in rows:
                 k.store_at_zero(value, env, val, missing)
-
-        if valid is None:
-            store_all(everywhere + partial)
-        elif predicated and not partial:
-            for value, val, _ in everywhere:
-                k.store_if(valid, value, env, val)
-        else:
-            with k.region(f"scf.if {valid} {{"):
-                store_all(everywhere + partial)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
@@ -40,6 +42,16 @@ def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType, la
     return body.e.cast(val, dtype)
 
 
+def store_partials(
+    body: GpuBody, phase: list[Op], totals: list[tuple[Val, ...]], offset: Callable[[], Val], count: sz.Size
+) -> None:
+    """Store accumulators as the partial ones at ``offset()`` of ``count``."""
+    for op, total in zip(phase, totals):
+        for which, val in enumerate(total):
+            memory = partial_memory(body, op, which, count)
+            store_partial(body, memory, offset(), val)
+
+
 def combine_partials(
     name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int
 ) -> GpuKernel:
@@ -50,31 +62,23 @@ def combine_partials(
     is processed by as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
     body = GpuBody(name, analysis, slots, access, THREADS)
-    e = body.e
-    kept = sz.product(a.size for a in analysis.kept)
+    e, kept = body.e, sz.product(a.size for a in analysis.kept)
     width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
     t = e.and_(body.thread, width - 1)
-    first = body.quotient(t, points)  # of this thread's partial accumulators
-    group = (
-        e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1))
-        if width < THREADS
-        else e.const(0, dt.i32)
-    )
+    first, group = body.quotient(t, points), e.const(0, dt.i32)  # of this thread's partial accumulators
+    if width < THREADS:
+        group = e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1))
     block_points = THREADS // width * points
     point = e.add(e.mul(body.wide(body.block), block_points), body.wide(group))
     inside = e.cmp("lt", point, body.size(kept))
     clamped = e.min(point, e.sub(body.size(kept), 1))
-    env: Env = {}
-    body.unlinear(env, analysis.loops(analysis.kept), Index(clamped))
-    lanes = width // points
-    count = sz.mul(kept, split)
+    env = body.point(analysis.loops(analysis.kept), Index(clamped))
+    lanes, count = width // points, sz.mul(kept, split)
 
     def partial(op: Op, at: Val) -> tuple[Val, ...]:
         offset = e.add(e.mul(body.wide(at), body.size(kept)), clamped)
-        return tuple(
-            load_partial(body, partial_memory(body, op, w, count), offset, d)
-            for w, d in enumerate(red.accumulator_types(op))
-        )
+        memories = ((partial_memory(body, op, w, count), d) for w, d in enumerate(red.accumulator_types(op)))
+        return tuple(load_partial(body, memory, offset, dtype) for memory, dtype in memories)
 
     def some(start: Val, partials: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """``state`` combined with every ``lanes``-th partial accumulator from ``start`` on."""
@@ -98,18 +102,14 @@ def combine_partials(
     left = 1 << (iterations - unrolled - 1).bit_length() if iterations > unrolled else 0
     state = [red.identity(e, op, 1) for op in phase]
     if unrolled:
+        low, high = e.const(0, body.index), e.const(unrolled * lanes, body.index)
         flat = [v for a in state for v in a]
-        state = red.grouped(
-            phase,
-            body.loop(e.const(0, body.index), e.const(unrolled * lanes, body.index), AT_ONCE * lanes, flat, iteration),
-        )
+        state = red.grouped(phase, body.loop(low, high, AT_ONCE * lanes, flat, iteration))
     if left:
         state = some(e.add(first, unrolled * lanes) if unrolled else first, left, state)
-    body.bind(
-        phase,
-        body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points),
-        env,
-    )
+    alone = points == 1
+    totals = body.across_block(phase, state, width) if alone else body.across_warp(phase, state, 32, points)
+    body.bind(phase, totals, env)
     small = [v for v in analysis.outputs if v not in written(analysis)]
     body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
     return body.finish(sz.ceildiv(kept, block_points))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.emitter import Val
@@ -41,98 +42,95 @@ from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
+Place = tuple[Env, Val | None]  # a row, and whether it is inside (None: always)
+Column = tuple[Index, Val | None, Index, Index]  # a vector: its index, whether it is inside, its lanes' rows, columns
 _LONG = 1 << 28  # elements, more than any device has threads for
 MOST_UNROLLED = 64  # vectors per thread along columns or rows: more only takes longer to compile
 
 
-class _Kernel:
+class _Kernel(GpuBody):
     """The kernel of a segment. A thread has ``vectors_per_thread`` vectors of each of ``rows_per_thread`` rows."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        self.analysis, self.p = analysis, p
-        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
-        self.e, self.k = e, k = body.e, body.k
+        super().__init__(name, analysis, slots, p.access, p.tx * p.ty)
+        e, k, self.p, self.lanes = self.e, self.k, p, p.access.lanes
+        self.row_segments, self.runs, self.ragged = p.own
         self.loops = loops = analysis.loops(analysis.kept)
-        self.columns, self.rows = columns, _ = extents_of(analysis, p.own.row_segments)
+        self.columns, self.rows = extents_of(analysis, self.row_segments)
         self.inner, self.outer = loops[-1:], loops[:-1]
         self.middle: list[Axis] = []
-        if p.own.row_segments and self.outer:
+        if self.row_segments and self.outer:
             *self.outer, self.middle = self.outer
-            self.segment_rows = sz.floordiv(size_of(self.middle), p.own.row_segments)
-        self.lanes = p.access.lanes
-        self.tile_columns = p.tx * self.lanes * p.vectors_per_thread
-        self.tile_rows = p.ty * (1 if p.own.row_segments > 1 else p.rows_per_thread)
-        self.across = across = sz.ceildiv(columns, self.tile_columns)
-        block = body.wide(body.block)
+            self.segment_rows = sz.floordiv(size_of(self.middle), self.row_segments)
+        self.tile_columns = p.tx * p.width
+        self.tile_rows = p.ty * (1 if self.row_segments > 1 else p.rows_per_thread)
+        self.across = across = sz.ceildiv(self.columns, self.tile_columns)
+        block = self.wide(self.block)
         if across == 1 or not self.outer:
-            zero = e.const(0, body.index)
+            zero = e.const(0, self.index)
             self.block_row, self.block_column = (block, zero) if across == 1 and self.outer else (zero, block)
         else:
-            q, r = k.divmod(Index(block), across)
-            self.block_row, self.block_column = k.scalar(q.base), k.scalar(r.base)
-        t = body.thread
-        self.x = e.and_(t, p.tx - 1) if p.ty > 1 else t
-        y = body.quotient(t, p.tx) if p.ty > 1 else e.const(0, dt.i32)
-        self.first_column = e.add(e.mul(self.block_column, self.tile_columns), body.wide(e.mul(self.x, self.lanes)))
-        self.first_row = e.add(e.mul(self.block_row, self.tile_rows), body.wide(y))
+            self.block_row, self.block_column = (k.scalar(i.base) for i in k.divmod(Index(block), across))
+        self.x, y = self.thread, e.const(0, dt.i32)
+        if p.ty > 1:
+            self.x, y = e.and_(self.thread, p.tx - 1), self.quotient(self.thread, p.tx)
+        self.first_column = e.add(e.mul(self.block_column, self.tile_columns), self.wide(e.mul(self.x, self.lanes)))
+        self.first_row = e.add(e.mul(self.block_row, self.tile_rows), self.wide(y))
 
-    def emit(self) -> list[GpuKernel]:
+    def emit(self) -> GpuKernel:
         """The finished kernel."""
         p, k = self.p, self.k
-        crossing = p.own.runs and bool(self.middle)  # vectors may cross row boundaries
-        if p.rows_per_thread * p.vectors_per_thread == 1 and not p.own.runs and not p.own.ragged:
+        crossing = self.runs and bool(self.middle)  # vectors may cross row boundaries
+        if p.rows_per_thread * p.vectors_per_thread == 1 and not self.runs and not self.ragged:
             self.tile(True)
         else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
             with k.region(f"scf.if {self.is_full(bool(crossing))} {{", "} else {"):
-                if crossing and p.own.ragged:
+                if crossing and self.ragged:
                     with k.region(f"scf.if {self.in_one_row()} {{", "} else {"):
-                        self.tile(False, p.own.runs)
+                        self.tile(False, self.runs)
                     with k.region("", "}"):
                         self.tile(False)
                 else:
-                    self.tile(False, p.own.runs)
+                    self.tile(False, self.runs)
             with k.region("", "}"):
-                self.elements() if p.own.ragged else self.tile(True)
-        grid = sz.mul(self.across, sz.ceildiv(self.rows, self.tile_rows)) if self.loops else 1
-        return [self.body.finish(grid)]
+                self.elements() if self.ragged else self.tile(True)
+        return self.finish(sz.mul(self.across, sz.ceildiv(self.rows, self.tile_rows)) if self.loops else 1)
 
     def is_full(self, crossing: bool) -> Val:
         """Whether all of the block's tile is inside, and, if vectors may be ``crossing`` rows, this thread's do not."""
-        e, body, p = self.e, self.body, self.p
+        e = self.e
         last_column = e.add(e.mul(self.block_column, self.tile_columns), self.tile_columns)
-        full = e.cmp("le", last_column, body.size(self.columns))
-        if self.outer and p.own.row_segments <= 1:
+        full = e.cmp("le", last_column, self.size(self.columns))
+        if self.outer and self.row_segments <= 1:
             last_row = e.add(e.mul(self.block_row, self.tile_rows), self.tile_rows)
-            full = e.and_(full, e.cmp("le", last_row, body.size(self.rows)))
-        if crossing and not p.own.ragged:
+            full = e.and_(full, e.cmp("le", last_row, self.size(self.rows)))
+        if crossing and not self.ragged:
             full = e.and_(full, self.in_one_row())
         return full
 
-    def row_of(self, u: int, clamped: bool):
+    def row_of(self, u: int, clamped: bool) -> Place:
         """The env of a thread's row ``u`` without its columns, clamped to the domain if ``clamped``, and whether it is
         inside (None: always)."""
-        e, body = self.e, self.body
+        e, row, inside = self.e, self.first_row, None
         env: Env = {}
-        row, inside = self.first_row, None
-        if self.p.own.row_segments > 1:
-            body.set_loop(env, self.middle, self.k.scale(Index(u), self.segment_rows))
+        if self.row_segments > 1:
+            self.set_loop(env, self.middle, self.k.scale(Index(u), self.segment_rows))
         elif self.outer:
             row = e.add(self.first_row, u * self.p.ty) if u else self.first_row
             if clamped:
-                inside = e.cmp("lt", row, body.size(self.rows))
-                row = e.min(row, e.sub(body.size(self.rows), 1))
-        body.unlinear(env, self.outer, Index(row))
-        return env, inside
+                inside = e.cmp("lt", row, self.size(self.rows))
+                row = e.min(row, e.sub(self.size(self.rows), 1))
+        return self.point(self.outer, Index(row), env), inside
 
-    def column_of(self, w: int, clamped: bool, runs: int):
+    def column_of(self, w: int, clamped: bool, runs: int) -> Column:
         """A thread's vector ``w``, clamped to the row if ``clamped``: its index, whether it is inside (None: always),
         and for coalesced rows the row and column of each lane; with ``runs`` all lanes are in one row."""
         e, k, lanes = self.e, self.k, self.lanes
         column, inside = e.add(self.first_column, w * self.p.tx * lanes) if w else self.first_column, None
         if clamped:
-            inside = e.cmp("lt", column, self.body.size(self.columns))
-            column = e.min(column, e.sub(self.body.size(self.columns), lanes))
-        index = Index(column, 1, lanes) if lanes > 1 else Index(column)
+            inside = e.cmp("lt", column, self.size(self.columns))
+            column = e.min(column, e.sub(self.size(self.columns), lanes))
+        index = Index(column, int(lanes > 1), lanes)
         if not self.middle:
             return index, inside, ZERO, index
         width = size_of(self.inner[0])
@@ -147,25 +145,24 @@ class _Kernel:
         starts = range(self.p.vectors_per_thread)
         columns = [e.add(self.first_column, w * self.p.tx * self.lanes) for w in starts]
         rests = [k.scalar(k.divmod(Index(column), width)[1].base) for column in columns]
-        return functools.reduce(e.and_, (e.cmp("le", rest, e.sub(self.body.size(width), self.lanes)) for rest in rests))
+        return functools.reduce(e.and_, (e.cmp("le", rest, e.sub(self.size(width), self.lanes)) for rest in rests))
 
-    def at(self, row, column):
+    def at(self, row: Place, column: Column) -> tuple[Env, Val | None, Flat | None]:
         """The env at a row and a column, whether it is inside, and how its vector crosses rows (or None)."""
         (env, row_inside), (index, inside, down, along) = row, column
-        env, flat, inner, middle = dict(env), None, self.inner[0], self.middle
+        flat, inner, middle = None, self.inner[0], self.middle
         if middle:
             origin = env.get(middle[-1], ZERO).base
-            self.body.set_loop(env, middle, self.k.add(Index(origin), down))
+            env = self.placed(env, middle, self.k.add(Index(origin), down))
             flat = Flat((middle[-1], inner[-1]), size_of(inner), origin, index, env[middle[-1]], along)
-        self.body.set_loop(env, inner, along)
         if row_inside is not None:
             inside = row_inside if inside is None else self.e.and_(row_inside, inside)
-        return env, inside, flat
+        return self.placed(env, inner, along), inside, flat
 
-    def places(self, clamped: bool, runs: int) -> list:
+    def places(self, clamped: bool, runs: int) -> list[tuple[Env, Val | None, Flat | None]]:
         """Where a thread's vectors are, as :meth:`at` returns it."""
         if not self.loops:
-            return [({}, self.e.cmp("eq", self.body.thread, 0), None)]
+            return [({}, self.e.cmp("eq", self.thread, 0), None)]
         rows = [self.row_of(u, clamped) for u in range(self.p.rows_per_thread)]
         columns = [self.column_of(w, clamped, runs) for w in range(self.p.vectors_per_thread)]
         return [self.at(row, column) for row in rows for column in columns]
@@ -179,13 +176,13 @@ class _Kernel:
                     k.value(value, env)
         for env, valid, flat in here:
             with k.coalesced(flat, runs):
-                self.body.store_at(analysis.outputs, env, analysis.kept, valid)
+                self.store_at(analysis.outputs, env, analysis.kept, valid)
 
     def elements(self) -> None:
         """Compute the tile's elements up to the end of memory, one by one."""
-        analysis, e, k, body = self.analysis, self.e, self.k, self.body
+        analysis, e, k = self.analysis, self.e, self.k
         first = e.mul(self.block_column, self.tile_columns)
-        last = e.min(e.add(first, self.tile_columns), body.size(self.columns))
+        last = e.min(e.add(first, self.tile_columns), self.size(self.columns))
 
         def one(column: Val, carried: list[Val]) -> list[Val]:
             index = Index(column)
@@ -193,10 +190,10 @@ class _Kernel:
             for row in [self.row_of(u, True) for u in range(self.p.rows_per_thread)]:
                 env, valid, flat = self.at(row, (index, None, *split))
                 with k.coalesced(flat):
-                    body.store_at(analysis.outputs, env, analysis.kept, valid)
+                    self.store_at(analysis.outputs, env, analysis.kept, valid)
             return carried
 
-        body.loop(e.add(first, body.wide(self.x)), last, self.p.tx, [], one)
+        self.loop(e.add(first, self.wide(self.x)), last, self.p.tx, [], one)
 
 
 class Pointwise(GpuScheduler):
@@ -242,67 +239,54 @@ class Pointwise(GpuScheduler):
         return [p or next(PointwiseOfSize(a, call, False).candidates()) for a, p in zip(analyses, out)]
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        return _Kernel(name, analysis, slots, p).emit()
+        return [_Kernel(name, analysis, slots, p).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, p.ty)
-        for name, n in (("vectors_per_thread", p.vectors_per_thread), ("rows_per_thread", p.rows_per_thread)):
-            require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: must be from 1 to {MOST_UNROLLED}")
-        outer = len(analysis.loops(analysis.kept)) - 1
-        require(not p.own.ragged or p.own.row_segments == 1, "ragged: needs row_segments = 1")
+        for name in ("vectors_per_thread", "rows_per_thread"):
+            p.must(name, 1 <= p.value(name) <= MOST_UNROLLED, f"must be from 1 to {MOST_UNROLLED}")
+        outer, (row_segments, runs, ragged) = len(analysis.loops(analysis.kept)) - 1, p.own
+        require(not ragged or row_segments == 1, "ragged: needs row_segments = 1")
         most = read_at_once(analysis, call)
-        require(
-            p.own.runs == 0 or (p.own.row_segments <= 1 and power_of_two(p.own.runs) and p.own.runs <= most),
-            f"runs = {p.own.runs}: must be 0, or a power of two up to {most} with row_segments <= 1",
-        )
-        if p.own.row_segments:
-            narrow = p.access._replace(lanes=1)
-            found = coalesced(analysis, narrow, call, heuristics_of(call.properties).pointwise.coalesced)
-            require(
-                found is not None, "row_segments: outputs are not contiguous across rows, or not aligned for vectors"
-            )
-            assert found is not None
-            _, access, _ = found
-            lanes = p.access.lanes
-            fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
-            require(
-                p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
-                f"row_segments: lanes must be at most {access.lanes}, with matching aligns",
-            )
-            known = known_multiples(analysis, lanes, call)
-            require(p.access.multiples <= known, f"multiples: not all are known to be multiples of {lanes}")
-            (elements, _), (rows, *_) = (
-                analysis.values(coalesced_extents, call.sizes),
-                analysis.values(steps_across, call.sizes),
-            )
-            require(
-                p.own.row_segments > 0
-                and rows % p.own.row_segments == 0
-                and (p.own.ragged or elements % (p.own.row_segments * lanes) == 0),
-                f"row_segments = {p.own.row_segments}: must divide {rows} rows into full vectors",
-            )
+        fits = runs == 0 or (row_segments <= 1 and power_of_two(runs) and runs <= most)
+        p.must("runs", fits, f"must be 0, or a power of two up to {most} with row_segments <= 1")
+        if row_segments:
+            self._check_coalesced(analysis, p, call)
             outer = max(outer - 1, 0)
-            require(
-                p.own.row_segments == 1 or (p.ty == 1 and p.rows_per_thread == p.own.row_segments),
-                "row_segments: needs ty = 1 and rows_per_thread = row_segments",
-            )
-        elif p.own.runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
+        elif runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             wide = narrowed(analysis, wide, p.access.lanes)
             require(p.access.aligns == wide.aligns, f"aligns: must be {wide.aligns}, as vectors may be unaligned")
             require(p.access.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
-            require(
-                p.access.multiples <= wide.multiples,
-                f"multiples: not all are known to be multiples of {p.access.lanes}",
-            )
+            known = p.access.multiples <= wide.multiples
+            require(known, f"multiples: not all are known to be multiples of {p.access.lanes}")
         else:
             self.check_access(analysis, p, True, call)
         rows_are = p.ty * p.rows_per_thread
-        require(
-            outer > 0 or p.own.row_segments > 1 or rows_are == 1,
-            f"ty * rows_per_thread = {rows_are}: must be 1, as there is only one loop",
-        )
+        alone = outer > 0 or row_segments > 1 or rows_are == 1
+        require(alone, f"ty * rows_per_thread = {rows_are}: must be 1, as there is only one loop")
+
+    @staticmethod
+    def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
+        lanes, segments = p.access.lanes, p.own.row_segments
+        most = heuristics_of(call.properties).pointwise.coalesced
+        found = coalesced(analysis, p.access._replace(lanes=1), call, most)
+        if found is None:
+            raise ScheduleError("row_segments: outputs are not contiguous across rows, or not aligned for vectors")
+        access = found[1]
+        fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
+        same = lanes == fitted.lanes and p.access.aligns == fitted.aligns
+        require(same, f"row_segments: lanes must be at most {access.lanes}, with matching aligns")
+        known = p.access.multiples <= known_multiples(analysis, lanes, call)
+        require(known, f"multiples: not all are known to be multiples of {lanes}")
+        elements, _ = analysis.values(coalesced_extents, call.sizes)
+        rows, *_ = analysis.values(steps_across, call.sizes)
+        full = segments > 0 and rows % segments == 0 and (p.own.ragged or elements % (segments * lanes) == 0)
+        p.must("row_segments", full, f"must divide {rows} rows into full vectors")
+        one = segments == 1 or (p.ty == 1 and p.rows_per_thread == segments)
+        require(one, "row_segments: needs ty = 1 and rows_per_thread = row_segments")
 
 
 def _as_long(analysis: Analysis, env: Sizes, own: int, all_: int) -> Sizes:

@@ -10,15 +10,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, hint_of, known_multiples, moved, narrowed, of_slices
-from mlirfuse.schedule.gpu.scan_body import power_from, power_to
+from mlirfuse.schedule.gpu.access import (
+    WIDEST,
+    access_of,
+    hint_of,
+    known_multiples,
+    moved,
+    narrowed,
+    of_slices,
+    widened,
+)
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.scheduler import SizedCall, power_from, power_to
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -61,9 +68,8 @@ class PointwiseOfSize:
         if folds and (self.columns % 8 or self.window) and not under:
             self._coalesce()
         if not self.row_segments:
-            self.access = _narrowed(
-                analysis, self.access, self.columns * self.rows, self.spread, heuristics.least_bytes
-            )
+            elements = self.columns * self.rows
+            self.access = _narrowed(analysis, self.access, elements, self.spread, heuristics.least_bytes)
         if under and self.window:
             self._widen()
 
@@ -125,15 +131,13 @@ class PointwiseOfSize:
         if self.row_segments:
             return first
         if analysis.pinned and first.vectors_per_thread < heuristics.most_vectors:
-            wide_concat = (
-                analysis.once(_most_concatenated) > 1 and analysis.once(_written) * self.access.lanes >= WIDEST
-            )
-            if self.cached and wide_concat:
+            wide = analysis.once(_written) * self.access.lanes >= WIDEST
+            if self.cached and wide and analysis.once(_most_concatenated) > 1:
                 few = self.params(heuristics.small_block // 2, 1)
-                return _of_several_vectors(few, self.vectors, self.rows, self.properties)
-            return _of_several_rows(analysis, first, self.call)
+                return self._of_several_vectors(few)
+            return self._of_several_rows(first)
         if analysis.once(_column_share) >= heuristics.shared:
-            return _that_share_columns(analysis, first, self.call)
+            return self._that_share_columns(first)
         return first
 
     def _usual(self) -> Tiling:
@@ -171,7 +175,7 @@ class PointwiseOfSize:
         across = several if several and self.vectors >= first.tx * several else first.vectors_per_thread
         self.row_segments, first = 1, first._replace(vectors_per_thread=across)
         if self.cached and not self.window:
-            return _of_several_vectors(first, self.vectors, self.rows, self.properties)
+            return self._of_several_vectors(first)
         return first
 
     def _lanes_of_elements(self) -> int:
@@ -195,6 +199,74 @@ class PointwiseOfSize:
             self.access = narrowed(self.analysis, self.access, lanes)._replace(multiples=known)
             self.ragged = self.columns % lanes != 0
         return several
+
+    def _resident(self, tx: int, ty: int) -> int:
+        """The blocks that the device holds at once."""
+        return self.properties.sm_count * (self.properties.threads_per_sm // (tx * ty))
+
+    def _rows_a_thread(self, tx: int, ty: int, vectors: int, most: int) -> int:
+        """Rows per thread, at most ``most``, as long as the device stays full; ``vectors`` are those of a row."""
+        down = 1
+        while down * 2 <= most and -(-vectors // tx) * (self.rows // (ty * down * 2)) >= self._resident(tx, ty):
+            down *= 2
+        return down
+
+    def _of_several_vectors(self, p: Tiling) -> Tiling:
+        """``p`` with more vectors per thread, as long as every multiprocessor has blocks. A thread loads from all
+        operands of a concatenation, and these loads are in flight together."""
+        heuristics, vectors, rows = self.heuristics, self.vectors, self.rows
+        most = vectors * rows // (p.tx * p.ty * heuristics.blocks_joined * self.properties.sm_count)
+        most = power_to(max(1, min(most, heuristics.most_vectors)))
+        down = min(max(1, most // 2), power_to(max(1, rows // p.ty)))
+        across = min(most // down, power_to(max(1, vectors // p.tx)))
+        return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
+
+    def _of_several_rows(self, p: Tiling) -> Tiling:
+        """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread.
+        Those have enough bytes in flight, share values that depend only on the column, and load elements that adjacent
+        rows have in common once. The number of threads along a row is chosen to leave few of them idle."""
+        analysis, heuristics, lanes = self.analysis, self.heuristics, p.access.lanes
+        columns, rows, read, elements = analysis.values(_work, self.call.sizes)
+        wide = lanes * analysis.once(_written) >= WIDEST
+        operands = analysis.once(_most_concatenated)
+        if operands > 1 and wide:
+            return self._of_aligned_operands(p)
+        if wide or lanes * read >= heuristics.in_flight * max(elements, 1):
+            return p
+        vectors, runs = -(-columns // lanes), p.own.runs
+        threads = heuristics.small_block // 2 if runs and self.least < 4 else heuristics.small_block
+        most = min(threads, power_from(vectors))
+        idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
+        fewest = min(idle, key=lambda tx: idle[tx], default=most)
+        tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
+        ty = threads // tx if rows > 1 else 1
+        in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
+        most_rows = heuristics.most_rows // lanes if runs else heuristics.most_rows
+        wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
+        down = self._rows_a_thread(tx, ty, vectors, wanted)
+        more = runs or down > p.vectors_per_thread * p.rows_per_thread
+        return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
+
+    def _of_aligned_operands(self, p: Tiling) -> Tiling:
+        """``p``, or, if vectors of 16 bytes divide long concatenated rows, of which a thread loads all operands,
+        parameters with more vectors of half that size."""
+        heuristics, access = self.heuristics, narrowed(self.analysis, p.access, p.access.lanes // 2)
+        tx, vectors = heuristics.whole_parts, -(-self.columns // access.lanes)
+        ty = heuristics.small_block // tx
+        down = self._rows_a_thread(tx, ty, vectors, 2 * heuristics.most_vectors - 1)
+        return tiling(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
+
+    def _that_share_columns(self, p: Tiling) -> Tiling:
+        """``p``, or parameters with several rows per thread, which share values that depend only on the column, and
+        vectors of half the bytes, so that registers hold those values."""
+        analysis, heuristics = self.analysis, self.heuristics
+        least = min(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
+        access = narrowed(analysis, p.access, min(p.access.lanes, max(1, heuristics.shared_bytes // least)))
+        vectors = -(-self.columns // access.lanes)
+        tx = min(heuristics.small_block, power_from(vectors))
+        ty = heuristics.small_block // tx
+        blocks = -(-vectors // tx) * (self.rows // (ty * heuristics.shared_rows))
+        return p if blocks < self._resident(tx, ty) else tiling(access, tx, ty, 1, heuristics.shared_rows)
 
     def candidates(self) -> Iterator[Tiling]:
         """Parameters worth measuring, the heuristic's choice first."""
@@ -229,62 +301,6 @@ def _busy(vectors: int) -> bool:
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
-def _of_several_vectors(p: Tiling, vectors: int, rows: int, properties: DeviceProperties) -> Tiling:
-    """``p`` with more vectors per thread, as long as every multiprocessor has blocks. ``vectors``: per row. A thread
-    loads from all operands of a concatenation, and these loads are in flight together."""
-    heuristics = heuristics_of(properties).pointwise
-    most = vectors * rows // (p.tx * p.ty * heuristics.blocks_joined * properties.sm_count)
-    most = power_to(max(1, min(most, heuristics.most_vectors)))
-    down = min(max(1, most // 2), power_to(max(1, rows // p.ty)))
-    across = min(most // down, power_to(max(1, vectors // p.tx)))
-    return p._replace(vectors_per_thread=max(across, p.vectors_per_thread), rows_per_thread=down)
-
-
-def _of_several_rows(analysis: Analysis, p: Tiling, call: SizedCall) -> Tiling:
-    """``p``, or, if remapped rows allow only narrow vectors, parameters with several adjacent rows per thread. Those
-    have enough bytes in flight, share values that depend only on the column, and load elements that adjacent rows have
-    in common once. The number of threads along a row is chosen to leave few of them idle."""
-    heuristics, lanes = heuristics_of(call.properties).pointwise, p.access.lanes
-    columns, rows, read, elements = analysis.values(_work, call.sizes)
-    written = analysis.once(_written)
-    operands = analysis.once(_most_concatenated)
-    if operands > 1 and lanes * written >= WIDEST:
-        return _of_aligned_operands(analysis, p, rows, columns, call.properties)
-    if lanes * written >= WIDEST or lanes * read >= heuristics.in_flight * max(elements, 1):
-        return p
-    vectors = -(-columns // lanes)
-    short = p.own.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
-    threads = heuristics.small_block // 2 if short else heuristics.small_block
-    most = min(threads, power_from(vectors))
-    idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
-    fewest = min(idle, key=lambda tx: idle[tx], default=most)
-    tx = next((tx for tx, share in idle.items() if share <= heuristics.idle), fewest)
-    ty = threads // tx if rows > 1 else 1
-    in_flight = heuristics.in_flight_concat if operands > 1 else heuristics.in_flight
-    most_rows = heuristics.most_rows // lanes if p.own.runs else heuristics.most_rows
-    wanted = min(most_rows, round(in_flight * elements / max(1, lanes * read * operands)))
-    full = call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty))
-    down = 1
-    while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
-        down *= 2
-    more = p.own.runs or down > p.vectors_per_thread * p.rows_per_thread
-    return p._replace(tx=tx, ty=ty, vectors_per_thread=1, rows_per_thread=down) if more else p
-
-
-def _of_aligned_operands(
-    analysis: Analysis, p: Tiling, rows: int, columns: int, properties: DeviceProperties
-) -> Tiling:
-    """``p``, or, if vectors of 16 bytes divide long concatenated rows, of which a thread loads all operands, parameters
-    with more vectors of half that size."""
-    heuristics, access = heuristics_of(properties).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
-    tx, vectors = heuristics.whole_parts, -(-columns // access.lanes)
-    ty, down = heuristics.small_block // tx, 1
-    full = properties.sm_count * (properties.threads_per_sm // (tx * ty))
-    while down < heuristics.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
-        down *= 2
-    return tiling(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
-
-
 def wide_access(analysis: Analysis, hint: str, call: SizedCall) -> Access | None:
     """The access of rows that are not coalesced, and whose inputs may be unaligned."""
     return of_slices(analysis, access_of(analysis, True, call, hint), call)
@@ -303,24 +319,6 @@ def _column_share(analysis: Analysis) -> float:
         if axes:
             counts[axes <= column] += cost
     return counts[True] / max(1, counts[False])
-
-
-def _that_share_columns(analysis: Analysis, p: Tiling, call: SizedCall) -> Tiling:
-    """``p``, or parameters with several rows per thread, which share values that depend only on the column, and vectors
-    of half the bytes, so that registers hold those values."""
-    heuristics = heuristics_of(call.properties).pointwise
-    columns, rows = analysis.values(row_extents, call.sizes)
-    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
-    lanes = min(p.access.lanes, max(1, heuristics.shared_bytes // min(sizes)))
-    aligns = tuple(max(n, min(a, lanes * n)) for a, n in zip(p.access.aligns, sizes))
-    vectors = -(-columns // lanes)
-    tx = min(heuristics.small_block, power_from(vectors))
-    ty = heuristics.small_block // tx
-    blocks = -(-vectors // tx) * (rows // (ty * heuristics.shared_rows))
-    if blocks < call.properties.sm_count * (call.properties.threads_per_sm // (tx * ty)):
-        return p
-    access = p.access._replace(lanes=lanes, aligns=aligns)
-    return tiling(access, tx, ty, 1, heuristics.shared_rows)
 
 
 def _most_concatenated(analysis: Analysis) -> int:
@@ -348,10 +346,11 @@ def coalesced(analysis: Analysis, access: Access, call: SizedCall, many: int) ->
     lanes = min(n & -n for n in limits if n)
     if lanes <= access.lanes:
         return None
-    aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
+    found = widened(analysis, access, lanes, wide, (), call)
+    assert found is not None
     several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= many
     segments = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
-    return segments, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset()), elements % lanes != 0
+    return segments, found, elements % lanes != 0
 
 
 def _contiguous_across_rows(analysis: Analysis) -> list[Value]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -52,16 +53,15 @@ class RowsOfSize:
     def __init__(self, analysis: Analysis, access: Access, wider: Access, kept: int, length: int, properties):
         self.analysis, self.properties = analysis, properties
         self.access, self.wider, self.kept, self.length = access, wider, kept, length
-        self.row, self.lanes, self.heuristics = analysis.once(row_of), access.lanes, heuristics_of(properties).rows
+        self.row, self.lanes, self.heuristics = analysis.once(Row), access.lanes, heuristics_of(properties).rows
         self.vectors = max(1, -(-self.length // self.lanes))
         self.registers = max(1, self.lanes * self.row.own_bytes // 4)  # per vector
         self.small = self.kept * self.vectors < properties.sm_count * self.heuristics.threads.parallel
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
         # Layouts in registers: for one block per row, and for a cluster or a larger block.
-        self.one_block, self.several_blocks = _register_layouts(
-            self.vectors, self.registers, properties.cluster_sizes, self.heuristics.registers
-        )
+        sizes, limits = properties.cluster_sizes, self.heuristics.registers
+        self.one_block, self.several_blocks = _register_layouts(self.vectors, self.registers, sizes, limits)
 
     @functools.cached_property
     def best(self) -> tuple[int, int, int] | None:
@@ -77,29 +77,25 @@ class RowsOfSize:
         one pass. A register of 16-bit floats is two elements to compute: with more weights than rows, 16 are 0.4%
         slower than 32 and compile in 0.6 of the time."""
         heuristics = self.heuristics.registers
-        row, sm_count, threads = (
-            self.row,
-            self.properties.sm_count,
-            self.properties.sm_count * self.properties.threads_per_sm,
-        )
+        row, sm_count = self.row, self.properties.sm_count
+        threads = sm_count * self.properties.threads_per_sm
         short = heuristics.short_vectors_16bit if row.reduced_precision and not row.single else heuristics.short_vectors
         if self.vectors < short:
             by_elements = self.lanes == 1 and self.vectors < heuristics.short_vectors and row.widest <= 4
             return heuristics.short_per_thread * self.registers if by_elements else heuristics.short
         if row.reduced_precision and row.single and self.wide:
             return heuristics.reduced_16bit
-        if (row.reduced_precision and self.lanes > 1 and not row.weights) or (
-            row.weights and self.wide and self.kept * self.vectors <= threads
-        ):
+        if row.reduced_precision and self.lanes > 1 and not row.weights:
+            return heuristics.short
+        if row.weights and self.wide and self.kept * self.vectors <= threads:
             return heuristics.short
         if row.reduced_precision and self.wide and row.weights > row.inputs:
             return heuristics.usual
         most = heuristics.beside_weights
         many = self.kept * self.vectors * self.registers // most >= threads // 3  # with so many per thread
-        beside = (row.weights_16bit and self.kept > sm_count) or (
-            row.weights and row.inputs == 1 and self.wide and many
-        )
-        return most if beside else heuristics.usual
+        if row.weights_16bit and self.kept > sm_count:
+            return most
+        return most if row.weights and row.inputs == 1 and self.wide and many else heuristics.usual
 
     def least_threads(self) -> int:
         """The least threads of a row that is not short."""
@@ -128,17 +124,10 @@ class RowsOfSize:
             return (False, used > registers.most_alone, tx > registers.largest_block, idle, abs(used - self.wanted), tx)
         wider, large = tx > registers.wide_block, cluster > threads.portable_cluster
         if self.row.weights and self.wide:
-            return (
-                False,
-                used > registers.most,
-                cluster * tx > threads.most_beside_weights,
-                not self.exact(place),
-                used > registers.beside_weights,
-                self.row.reduced_precision and wider,  # costs more than synchronization of blocks
-                large,
-                wider,
-                abs(used - registers.beside_weights),
-            )
+            spread, over = cluster * tx > threads.most_beside_weights, used > registers.beside_weights
+            widened = self.row.reduced_precision and wider  # costs more than synchronization of blocks
+            away, uneven = abs(used - registers.beside_weights), not self.exact(place)
+            return (False, used > registers.most, spread, uneven, over, widened, large, wider, away)
         most = registers.most if self.wide else registers.most_narrow
         idle = self.kept * cluster * tx < self.properties.sm_count * threads.busy
         wanted = registers.cluster_16bit if self.row.reduced_precision else registers.most
@@ -174,26 +163,16 @@ class RowsOfSize:
         yield from (*self.unaligned(), *ordered, self.looped())
         yield from (p._replace(prefetch=not p.prefetch) for p in ordered[:2] if self.row.late)
         for p in ordered:
-            if p.cluster > 1:
-                yield from (
-                    p._replace(min_blocks_per_sm=r)
-                    for r in (1, 2, 3, 4)
-                    if r != p.min_blocks_per_sm and r * p.tx <= 1024
-                )
+            tried = [r for r in (1, 2, 3, 4) if r != p.min_blocks_per_sm and r * p.tx <= 1024] if p.cluster > 1 else []
+            yield from (p._replace(min_blocks_per_sm=r) for r in tried)
 
     @property
     def crowded(self) -> bool:
         """Whether a register-resident row, with widened 16-bit floats and the values that the online form avoids, would
         leave only one block per multiprocessor."""
-        row = self.row
-        return bool(
-            row.shorter
-            and row.reduced_precision
-            and self.wide
-            and not self.small
-            and self.best
-            and self.best[2] * self.registers > self.heuristics.registers.crowded
-        )
+        if not self.row.shorter or not self.row.reduced_precision or not self.wide or self.small or not self.best:
+            return False
+        return self.best[2] * self.registers > self.heuristics.registers.crowded
 
     def weights_late(self) -> bool:
         """Whether a row with weights should be register-resident, with all of the weights loaded at once after its
@@ -245,11 +224,8 @@ class RowsOfSize:
                 return False
         if few:
             return loaded <= heuristics.few
-        return loaded <= (
-            heuristics.reduced_precision
-            if row.reduced_precision and (not self.wide or row.inputs > 1)
-            else heuristics.usual
-        )
+        narrow = row.reduced_precision and (not self.wide or row.inputs > 1)
+        return loaded <= (heuristics.reduced_precision if narrow else heuristics.usual)
 
     def in_shared(self) -> list[_SharedLayout]:
         """Layouts in shared memory, best first.
@@ -276,30 +252,16 @@ class RowsOfSize:
                 roomy = p.blocks * p.tx >= heuristics.roomy and (self.row.weights or usual)
                 return p.idle, large, not roomy, not usual, p.blocks == 1, p.cluster
             threads, uneven = p.blocks * p.tx, p not in evenly
-            return (
-                p.idle,
-                p.blocks == 1 and p.tx < together,
-                p.cluster == 1 and threads < heuristics.least_alone,
-                uneven,
-                uneven and threads < heuristics.roomy,
-                p.cluster,
-            )
+            lonely, few = p.blocks == 1 and p.tx < together, p.cluster == 1 and threads < heuristics.least_alone
+            return p.idle, lonely, few, uneven, uneven and threads < heuristics.roomy, p.cluster
 
         return sorted(places, key=cost)
 
     def in_shared_memory(self, p: _SharedLayout) -> Tiling:
         """The parameters of a row with this layout in shared memory."""
-        return Tiling(
-            "rows",
-            self.access,
-            p.tx,
-            1,
-            p.vectors_per_thread,
-            cluster=p.cluster,
-            unmasked=p.vectors_per_thread - (not self.exact(p[:3])),
-            online=self.row.shorter,
-            in_shared=True,
-        )
+        given = p.tx, 1, p.vectors_per_thread, 1, 1, p.cluster
+        unmasked, online = p.vectors_per_thread - (not self.exact(p[:3])), self.row.shorter
+        return Tiling("rows", self.access, *given, unmasked=unmasked, online=online, in_shared=True)
 
     def unaligned(self) -> Iterator[Tiling]:
         """Parameters for unaligned rows in shared memory by the wider vectors, best first.
@@ -320,36 +282,20 @@ class RowsOfSize:
                 return p.idle, False, 1, p.tx != heuristics.alone
             if p.cluster == 1:
                 few = row.single or p.blocks <= heuristics.few_blocks
-                return (
-                    p.idle,
-                    p.blocks < 2,
-                    1,
-                    p.tx != (heuristics.large if few else heuristics.medium if long else heuristics.small),
-                )
+                threads = heuristics.large if few else heuristics.medium if long else heuristics.small
+                return p.idle, p.blocks < 2, 1, p.tx != threads
             waiting = p.blocks < heuristics.cluster_blocks or p.cluster < heuristics.cluster_blocks
             least = heuristics.cluster_per_thread_weighted if row.weights == 1 else heuristics.cluster_per_thread
             return p.idle, waiting, p.cluster, p.tx > heuristics.medium, p.vectors_per_thread < least, -p.tx
 
         threads = (*self.heuristics.shared.threads, heuristics.alone) if alone else self.heuristics.shared.threads
-        vectors = -(-(length + lanes - 1) // lanes)
+        vectors, fewest = -(-(length + lanes - 1) // lanes), self.heuristics.shared.least_per_thread
         places = _shared_layouts(self.analysis, vectors, lanes, self.kept, self.properties, threads)
-        for p in sorted(
-            (p for p in places if p.cluster == 1 or p.vectors_per_thread >= self.heuristics.shared.least_per_thread),
-            key=cost,
-        ):
-            full_vectors = (length - lanes) // (p.tx * lanes * p.cluster)
-            yield Tiling(
-                "rows",
-                self.wider,
-                p.tx,
-                1,
-                p.vectors_per_thread,
-                cluster=p.cluster,
-                unmasked=full_vectors,
-                online=row.shorter,
-                in_shared=True,
-                unaligned=True,
-            )
+        places = tuple(p for p in places if p.cluster == 1 or p.vectors_per_thread >= fewest)
+        for p in sorted(places, key=cost):
+            unmasked = (length - lanes) // (p.tx * lanes * p.cluster)
+            rows = self.in_shared_memory(p)
+            yield rows._replace(access=self.wider, unmasked=unmasked, unaligned=True)
 
     def better_unaligned(self, p: Tiling) -> bool:
         """Whether the unaligned layout is estimated to be faster."""
@@ -362,30 +308,22 @@ class RowsOfSize:
         if row.single:
             return length >= heuristics.reduced
         if row.weights > 1:  # with few rows, a cluster's registers hold more
-            return kept >= sm_count and (
-                not self.one_block if self.lanes * row.widest <= 2 else length >= heuristics.weighted
-            )
+            narrow = self.lanes * row.widest <= 2
+            return kept >= sm_count and (not self.one_block if narrow else length >= heuristics.weighted)
         return length >= heuristics.plain or kept >= heuristics.many_rows * sm_count
 
     def looped(self) -> Tiling:
         """The parameters of a row that is read again in each phase; split if one pass suffices and there are few
         rows."""
-        row, vectors, sm_count, threads_per_sm = (
-            self.row,
-            self.vectors,
-            self.properties.sm_count,
-            self.properties.threads_per_sm,
-        )
+        row, vectors = self.row, self.vectors
+        sm_count, threads_per_sm = self.properties.sm_count, self.properties.threads_per_sm
         heuristics = self.heuristics.looped
         tx = heuristics.least
         while tx < heuristics.usual and vectors > tx * UNROLL:
             tx *= 2
-        while (
-            tx < heuristics.most
-            and tx * 2 <= vectors // UNROLL
-            and self.kept * tx < sm_count * threads_per_sm // 2
-            and not row.single
-        ):
+        while tx < heuristics.most and tx * 2 <= vectors // UNROLL and not row.single:
+            if self.kept * tx >= sm_count * threads_per_sm // 2:
+                break
             tx *= 2
         split, blocks, most = 1, sm_count * (threads_per_sm // tx), vectors // (tx * UNROLL * 2)
         if row.one_pass and vectors >= heuristics.huge:
@@ -417,11 +355,6 @@ def _register_layouts(
     return one_block, several_blocks
 
 
-def extents(analysis: Analysis) -> tuple:
-    """The number of rows, and their length."""
-    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-
-
 def accumulators_of(analysis: Analysis) -> int:
     """The number of accumulator components that threads may exchange per row, each with its own shared memory."""
     return sum(len(red.accumulator_types(op)) for phase in analysis.phases for op in phase)
@@ -450,30 +383,22 @@ def _shared_layouts(
     analysis: Analysis, vectors: int, lanes: int, kept: int, properties, threads: tuple[int, ...]
 ) -> tuple[_SharedLayout, ...]:
     """The layouts whose shared memory holds rows of so many vectors, for these numbers of ``threads``."""
-    return _cached_shared_layouts(
-        vectors,
-        lanes * analysis.once(row_of).row_bytes,
-        analysis.once(accumulators_of),
-        min(kept, properties.sm_count),
-        properties,
-        threads,
-    )
+    vector_bytes, accumulators = lanes * analysis.once(Row).row_bytes, analysis.once(accumulators_of)
+    kept = min(kept, properties.sm_count)
+    return _cached_shared_layouts(vectors, vector_bytes, accumulators, kept, properties, threads)
 
 
 @functools.lru_cache
 def _cached_shared_layouts(
     vectors: int, vector_bytes: int, accumulators: int, kept: int, properties, threads: tuple[int, ...]
 ) -> tuple[_SharedLayout, ...]:
-    found = []
-    for tx in threads:
-        for cluster in properties.cluster_sizes:
-            vectors_per_thread = -(-vectors // (tx * cluster))
-            nbytes = shared_bytes(tx, cluster, vectors_per_thread, vector_bytes, accumulators)
-            if nbytes <= properties.shared_per_block:
-                blocks = (properties.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
-                found.append(
-                    _SharedLayout(tx, cluster, vectors_per_thread, max(0, properties.sm_count - kept * cluster), blocks)
-                )
+    found, room = [], properties.shared_per_block
+    for tx, cluster in itertools.product(threads, properties.cluster_sizes):
+        vectors_per_thread = -(-vectors // (tx * cluster))
+        nbytes = shared_bytes(tx, cluster, vectors_per_thread, vector_bytes, accumulators)
+        if nbytes <= room:
+            blocks, idle = (room + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED), properties.sm_count - kept * cluster
+            found.append(_SharedLayout(tx, cluster, vectors_per_thread, max(0, idle), blocks))
     return tuple(found)
 
 
@@ -490,10 +415,9 @@ def unaligned_access(analysis: Analysis, access: Access, call: SizedCall) -> Acc
         return access
     if any(call.alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
         return access
-    aligns = [
-        min(16, lanes * v.dtype.bytes) if v in like and v in analysis.outputs else analysis.stored(v).bytes
-        for v in analysis.inputs + analysis.outputs
-    ]
+    stored, written = analysis.stored, [v for v in like if v in analysis.outputs]
+    both = analysis.inputs + analysis.outputs
+    aligns = [min(16, lanes * v.dtype.bytes) if v in written else stored(v).bytes for v in both]
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
@@ -511,59 +435,28 @@ def _unaligned_layout(analysis: Analysis) -> tuple:
     sizes = {v.dtype.bytes for v in streamed}
     lanes = min(8, 16 // max(sizes, default=8))
     copied = all(nbytes <= 4 and lanes * nbytes in async_copies.SIZES for nbytes in sizes)
-    return (
-        (lanes if sizes and copied and unmapped and along and len(steps) == 1 else 0),
-        like,
-        sz.tuple_function(next(iter(steps), ())),
-    )
+    possible = bool(sizes) and copied and unmapped and along and len(steps) == 1
+    return lanes if possible else 0, like, sz.tuple_function(next(iter(steps), ()))
 
 
-class _Row(NamedTuple):
-    """Properties of a rows segment that do not depend on sizes.
+class Row:
+    """Properties of a rows segment that do not depend on sizes. Bytes are those of an element."""
 
-    ``row_bytes``: bytes per element of a row, of all inputs that differ from row to row; ``own_bytes``: without those
-    that several rows share, e.g. a batch's; ``widest``: of the widest of them. ``single``: rows are only reduced, in
-    one pass; ``one_pass``: one pass, and outputs depend on no reduction; ``shorter``: online forms need fewer passes;
-    ``reduced_precision``: some inputs are 16-bit floats. ``inputs`` and ``weights``: the numbers of inputs that differ
-    from row to row, and that all rows share; ``weights_16bit``: some weights are 16-bit floats; ``wider_weights``: some
-    are wider than all other inputs. ``sizes``: bytes per element of each input that is read at the rows' own indices;
-    ``late``: some of those are only read after the first reductions."""
-
-    row_bytes: int
-    own_bytes: int
-    widest: int
-    single: bool
-    one_pass: bool
-    shorter: bool
-    reduced_precision: bool
-    inputs: int
-    weights: int
-    weights_16bit: bool
-    wider_weights: bool
-    sizes: tuple[int, ...]
-    late: bool
-
-
-def row_of(analysis: Analysis) -> _Row:
-    """The :class:`_Row` of a segment."""
-    streamed, shared = analysis.once(row_inputs)
-    full, phases = written(analysis), analysis.once(joint.online)
-    reduced_precision, weights_16bit = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
-    nbytes = [v.dtype.bytes for v in streamed]
-    own = [v.dtype.bytes for v in streamed if set(analysis.kept) <= set(analysis.axes.flat(v))] or nbytes
-    loaded = at_own_index(analysis, streamed + shared)
-    return _Row(
-        sum(nbytes),
-        sum(own),
-        max(nbytes, default=4),
-        len(phases) == 1 and not full,
-        len(phases) == 1 and analysis.late_values().isdisjoint(full),
-        len(phases) < len(analysis.phases),
-        reduced_precision,
-        len(streamed),
-        len(shared),
-        weights_16bit,
-        any(v.dtype.bytes > max(nbytes, default=4) for v in shared),
-        tuple(v.dtype.bytes for v in loaded),
-        len(read_by(analysis, analysis.phases[0], loaded)) < len(loaded),
-    )
+    def __init__(self, analysis: Analysis):
+        streamed, shared = analysis.once(row_inputs)
+        full, phases, kept = written(analysis), analysis.once(joint.online), set(analysis.kept)
+        nbytes = [v.dtype.bytes for v in streamed]
+        own = [v.dtype.bytes for v in streamed if kept <= set(analysis.axes.flat(v))] or nbytes
+        loaded = at_own_index(analysis, streamed + shared)
+        self.row_bytes = sum(nbytes)  # of all inputs that differ from row to row
+        self.own_bytes = sum(own)  # without those that several rows share, e.g. a batch's
+        self.widest = widest = max(nbytes, default=4)
+        self.single = len(phases) == 1 and not full  # rows are only reduced, in one pass
+        self.one_pass = len(phases) == 1 and analysis.late_values().isdisjoint(full)
+        self.shorter = len(phases) < len(analysis.phases)  # online forms need fewer passes
+        self.reduced_precision = any(v.dtype.bits == 16 for v in streamed)  # some inputs are 16-bit floats
+        self.inputs, self.weights = len(streamed), len(shared)  # that differ from row to row, and that all rows share
+        self.weights_16bit = any(v.dtype.bits == 16 for v in shared)
+        self.wider_weights = any(v.dtype.bytes > widest for v in shared)
+        self.sizes = [v.dtype.bytes for v in loaded]  # of inputs that are read at the rows' own indices
+        self.late = len(read_by(analysis, analysis.phases[0], loaded)) < len(loaded)  # some only after reductions

@@ -10,18 +10,17 @@ from mlirfuse.analysis.joint import MaxSumExp
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies
-from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, read_by
-from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
+from mlirfuse.schedule.gpu.partial import store_partials
+from mlirfuse.schedule.gpu.row_body import Place, RowsBody, UnalignedRows, at_own_index, read_by
+from mlirfuse.schedule.tiling import Tiling
 
 UNROLL = 4  # vectors in flight of a looped row, more if vectors are short
 EXPONENTIALS = 16  # elements whose exponentials are computed at once: more only takes longer to compile
-Visit = Callable[[list[Place], list[Val]], list[Val]]  # of a thread's places and the loop-carried values
+Visit = Callable[[list[Place], list[Val]], list[Val] | None]  # of a thread's places and the loop-carried values
 
 
 def in_registers(rows: RowsBody) -> sz.Size:
@@ -51,10 +50,10 @@ def in_registers(rows: RowsBody) -> sz.Size:
     def total_of(op: Op) -> tuple[Val, ...]:
         """The accumulator of this thread's part of the row. Reductions that read elements twice process a few vectors
         of 16-bit floats at a time: widened, all of them would need twice the registers."""
-        step = p.vectors_per_thread
-        if reduced_precision and isinstance(op, MaxSumExp) and p.vectors_per_thread * lanes > 32:
+        step, elements = p.vectors_per_thread, p.vectors_per_thread * lanes if reduced_precision else 0
+        if isinstance(op, MaxSumExp) and elements > 32:
             step = 1 if p.min_blocks_per_sm > 3 else 2
-        elif reduced_precision and op.row.accumulator == "moments" and p.vectors_per_thread * lanes > 64:
+        elif op.row.accumulator == "moments" and elements > 64:
             step = 4
         total: tuple[Val, ...] | None = None
         for at in range(0, p.vectors_per_thread, step):
@@ -80,11 +79,8 @@ def in_registers(rows: RowsBody) -> sz.Size:
 
 def in_shared(rows: RowsBody) -> sz.Size:
     """Emit a kernel in which each thread copies its part of the row to shared memory, and makes its passes there.
-    Returns the grid size.
-
-    If ``p.unaligned``, the row may be unaligned, and ``rows`` are
-    :class:`mlirfuse.schedule.gpu.unaligned_rows.UnalignedRows`."""
-    return (_UnalignedSharedRows if rows.p.unaligned else _SharedRows)(rows).emit()
+    Returns the grid size."""
+    return (_UnalignedSharedRows(rows) if isinstance(rows, UnalignedRows) else _SharedRows(rows)).emit()
 
 
 class _SharedRows:
@@ -114,10 +110,8 @@ class _SharedRows:
 
     def emit(self) -> sz.Size:
         """Emit the kernel. Returns the grid size."""
-        rows, e = self.rows, self.e
-        rows.loop(
-            self.zero, e.const(self.p.unmasked, rows.index), 1, [], lambda vector, _: self.copy_vector(vector, False)
-        )
+        rows, count = self.rows, self.e.const(self.p.unmasked, self.rows.index)
+        rows.loop(self.zero, count, 1, [], lambda vector, _: self.copy_vector(vector, False))
         for vector in self.consts(range(self.p.unmasked, self.p.vectors_per_thread)):
             self.copy_last(vector)
         self.copies.wait(0)
@@ -135,11 +129,10 @@ class _SharedRows:
     def consts(self, vectors: Iterable[int]) -> list[Val]:
         return [self.e.const(c, self.rows.index) for c in vectors]
 
-    def copy_vector(self, vector: Val, checked: bool) -> list[Val]:
+    def copy_vector(self, vector: Val, checked: bool) -> None:
         """Issue the copy of one vector of each input."""
         place = self.rows.at(self.here, self.column(vector), checked)
         self.copies.start(self.e.cast(vector, dt.i32), [(v, place.env) for v in self.rows.streamed])
-        return []
 
     def copy_last(self, vector: Val) -> None:
         """Issue the copies of a vector that may be beyond the row."""
@@ -172,7 +165,7 @@ class _SharedRows:
         for value in weights:
             for place in places:
                 rows.load_shared(value, place)
-        return visit(places, state)
+        return visit(places, state) or []
 
     def visit_rest(self, inner: range, carried: list[Val], visit: Visit, weights: Sequence[Value]) -> list[Val]:
         """Visit the ``inner`` vectors that no iteration has, and the edges."""
@@ -199,11 +192,8 @@ class _SharedRows:
     def deviating(self, op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
         """The moments accumulator. The squared deviations from this thread's mean need another pass."""
         e, p = self.e, self.p
-        count = (
-            e.const(float(p.vectors_per_thread * self.rows.lanes), count.dtype)
-            if self.exact
-            else red.sum_of_lanes(e, count)
-        )
+        elements = float(p.vectors_per_thread * self.rows.lanes)
+        count = e.const(elements, count.dtype) if self.exact else red.sum_of_lanes(e, count)
 
         def deviations_from(mean: Val) -> Val:
             def visit(places: list[Place], state: list[Val]) -> list[Val]:
@@ -213,9 +203,8 @@ class _SharedRows:
 
         return red.means_and_deviations(e, count, total, deviations_from)
 
-    def write(self, places: list[Place], _: list[Val]) -> list[Val]:
+    def write(self, places: list[Place], _: list[Val]) -> None:
         self.rows.write(self.rows.full, places)
-        return []
 
 
 class _UnalignedSharedRows(_SharedRows):
@@ -256,21 +245,16 @@ class _UnalignedSharedRows(_SharedRows):
         return read_by(self.rows.analysis, phase, self.rows.shared)
 
 
-def vectors_per_iteration(p, inputs: Iterable[Value]) -> int:
+def vectors_per_iteration(p: Tiling, inputs: Iterable[Value]) -> int:
     """Vectors of a thread per iteration of a looped row: at least 32 bytes of each input in flight."""
     widest = max((v.dtype.bytes for v in inputs), default=4)
     unroll = max(UNROLL, min(16, 32 // (p.access.lanes * widest)))
     return min(unroll, max(1, EXPONENTIALS // p.access.lanes)) if p.online else unroll
 
 
-def in_loops(rows: RowsBody) -> sz.Size:
-    """Emit a kernel in which every phase reads the row, or this block's part of it, from memory again. Returns the grid
-    size."""
-    return _LoopedRows(rows).emit()
-
-
-class _LoopedRows:
-    """A row that is read from memory in spans of all threads' vectors; ``part``: the block's part of it, or None."""
+class LoopedRows:
+    """A row that every phase reads from memory again, in spans of all threads' vectors; ``part``: the block's part of
+    it, or None."""
 
     def __init__(self, rows: RowsBody):
         self.rows, self.e, self.k, self.p = rows, rows.e, rows.k, rows.p
@@ -299,16 +283,16 @@ class _LoopedRows:
         """Emit the kernel. Returns the grid size."""
         rows, p, phases = self.rows, self.p, self.rows.phases
         for passes, phase in enumerate(phases):
-            totals = rows.across(phase, red.grouped(phase, self.reduce(phase, passes % 2 == 1)))
+            totals = rows.across(phase, self.reduce(phase, passes % 2 == 1))
             if p.split > 1:
-                self.store_partials(phase, totals)
+                with rows.leader(self.e.cmp("eq", rows.x, 0)):
+                    store_partials(rows, phase, totals, self.own_partial, sz.mul(rows.kept, p.split))
                 return sz.mul(rows.kept, p.split)
             rows.bind(phase, totals, self.here)
         late = [v for v in rows.full if v not in rows.early]
 
-        def write(places: list[Place], _: list[Val]) -> list[Val]:
+        def write(places: list[Place], _: list[Val]) -> None:
             rows.write(late, places)
-            return []
 
         if late:
             self.over_row([], write, len(phases) % 2 == 1)
@@ -329,10 +313,10 @@ class _LoopedRows:
         cached."""
         e, loop = self.e, loop or self.rows.loop
 
-        def full_span(i: Val, state: list[Val]) -> list[Val]:
+        def full_span(i: Val, state: list[Val]) -> list[Val] | None:
             return visit(self.places(e.sub(self.last_span, i) if backwards else i, False), state)
 
-        def last(i: Val, state: list[Val]) -> list[Val]:
+        def last(i: Val, state: list[Val]) -> list[Val] | None:
             places = self.places(i, True)
             if self.part is not None:
                 ends = [e.cmp("lt", self.column(i, u), self.high) for u in range(self.unroll)]
@@ -344,7 +328,7 @@ class _LoopedRows:
             carried = loop(low, high, span, carried, body)
         return carried
 
-    def reduce(self, phase: list[Op], backwards: bool) -> list[Val]:
+    def reduce(self, phase: list[Op], backwards: bool) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row. The first phase also writes outputs that need no
         reduction."""
         rows = self.rows
@@ -355,17 +339,11 @@ class _LoopedRows:
                 rows.write(rows.early, places)
             return state
 
-        if not self.p.compensation_interval:
-            return self.over_row(rows.nothing(phase), add, backwards)
-        in_blocks = functools.partial(rows.summed, phase, self.p.compensation_interval, rows.nothing(phase))
-        done = self.over_row(compensated_sums.nothing(self.e, phase, 1), add, backwards, in_blocks)
-        return compensated_sums.settled(self.e, phase, done)
+        def run(carried: list[Val], loop) -> list[Val]:
+            return self.over_row(carried, add, backwards, loop)
 
-    def store_partials(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> None:
-        """Store the accumulators of the block's part in the workspace."""
-        rows, e = self.rows, self.e
-        with rows.leader(e.cmp("eq", rows.x, 0)):
-            for op, total in zip(phase, totals):
-                for which, v in enumerate(total):
-                    memory = partial_memory(rows, op, which, sz.mul(rows.kept, self.p.split))
-                    store_partial(rows, memory, e.add(e.mul(self.part, rows.size(rows.kept)), self.row), v)
+        return rows.totals(phase, self.p.compensation_interval, rows.nothing(phase), run)
+
+    def own_partial(self) -> Val:
+        """The offset of this block's partial accumulators."""
+        return self.e.add(self.e.mul(self.part, self.rows.size(self.rows.kept)), self.row)

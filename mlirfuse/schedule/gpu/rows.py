@@ -13,27 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, is_outer
+from mlirfuse.analysis.phases import Analysis, is_outer, row_extents
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
-from mlirfuse.schedule.gpu.row_body import RowsBody, row_inputs
+from mlirfuse.schedule.gpu.row_body import RowsBody, UnalignedRows, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
+    Row,
     RowsOfSize,
     accumulators_of,
     choice,
     copied_by_16_bytes,
-    extents,
     leading_bits,
-    row_of,
     shared_bytes,
     unaligned_access,
 )
-from mlirfuse.schedule.gpu.row_storage import in_loops, in_registers, in_shared, vectors_per_iteration
+from mlirfuse.schedule.gpu.row_storage import LoopedRows, in_registers, in_shared, vectors_per_iteration
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.unaligned_rows import UnalignedRows
 from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -53,7 +51,7 @@ class GpuRows(GpuScheduler):
         return analysis.reduces
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        _, length = analysis.values(extents, call.sizes)
+        _, length = analysis.values(row_extents, call.sizes)
         inputs = [v for some in analysis.once(row_inputs) for v in some]
         for p in self._uncompensated(analysis, call):
             iteration = p.tx * p.access.lanes * vectors_per_iteration(p, inputs)
@@ -64,11 +62,9 @@ class GpuRows(GpuScheduler):
             return
         hint = hint_of(analysis, call)
         access = access_of(analysis, False, call, hint)
-        kept, length = analysis.values(extents, call.sizes)
-        may_be_unaligned = (
-            length >= heuristics_of(call.properties).rows.unaligned.shortest
-            and access.lanes * analysis.once(row_of).widest < 16
-        )
+        kept, length = analysis.values(row_extents, call.sizes)
+        long = length >= heuristics_of(call.properties).rows.unaligned.shortest
+        may_be_unaligned = long and access.lanes * analysis.once(Row).widest < 16
         wider = unaligned_access(analysis, access, call) if may_be_unaligned else access
         first = analysis.remembered(choice, access, wider, leading_bits(kept), length, call.properties)
         yield first
@@ -81,84 +77,71 @@ class GpuRows(GpuScheduler):
         """True if there are few blocks with much to read each, or results to be transposed."""
         if stores_strided(analysis, False, call):
             return True
-        if analysis.once(row_of).one_pass:
+        if analysis.once(Row).one_pass:
             return None
-        kept, length = analysis.values(extents, call.sizes)
+        kept, length = analysis.values(row_extents, call.sizes)
         blocks = -(-kept // p.ty) * p.cluster
         # Rows that are read at other indices, those of a slice, have no inputs of their own.
-        each = analysis.once(row_of).row_bytes or analysis.phases[0][0].operands[0].dtype.bytes
+        each = analysis.once(Row).row_bytes or analysis.phases[0][0].operands[0].dtype.bytes
         nbytes = kept * length * each
         heuristics = heuristics_of(call.properties).rows.stages
+        share, least = heuristics.looped_share, heuristics.looped_bytes
+        few = blocks < call.properties.sm_count // share
         if p.vectors_per_thread:  # in registers, or a cluster's shared memory
-            return (
-                blocks <= call.properties.sm_count // heuristics.kept_share and nbytes >= heuristics.kept_bytes * blocks
-            )
-        return (
-            blocks < call.properties.sm_count // heuristics.looped_share and nbytes >= heuristics.looped_bytes * blocks
-        )
+            share, least = heuristics.kept_share, heuristics.kept_bytes
+            few = blocks <= call.properties.sm_count // share
+        return few and nbytes >= least * blocks
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         """One kernel, or two if rows are split."""
         rows = (UnalignedRows if p.unaligned else RowsBody)(name, analysis, slots, p)
-        emit = in_shared if p.in_shared else in_registers if p.vectors_per_thread else in_loops
-        kernels = [rows.finish(emit(rows))]
+        grid = (
+            LoopedRows(rows).emit() if not p.vectors_per_thread else (in_shared if p.in_shared else in_registers)(rows)
+        )
+        kernels = [rows.finish(grid)]
         if p.split > 1:
-            kernels.append(
-                combine_partials(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1)
-            )
+            phase = rows.phases[0]
+            kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, p.split, phase, points=1))
         return kernels
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        _, length = analysis.values(extents, call.sizes)
-        row, lanes = analysis.once(row_of), p.access.lanes
+        _, length = analysis.values(row_extents, call.sizes)
+        row, lanes = analysis.once(Row), p.access.lanes
         if p.unaligned:
             require(p.in_shared, "unaligned: needs in_shared")
             wider = unaligned_access(analysis, p.access._replace(lanes=1), call)
-            require(
-                lanes == wider.lanes > 1 and p.access.aligns == wider.aligns,
-                f"unaligned: lanes must be {wider.lanes} here, with matching aligns"
-                if wider.lanes > 1
-                else "unaligned: not supported for these rows",
-            )
+            require(wider.lanes > 1, "unaligned: not supported for these rows")
+            same = lanes == wider.lanes and p.access.aligns == wider.aligns
+            require(same, f"unaligned: lanes must be {wider.lanes} here, with matching aligns")
         else:
             self.check_access(analysis, p, False, call)
         check_tiling(p, call.properties)
-        fits = p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster)
-        require(fits, f"cluster = {p.cluster}: needs ty = 1 and tx >= cluster")
+        p.must("cluster", p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "needs ty = 1 and tx >= cluster")
         p.excludes("vectors_per_thread", "compensation_interval", "split")
         if not p.vectors_per_thread:
-            require(
-                p.cluster == 1 and not p.in_shared and not p.prefetch,
-                "vectors_per_thread = 0: excludes cluster, in_shared and prefetch",
-            )
+            alone = p.cluster == 1 and not p.in_shared and not p.prefetch
+            require(alone, "vectors_per_thread = 0: excludes cluster, in_shared and prefetch")
             require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: needs ty = 1, and rows with one pass")
-            require(power_of_two(p.split), f"split = {p.split}: must be a power of two")
+            p.must("split", power_of_two(p.split), "must be a power of two")
             return
         stride = p.tx * p.cluster * lanes
         covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
-        require(
-            covered >= needed, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements"
-        )
+        fits = covered >= needed
+        require(fits, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements")
         inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
         most = min(p.vectors_per_thread, inside)
-        require(p.unmasked <= most, f"unmasked = {p.unmasked}: {most} vectors are inside the row for every thread")
+        p.must("unmasked", p.unmasked <= most, f"{most} vectors are inside the row for every thread")
         if not p.in_shared:
-            elements = p.vectors_per_thread * lanes
+            few = p.width <= MOST_REGISTER_ELEMENTS
             require(
-                elements <= MOST_REGISTER_ELEMENTS,
-                f"vectors_per_thread * lanes = {elements}: at most {MOST_REGISTER_ELEMENTS} elements per thread",
+                few, f"vectors_per_thread * lanes = {p.width}: at most {MOST_REGISTER_ELEMENTS} elements per thread"
             )
             return
         require(call.properties.async_copies, f"in_shared: {call.properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
-        require(
-            p.unaligned or analysis.once(copied_by_16_bytes, p.access),
-            "in_shared: rows cannot be copied 16 bytes at a time",
-        )
+        copied = p.unaligned or analysis.once(copied_by_16_bytes, p.access)
+        require(copied, "in_shared: rows cannot be copied 16 bytes at a time")
         vector_bytes, accumulators = lanes * row.row_bytes, analysis.once(accumulators_of)
         nbytes = shared_bytes(p.tx, p.cluster, p.vectors_per_thread, vector_bytes, accumulators)
         room = call.properties.shared_per_block
-        require(
-            nbytes <= room,
-            f"vectors_per_thread = {p.vectors_per_thread}: {nbytes} bytes of shared memory, but a block has {room}",
-        )
+        p.must("vectors_per_thread", nbytes <= room, f"{nbytes} bytes of shared memory, but a block has {room}")

@@ -1,9 +1,14 @@
-"""Shared by GPU scan kernels: states as loop-carried values, and in shared memory."""
+"""Shared by GPU scan kernels: iterations along the scanned axes, and states as loop-carried values and in shared
+memory."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mlirfuse.analysis.phases import Analysis, apart
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
@@ -12,6 +17,11 @@ from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
 from mlirfuse.schedule.tiling import Access
+
+if TYPE_CHECKING:
+    from mlirfuse.schedule.gpu.chained_scan import ScanChain
+
+Places = list[tuple[Env, Val]]  # of vectors, and whether each is inside the row
 
 
 class ScanBody(GpuBody):
@@ -26,7 +36,7 @@ class ScanBody(GpuBody):
         self.length = sz.product(a.size for a in analysis.reduced)
         self.full = written(analysis)
         self.small = [v for v in analysis.outputs if v not in self.full]
-        self.loaded = at_own_index(analysis, analysis.inputs)
+        self.loaded_inputs = at_own_index(analysis, analysis.inputs)
 
     def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
         """The env of ``lanes`` elements from ``position`` on, in scan order, clamped to the row, and whether they are
@@ -35,10 +45,8 @@ class ScanBody(GpuBody):
         inside = e.cmp("lt", position, self.size(self.length))
         clamped = e.min(position, e.sub(self.size(self.length), lanes))
         index = e.sub(e.sub(self.size(self.length), lanes), clamped) if self.reverse else clamped
-        here = dict(env)
         loops = self.analysis.loops(self.analysis.reduced)
-        self.unlinear(here, loops, Index(index, 1, lanes) if lanes > 1 else Index(index))
-        return here, inside
+        return self.point(loops, Index(index, int(lanes > 1), lanes), env), inside
 
     def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
         """Store a state in shared memory, as the ``index``-th."""
@@ -52,6 +60,90 @@ class ScanBody(GpuBody):
             self.shared_load(self.shared_address(offset, index, 8 * v.lanes), v.dtype, v.lanes)
             for offset, v in zip(offsets, like)
         )
+
+
+class ScanKernel(ScanBody):
+    """A kernel with iterations of ``iteration`` elements of a row or column; with a ``chain``, blocks have one each,
+    which is number ``part`` of ``chains`` rows or strips. ``exchange`` computes the states before a thread's elements
+    from those of other threads."""
+
+    iteration: int
+    chain: ScanChain | None
+    chains: sz.Size
+    part: Val
+    exchange: Any
+
+    def places(self, start: Val) -> list[Places]:
+        """Where this thread's elements of an iteration are, in groups that are scanned by themselves."""
+        raise NotImplementedError
+
+    def runs_of(self, op: Op, places: list[Places]) -> tuple[Any, Any]:
+        """The inclusive scans of this thread's elements, and their totals. Beyond the end of a row they are undefined,
+        and not stored."""
+        raise NotImplementedError
+
+    def bind_runs(self, op: Op, places: list[Places], runs: Any, before: Any) -> None:
+        """Bind the results; ``before``: the states before the runs, as ``exchange`` returns them."""
+        raise NotImplementedError
+
+    def continued(self, op: Op, state: sc.State, before: Any) -> Any:
+        """The states ``before`` the runs, of elements that follow ``state``."""
+        raise NotImplementedError
+
+    def store_places(self, places: list[Places]) -> None:
+        """Store full-size outputs."""
+        raise NotImplementedError
+
+    def own_point(self) -> Val:
+        """The point of the kept axes whose state this thread has."""
+        raise NotImplementedError
+
+    def loaded(self, start: Val) -> list[Places]:
+        """:meth:`places`, with inputs loaded."""
+        found = self.places(start)
+        for value in self.loaded_inputs:
+            for here, _ in (place for group in found for place in group):
+                self.k.preload(value, here)
+        return found
+
+    def one(self, start: Val, carried: list[Val]) -> list[Val]:
+        """An iteration; returns the states after it."""
+        e, places = self.e, self.loaded(start)
+        following: list[Val] = []
+        parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
+        for at, (op, state) in enumerate(zip(self.scans, self.by_scan(carried))):
+            runs, totals = self.runs_of(op, places)
+            before, after = self.exchange.starts(at, op, state, totals, parity)
+            self.bind_runs(op, places, runs, before)
+            following += after
+        self.store_places(places)
+        return following
+
+    def alone(self, chain: ScanChain) -> None:
+        """The iteration of a chained block."""
+        e, k, zero = self.e, self.k, self.e.const(0, dt.i32)
+        places = self.loaded(e.mul(self.part, self.iteration))
+        found = [self.runs_of(op, places) for op in self.scans]
+        nothing = self.by_scan(self.nothing_scanned(self.lanes_of_state))
+        states = [
+            self.exchange.starts(at, op, nothing[at], totals, zero)
+            for at, (op, (_, totals)) in enumerate(zip(self.scans, found))
+        ]
+        prefixes = chain.begin(self.part, self.own_point(), [after for _, after in states], self.exchange.asker())
+        part_again, _ = k.divmod(Index(chain.ticket_again()), self.chains)
+        again = self.places(e.mul(k.scalar(part_again.base), self.iteration))
+        pairs = [pair for groups in zip(places, again) for pair in zip(*groups)]
+        for value in self.loaded_inputs:
+            for (place, _), (here, _) in pairs:
+                k.bind_loaded(value, here, k.preload(value, place))
+        for op, (runs, _), (before, _), state in zip(self.scans, found, states, prefixes):
+            self.bind_runs(op, again, runs, self.continued(op, state, before))
+        self.store_places(again)
+
+    @property
+    def lanes_of_state(self) -> int:
+        """Lanes of a thread's state in a chained block."""
+        return 1
 
 
 def numbers(analysis: Analysis) -> int:
@@ -69,16 +161,6 @@ def pairs(analysis: Analysis) -> bool:
 def widest_bytes(analysis: Analysis) -> int:
     """The bytes of an element of the widest input or output."""
     return max(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
-
-
-def power_from(n: int) -> int:
-    """The smallest power of two that is at least ``n``."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def power_to(n: int) -> int:
-    """The largest power of two that is at most ``n``, for ``n`` >= 1."""
-    return 1 << n.bit_length() - 1
 
 
 def elements_of(analysis: Analysis, states: int) -> int:

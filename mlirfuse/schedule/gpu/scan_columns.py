@@ -20,17 +20,16 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, power_to, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.tuning.scan_heuristics import ColumnScanHeuristics, ScanHeuristics
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_from, power_of_two, power_to, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -53,130 +52,7 @@ class ScanColumns(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not is_outer(analysis, call.sizes):
             return
-        access = access_of(analysis, True, call, hint_of(analysis, call))
-        columns, above, length = analysis.values(_extents, call.sizes)
-        scans, count = heuristics_of(call.properties).scans, call.properties.sm_count
-        heuristics, widest = scans.columns, analysis.once(widest_bytes)
-        usual = heuristics.rows
-        many, enough, few = heuristics.in_flight
-
-        odd = access.lanes == 1 and length >= heuristics.odd.least
-        if odd:
-            usual = max(1, usual // 2)
-
-        def params(strip: int, in_flight: int, rows: int = usual) -> Tiling:
-            """Parameters with ``in_flight`` bytes of a strip in flight per block, or the whole strip."""
-            lanes = min(
-                access.lanes, max(1, (heuristics.word if strip <= heuristics.narrow else heuristics.pair) // widest)
-            )
-            tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
-            alone = -(-columns // (tx * lanes)) * above < heuristics.many * count  # few blocks per multiprocessor
-            fewest = power_from(max(1, -(-length * tx // (heuristics.threads if alone else WARP))))
-            rows = min(_rows(analysis, rows, lanes), fewest)
-            most = heuristics.block if odd and in_flight < few else MOST_THREADS
-            down = max(1, min(most, in_flight // (rows * lanes * widest)) // tx)
-            while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
-                down //= 2
-            vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-            return Tiling("scan_columns", vectors, tx, max(down, WARP // tx) if down > 1 else 1, 1, rows)
-
-        def blocks(p: Tiling) -> int:
-            return -(-columns // (p.tx * p.width)) * above
-
-        widths = [params(strip, enough) for strip in heuristics.strips]
-        strip, in_flight = heuristics.strips[-1], few
-        for least, all_ in ((heuristics.enough, heuristics.strips[:-1]), (heuristics.least, heuristics.strips)):
-            fitting = [n for n, p in zip(all_, widths) if blocks(p) >= least * count]
-            if fitting:
-                strip, in_flight = fitting[0], enough if least == heuristics.enough else few
-                in_flight = many if blocks(params(strip, many)) >= heuristics.many * count else in_flight
-                break
-        first = params(strip, in_flight)
-        if odd:
-            yield from self._several_columns(analysis, access, columns, above / count, scans)
-        least_rows = heuristics.chained.few if blocks(first) < heuristics.least * count else heuristics.chained.many
-        if length >= least_rows and analysis.once(apart):
-            narrow = self._chained_narrow(analysis, access, columns, heuristics)
-            long = length >= heuristics.chained.tall_blocks * count * narrow.ty * narrow.rows_per_thread
-            chosen = [narrow] if above == 1 and heuristics.chained.tall_columns <= columns <= WARP and long else []
-            chained = self._chained_unaligned if odd else self._chained
-            chosen.append(chained(analysis, access, columns, length, above / count, heuristics))
-            yield from dict.fromkeys(chosen)
-        others = [
-            (heuristics.strips[0], few, usual),
-            (strip, in_flight, 1),
-            (strip, many, 2),
-            (heuristics.strips[-1], few, usual),
-        ]
-        yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
-
-    @staticmethod
-    def _chained(
-        analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
-    ) -> Tiling:
-        """A chained scan with blocks of one iteration each; the narrower they are, the more rows they have."""
-        wide = columns >= WARP * heuristics.chained.lanes and not analysis.once(pairs)
-        lanes = min(access.lanes, heuristics.chained.lanes) if wide else 1
-        idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
-        if idle > heuristics.chained.idle * least:
-            lanes = 1
-        rows, tx = _rows(analysis, heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
-        vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        p = Tiling("scan_columns", vectors, tx, heuristics.block // tx, 1, rows, chained=1)
-        tall = p._replace(rows_per_thread=2 * rows)
-        return _fitting(
-            analysis, tall if lanes == 1 and _tall(analysis, tall, columns, length, share, heuristics) else p
-        )
-
-    @staticmethod
-    def _chained_narrow(analysis: Analysis, access: Access, columns: int, heuristics: ColumnScanHeuristics) -> Tiling:
-        """A chained scan for few columns, whose only strip is one chain: iterations of many rows make it short."""
-        tx = min(WARP, power_from(columns))
-        most = max(1, heuristics.chained.tall_bytes // (tx * analysis.once(widest_bytes)))
-        rows = _rows(analysis, power_to(min(heuristics.chained.tall, most)), 1)
-        vectors, chained = narrowed(analysis, access, 1), 2 if tx == WARP else 1
-        return _fitting(analysis, Tiling("scan_columns", vectors, tx, heuristics.block // tx, 1, rows, chained=chained))
-
-    @staticmethod
-    def _chained_unaligned(
-        analysis: Analysis, access: Access, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
-    ) -> Tiling:
-        """A chained scan for rows that are not aligned for vectors. ``share``: points of the outer kept loops per
-        multiprocessor."""
-        narrow, short = columns * share < WARP, analysis.once(widest_bytes) <= heuristics.odd.short
-        iteration = heuristics.odd.iteration if narrow else heuristics.odd.iteration // 2
-        rows = heuristics.rows if narrow or short else heuristics.rows // 2
-        ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
-        tx = min(WARP, power_from(columns))
-        p = Tiling("scan_columns", access, tx, ty * (WARP // tx), 1, rows, chained=chained)
-        tall = p._replace(rows_per_thread=2 * rows)
-        return _fitting(analysis, tall if short and _tall(analysis, tall, columns, length, share, heuristics) else p)
-
-    @staticmethod
-    def _several_columns(
-        analysis: Analysis, access: Access, columns: int, share: float, scans: ScanHeuristics
-    ) -> Iterator[Tiling]:
-        """Strips with several columns per thread, if there are enough of them for all multiprocessors. All strips of a
-        multiprocessor are resident together, with the fewer threads the more there are. Not for expensive scans, which
-        are slower this way."""
-        heuristics, odd, widest = scans.columns, scans.columns.odd, analysis.once(widest_bytes)
-
-        def strips(beside: int) -> float:
-            return -(-columns // (WARP * beside)) * share
-
-        beside = (
-            odd.vectors_per_thread
-            if strips(odd.vectors_per_thread) >= odd.enough * analysis.once(numbers)
-            else odd.vectors_per_thread // 2
-        )
-        strips_per_sm = strips(beside)
-        if strips_per_sm < odd.enough or any(op.row.cost >= scans.costly_scan for op in analysis.scans):
-            return
-        ty = odd.warps // math.ceil(strips_per_sm) if strips_per_sm <= odd.together else odd.beyond
-        nbytes = odd.bytes if widest > odd.short or strips_per_sm <= odd.few else odd.bytes // 2
-        rows = elements_of(analysis, min(nbytes // widest, heuristics.rows)) // beside
-        ty = min(power_to(ty), heuristics.block // WARP)
-        yield _fitting(analysis, Tiling("scan_columns", access, WARP, ty, beside, max(rows, odd.rows)))
+        yield from _ColumnsOfSize(analysis, call).candidates()
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         if not p.chained:
@@ -191,40 +67,156 @@ class ScanColumns(GpuScheduler):
         require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
         self.check_access(analysis, p, True, call)
         check_tiling(p, call.properties)
-        require(p.tx <= WARP, f"tx = {p.tx}: must be at most {WARP}, a warp")
-        require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: must be 1, or make a block of at least a warp")
-        require(not p.chained or analysis.once(apart), "chained: not for scans that depend on each other")
-        require(not p.chained or power_of_two(p.chained), f"chained = {p.chained}: must be a power of two")
-        require(
-            p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1),
-            f"vectors_per_thread = {p.vectors_per_thread}: needs lanes = 1 and chained = 0",
-        )
-        elements = p.rows_per_thread * p.width
-        require(
-            power_of_two(p.rows_per_thread) and elements <= MOST_REGISTER_ELEMENTS,
-            f"rows_per_thread = {p.rows_per_thread}: must be a power of two, with at most {MOST_REGISTER_ELEMENTS} "
-            "elements per thread",
-        )
+        p.must("tx", p.tx <= WARP, f"must be at most {WARP}, a warp")
+        p.must("ty", p.ty == 1 or p.tx * p.ty >= WARP, "must be 1, or make a block of at least a warp")
+        p.must("chained", not p.chained or analysis.once(apart), "not for scans that depend on each other")
+        p.must("chained", not p.chained or power_of_two(p.chained), "must be a power of two")
+        alone = p.vectors_per_thread == 1 or (not p.chained and p.access.lanes == 1)
+        p.must("vectors_per_thread", alone, "needs lanes = 1 and chained = 0")
+        few = power_of_two(p.rows_per_thread) and p.rows_per_thread * p.width <= MOST_REGISTER_ELEMENTS
+        most = f"must be a power of two, with at most {MOST_REGISTER_ELEMENTS} elements per thread"
+        p.must("rows_per_thread", few, most)
         nbytes = _bytes(analysis, p.tx, p.ty, p.width)
         require(nbytes <= SHARED, f"tx, ty: need {nbytes} bytes of shared memory, {SHARED} are available")
 
 
-def _rows(analysis: Analysis, most: int, lanes: int) -> int:
-    """Rows of a thread with ``lanes`` columns: ``most``, or fewer if states have several components."""
-    if analysis.once(pairs):
-        return min(most, MOST_REGISTER_ELEMENTS // (2 * lanes))
-    return elements_of(analysis, most)
+class _ColumnsOfSize:
+    """Columns of given sizes, and the candidate parameters for them."""
 
+    def __init__(self, analysis: Analysis, call: SizedCall):
+        self.analysis, self.sm_count = analysis, call.properties.sm_count
+        self.scans = heuristics_of(call.properties).scans
+        self.heuristics, self.widest = self.scans.columns, analysis.once(widest_bytes)
+        self.access = access_of(analysis, True, call, hint_of(analysis, call))
+        self.columns, self.above, self.length = analysis.values(_extents, call.sizes)
+        self.share = self.above / self.sm_count  # points of the outer kept loops per multiprocessor
+        self.odd = self.access.lanes == 1 and self.length >= self.heuristics.odd.least
 
-def _tall(
-    analysis: Analysis, p: Tiling, columns: int, length: int, share: float, heuristics: ColumnScanHeuristics
-) -> bool:
-    """Whether iterations with twice the rows are faster: few strips, at least one iteration of each per multiprocessor,
-    and registers hold their elements."""
-    iterations = -(-columns // (p.tx * p.width)) * share * (length // (p.ty * p.rows_per_thread))
-    fits = p.rows_per_thread * p.tx * p.width * analysis.once(widest_bytes) <= heuristics.chained.tall_bytes
-    few = columns * share < heuristics.chained.tall_strips
-    return few and fits and iterations >= heuristics.chained.tall_blocks and analysis.once(numbers) == 1
+    def candidates(self) -> Iterator[Tiling]:
+        """Distinct parameters worth measuring, the heuristic's choice first."""
+        heuristics, chained, count = self.heuristics, self.heuristics.chained, self.sm_count
+        many, enough, few = heuristics.in_flight
+        usual = max(1, heuristics.rows // 2) if self.odd else heuristics.rows
+        widths = [self.params(strip, enough, usual) for strip in heuristics.strips]
+        strip, in_flight = heuristics.strips[-1], few
+        for least, all_ in ((heuristics.enough, heuristics.strips[:-1]), (heuristics.least, heuristics.strips)):
+            fitting = [n for n, p in zip(all_, widths) if self.blocks(p) >= least * count]
+            if fitting:
+                strip, in_flight = fitting[0], enough if least == heuristics.enough else few
+                filled = self.blocks(self.params(strip, many, usual)) >= heuristics.many * count
+                in_flight = many if filled else in_flight
+                break
+        first = self.params(strip, in_flight, usual)
+        if self.odd:
+            yield from self.several_columns()
+        least_rows = chained.few if self.blocks(first) < heuristics.least * count else chained.many
+        if self.length >= least_rows and self.analysis.once(apart):
+            narrow = self.chained_narrow()
+            long = self.length >= chained.tall_blocks * count * narrow.ty * narrow.rows_per_thread
+            alone = self.above == 1 and chained.tall_columns <= self.columns <= WARP and long
+            other = self.chained_unaligned() if self.odd else self.chained()
+            yield from dict.fromkeys([narrow, other] if alone else [other])
+        widest, narrowest = heuristics.strips[0], heuristics.strips[-1]
+        others = (widest, few, usual), (strip, in_flight, 1), (strip, many, 2), (narrowest, few, usual)
+        yield from dict.fromkeys([first, *(self.params(*tried) for tried in others)])
+
+    def blocks(self, p: Tiling) -> int:
+        """The number of blocks that are not chained."""
+        return -(-self.columns // (p.tx * p.width)) * self.above
+
+    def fitted(self, lanes: int) -> Access:
+        """The access with vectors of ``lanes``."""
+        return self.access if lanes == self.access.lanes else narrowed(self.analysis, self.access, lanes)
+
+    def params(self, strip: int, in_flight: int, rows: int) -> Tiling:
+        """Parameters with ``in_flight`` bytes of a strip in flight per block, or the whole strip."""
+        heuristics, widest = self.heuristics, self.widest
+        word = heuristics.word if strip <= heuristics.narrow else heuristics.pair
+        lanes = min(self.access.lanes, max(1, word // widest))
+        tx = min(WARP, power_from(-(-self.columns // lanes)), max(1, strip // (lanes * widest)))
+        # Few blocks per multiprocessor.
+        alone = -(-self.columns // (tx * lanes)) * self.above < heuristics.many * self.sm_count
+        fewest = power_from(max(1, -(-self.length * tx // (heuristics.threads if alone else WARP))))
+        rows = min(self.rows(rows, lanes), fewest)
+        most = heuristics.block if self.odd and in_flight < heuristics.in_flight[2] else MOST_THREADS
+        down = max(1, min(most, in_flight // (rows * lanes * widest)) // tx)
+        while down > 1 and (down // 2 * rows >= self.length or _bytes(self.analysis, tx, down, lanes) > SHARED):
+            down //= 2
+        return Tiling("scan_columns", self.fitted(lanes), tx, max(down, WARP // tx) if down > 1 else 1, 1, rows)
+
+    def chained(self) -> Tiling:
+        """A chained scan with blocks of one iteration each; the narrower they are, the more rows they have."""
+        heuristics, columns = self.heuristics, self.columns
+        wide = columns >= WARP * heuristics.chained.lanes and not self.analysis.once(pairs)
+        lanes = min(self.access.lanes, heuristics.chained.lanes) if wide else 1
+        idle, least = (-(-columns // (WARP * n)) * WARP * n / columns for n in (lanes, 1))
+        if idle > heuristics.chained.idle * least:
+            lanes = 1
+        rows, tx = self.rows(heuristics.rows, lanes), min(WARP, power_from(-(-columns // lanes)))
+        p = Tiling("scan_columns", self.fitted(lanes), tx, heuristics.block // tx, 1, rows, chained=1)
+        tall = p._replace(rows_per_thread=2 * rows)
+        return self.fitting(tall if lanes == 1 and self.tall(tall) else p)
+
+    def chained_narrow(self) -> Tiling:
+        """A chained scan for few columns, whose only strip is one chain: iterations of many rows make it short."""
+        heuristics, tx = self.heuristics, min(WARP, power_from(self.columns))
+        most = max(1, heuristics.chained.tall_bytes // (tx * self.widest))
+        rows = self.rows(power_to(min(heuristics.chained.tall, most)), 1)
+        vectors, chained = narrowed(self.analysis, self.access, 1), 2 if tx == WARP else 1
+        return self.fitting(Tiling("scan_columns", vectors, tx, heuristics.block // tx, 1, rows, chained=chained))
+
+    def chained_unaligned(self) -> Tiling:
+        """A chained scan for rows that are not aligned for vectors."""
+        heuristics, odd = self.heuristics, self.heuristics.odd
+        narrow, short = self.columns * self.share < WARP, self.widest <= odd.short
+        iteration = odd.iteration if narrow else odd.iteration // 2
+        rows = heuristics.rows if narrow or short else heuristics.rows // 2
+        ty, chained = min(iteration // rows, heuristics.block // WARP), 1 if narrow else 2
+        tx = min(WARP, power_from(self.columns))
+        p = Tiling("scan_columns", self.access, tx, ty * (WARP // tx), 1, rows, chained=chained)
+        tall = p._replace(rows_per_thread=2 * rows)
+        return self.fitting(tall if short and self.tall(tall) else p)
+
+    def several_columns(self) -> Iterator[Tiling]:
+        """Strips with several columns per thread, if there are enough of them for all multiprocessors. All strips of a
+        multiprocessor are resident together, with the fewer threads the more there are. Not for expensive scans, which
+        are slower this way."""
+        heuristics, odd, beside = self.heuristics, self.heuristics.odd, self.heuristics.odd.vectors_per_thread
+
+        def strips(beside: int) -> float:
+            return -(-self.columns // (WARP * beside)) * self.share
+
+        if strips(beside) < odd.enough * self.analysis.once(numbers):
+            beside //= 2
+        strips_per_sm = strips(beside)
+        if strips_per_sm < odd.enough or any(op.row.cost >= self.scans.costly_scan for op in self.analysis.scans):
+            return
+        ty = odd.warps // math.ceil(strips_per_sm) if strips_per_sm <= odd.together else odd.beyond
+        nbytes = odd.bytes if self.widest > odd.short or strips_per_sm <= odd.few else odd.bytes // 2
+        rows = elements_of(self.analysis, min(nbytes // self.widest, heuristics.rows)) // beside
+        ty = min(power_to(ty), heuristics.block // WARP)
+        yield self.fitting(Tiling("scan_columns", self.access, WARP, ty, beside, max(rows, odd.rows)))
+
+    def rows(self, most: int, lanes: int) -> int:
+        """Rows of a thread with ``lanes`` columns: ``most``, or fewer if states have several components."""
+        if self.analysis.once(pairs):
+            return min(most, MOST_REGISTER_ELEMENTS // (2 * lanes))
+        return elements_of(self.analysis, most)
+
+    def tall(self, p: Tiling) -> bool:
+        """Whether iterations with twice the rows are faster: few strips, at least one iteration of each per
+        multiprocessor, and registers hold their elements."""
+        chained, strips = self.heuristics.chained, -(-self.columns // (p.tx * p.width)) * self.share
+        iterations = strips * (self.length // (p.ty * p.rows_per_thread))
+        fits = p.rows_per_thread * p.tx * p.width * self.widest <= chained.tall_bytes
+        few = self.columns * self.share < chained.tall_strips
+        return few and fits and iterations >= chained.tall_blocks and self.analysis.once(numbers) == 1
+
+    def fitting(self, p: Tiling) -> Tiling:
+        """``p``, with fewer rows of threads if a block's shared memory has no room for their states."""
+        while p.ty > 1 and _bytes(self.analysis, p.tx, p.ty, p.width) > SHARED:
+            p = p._replace(ty=p.ty // 2)
+        return p
 
 
 def _extents(analysis: Analysis) -> tuple:
@@ -244,93 +236,78 @@ def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
     return 2 * (tx * ty // WARP) * (tx + 1) * columns * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
-def _fitting(analysis: Analysis, p: Tiling) -> Tiling:
-    """``p``, with fewer rows of threads if a block's shared memory has no room for their states."""
-    while p.ty > 1 and _bytes(analysis, p.tx, p.ty, p.width) > SHARED:
-        p = p._replace(ty=p.ty // 2)
-    return p
-
-
-ThreadRows = list[tuple[Env, Val]]
-
-
-class _Kernel:
-    """The kernel of a segment."""
+class _Kernel(ScanKernel):
+    """The kernel of a segment. A thread has some rows of each of its vectors of columns."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        self.analysis, self.p = analysis, p
         states, threads = p.rows_per_thread * p.access.lanes * analysis.once(numbers), p.tx * p.ty
         full = p.chained and states == REGISTER_STATES
         min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
-        self.body = body = ScanBody(name, analysis, slots, p.access, threads, min_blocks_per_sm)
-        self.e, self.k, self.lanes, self.iteration = body.e, body.k, p.access.lanes, p.ty * p.rows_per_thread
-        k = self.k
+        super().__init__(name, analysis, slots, p.access, threads, min_blocks_per_sm)
+        k, self.p, self.lanes, self.iteration = self.k, p, p.access.lanes, p.ty * p.rows_per_thread
         self.columns, above, _ = _extents(analysis)
-        across = sz.ceildiv(self.columns, p.tx * p.width)
-        self.strips, self.iterations = _strips(analysis, p)
-        strip = Index(body.wide(body.block))
-        points = sz.mul(self.columns, above)
-        self.chain = chained_scan.ScanChain(body, points, self.iterations, p.ty * p.chained) if p.chained else None
+        self.chains, self.iterations = _strips(analysis, p)
+        strip, points = Index(self.wide(self.block)), sz.mul(self.columns, above)
+        self.chain = chained_scan.ScanChain(self, points, self.iterations, p.ty * p.chained) if p.chained else None
         if self.chain:
-            which, strip = k.divmod(Index(self.chain.ticket()), self.strips)
+            which, strip = k.divmod(Index(self.chain.ticket()), self.chains)
             self.part = k.scalar(which.base)
-        self.outer, block_column = k.divmod(strip, across)
-        several = p.vectors_per_thread > 1
-        self.places = [
-            place_of(
-                body,
-                p,
-                self.columns,
-                self.outer,
-                k.add(k.scale(block_column, p.vectors_per_thread), Index(n)) if several else block_column,
-            )
-            for n in range(p.vectors_per_thread)
-        ]
-        self.first = body.wide(self.e.mul(self.places[0].y, p.rows_per_thread))
-        self.exchange = _Exchange(body, p, self.places[0])
+        self.outer, block_column = k.divmod(strip, sz.ceildiv(self.columns, p.tx * p.width))
+        blocks = [block_column]
+        if p.vectors_per_thread > 1:
+            first = k.scale(block_column, p.vectors_per_thread)
+            blocks = [k.add(first, Index(n)) for n in range(p.vectors_per_thread)]
+        self.vectors = [place_of(self, p, self.columns, self.outer, block) for block in blocks]
+        self.first = self.wide(self.e.mul(self.vectors[0].y, p.rows_per_thread))
+        self.exchange = _Exchange(self, p, self.vectors[0])
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
-        e, body = self.e, self.body
+        e = self.e
         if self.chain:
             self.alone(self.chain)
         else:
-            low, high = e.const(0, body.index), body.size(body.length)
-            body.loop(low, high, self.iteration, body.nothing_scanned(self.p.width), self.one)
-        if body.small:
-            for at in self.places:
-                first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
-                first_row = e.and_(first_row, e.cmp("eq", self.part, 0)) if self.chain else first_row
-                body.store_at(body.small, at.env, self.analysis.kept, first_row)
-        return body.finish(sz.mul(self.strips, self.iterations) if self.chain else self.strips)
+            low, high = e.const(0, self.index), self.size(self.length)
+            self.loop(low, high, self.iteration, self.nothing_scanned(self.p.width), self.one)
+        for at in self.vectors if self.small else ():
+            first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
+            first_row = e.and_(first_row, e.cmp("eq", self.part, 0)) if self.chain else first_row
+            self.store_at(self.small, at.env, self.analysis.kept, first_row)
+        return self.finish(sz.mul(self.chains, self.iterations) if self.chain else self.chains)
 
-    def rows_from(self, start: Val, env: Env) -> ThreadRows:
-        """This thread's rows of an iteration, and whether each exists."""
-        e = self.e
-        return [self.body.along(env, e.add(e.add(start, self.first), u), 1) for u in range(self.p.rows_per_thread)]
+    def places(self, start: Val) -> list[Places]:
+        e, rows = self.e, range(self.p.rows_per_thread)
+        return [[self.along(at.env, e.add(e.add(start, self.first), u), 1) for u in rows] for at in self.vectors]
 
-    def loaded(self, start: Val) -> list[ThreadRows]:
-        """The rows of each of this thread's vectors, loaded."""
-        vectors = [self.rows_from(start, at.env) for at in self.places]
-        for value in self.body.loaded:
-            for here, _ in itertools.chain(*vectors):
-                self.k.preload(value, here)
-        return vectors
+    def runs_of(self, op: Op, places: list[Places]) -> tuple[list[list[sc.State]], sc.State]:
+        combine = functools.partial(sc.combine, self.e, op)
+        runs = []
+        for rows in places:
+            elements = (sc.element(self.e, op, self.k.operands(op, here), self.lanes) for here, _ in rows)
+            runs.append(list(itertools.accumulate(elements, combine)))
+        return runs, self.beside([run[-1] for run in runs])
 
-    def runs_of(self, op: Op, rows: ThreadRows) -> list[sc.State]:
-        """The inclusive scan of this thread's rows. Beyond the last row it is undefined, and not stored."""
-        elements = (sc.element(self.e, op, self.k.operands(op, here), self.lanes) for here, _ in rows)
-        return list(itertools.accumulate(elements, functools.partial(sc.combine, self.e, op)))
+    def bind_runs(self, op: Op, places: list[Places], runs: list[list[sc.State]], before: sc.State) -> None:
+        for n, (rows, run) in enumerate(zip(places, runs)):
+            begin = self.of_vector(before, n)
+            for (here, _), state in zip(rows, run):
+                self.k.bind(op.result, here, sc.result(self.e, op, sc.combine(self.e, op, begin, state)))
 
-    def bind(self, op: Op, rows: ThreadRows, runs: list[sc.State], begin: sc.State) -> None:
-        """Bind the results; ``begin`` is the state before the rows."""
-        for (here, _), run in zip(rows, runs):
-            self.k.bind(op.result, here, sc.result(self.e, op, sc.combine(self.e, op, begin, run)))
+    def continued(self, op: Op, state: sc.State, before: sc.State) -> sc.State:
+        return sc.combine(self.e, op, state, before)
 
-    def store(self, rows: ThreadRows, at: ThreadPlace) -> None:
-        """Store full-size outputs."""
-        for here, inside in rows:
-            self.body.store_at(self.body.full, here, self.analysis.domain, self.e.and_(at.inside, inside))
+    def store_places(self, places: list[Places]) -> None:
+        for rows, at in zip(places, self.vectors):
+            for here, inside in rows:
+                self.store_at(self.full, here, self.analysis.domain, self.e.and_(at.inside, inside))
+
+    def own_point(self) -> Val:
+        of_outer = self.e.mul(self.k.scalar(self.outer.base), self.size(self.columns))
+        return self.e.add(of_outer, self.vectors[0].column)
+
+    @property
+    def lanes_of_state(self) -> int:
+        return self.lanes
 
     def beside(self, states: list[sc.State]) -> sc.State:
         """The states of all vectors of a thread as one vector."""
@@ -339,40 +316,6 @@ class _Kernel:
     def of_vector(self, state: sc.State, n: int) -> sc.State:
         """The state of one of them."""
         return tuple(self.e.extract(v, n) for v in state) if self.p.vectors_per_thread > 1 else state
-
-    def one(self, start: Val, carried: list[Val]) -> list[Val]:
-        """An iteration down the columns."""
-        e, body = self.e, self.body
-        vectors = self.loaded(start)
-        following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
-            runs = [self.runs_of(op, rows) for rows in vectors]
-            begin, after = self.exchange.starts(at, op, state, self.beside([run[-1] for run in runs]), parity)
-            for n, (rows, run) in enumerate(zip(vectors, runs)):
-                self.bind(op, rows, run, self.of_vector(begin, n))
-            following += after
-        for rows, here in zip(vectors, self.places):
-            self.store(rows, here)
-        return following
-
-    def alone(self, chain: chained_scan.ScanChain) -> None:
-        """The iteration of a chained block."""
-        e, k, body, place, starts = self.e, self.k, self.body, self.places[0], self.exchange.starts
-        (rows,) = self.loaded(e.mul(self.part, self.iteration))
-        runs = [self.runs_of(op, rows) for op in body.scans]
-        nothing, zero = body.by_scan(body.nothing_scanned(self.lanes)), e.const(0, dt.i32)
-        found = [starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
-        column = e.add(e.mul(k.scalar(self.outer.base), body.size(self.columns)), place.column)
-        prefixes = chain.begin(self.part, column, [after for _, after in found], self.exchange.asker())
-        part_again, _ = k.divmod(Index(chain.ticket_again()), self.strips)
-        again = self.rows_from(e.mul(k.scalar(part_again.base), self.iteration), place.env)
-        for value in body.loaded:
-            for (there, _), (here, _) in zip(rows, again):
-                k.bind_loaded(value, here, k.preload(value, there))
-        for op, run, (before, _), state in zip(body.scans, runs, found, prefixes):
-            self.bind(op, again, run, sc.combine(e, op, state, before))
-        self.store(again, place)
 
 
 class _Exchange:

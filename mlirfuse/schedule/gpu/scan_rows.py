@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, apart, is_outer
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, row_extents
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -36,11 +36,10 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
-from mlirfuse.schedule.gpu.row_choice import extents
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, pairs, power_from, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, power_from, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -65,7 +64,7 @@ class ScanRows(GpuScheduler):
 
     def _modelled(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         access = access_of(analysis, False, call, hint_of(analysis, call))
-        kept, length = analysis.values(extents, call.sizes)
+        kept, length = analysis.values(row_extents, call.sizes)
         heuristics = heuristics_of(call.properties).scans
         besides, scan = analysis.once(_costs)
         widest = analysis.once(widest_bytes)
@@ -94,14 +93,10 @@ class ScanRows(GpuScheduler):
             first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
         if not first.persistent and analysis.phases:  # a row that is register-resident in a larger block is read once
             first = min(first, params(heuristics.alone, usual), key=lambda p: not p.persistent)
-        chained = params(
-            heuristics.chained.block, max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
-        )
-        yield from self._chained(analysis, chained, kept, length, call.properties)
-        fewer = (usual, 1, max(1, usual // 2))
-        yield from dict.fromkeys(
-            [first, *(params(t, n) for t in (heuristics.block, WARP, heuristics.alone) for n in fewer)]
-        )
+        most = max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
+        yield from self._chained(analysis, params(heuristics.chained.block, most), kept, length, call.properties)
+        tried = itertools.product((heuristics.block, WARP, heuristics.alone), (usual, 1, max(1, usual // 2)))
+        yield from dict.fromkeys([first, *(params(*given) for given in tried)])
 
     def _chained(
         self, analysis: Analysis, p: Tiling, rows: int, length: int, properties: DeviceProperties
@@ -137,17 +132,15 @@ class ScanRows(GpuScheduler):
         first = params(heuristics.threads, elements_of(analysis, heuristics.elements))
         if not first.persistent and costly:
             first = first._replace(vectors_per_thread=elements_of(analysis, heuristics.costly))
-        while (
-            not first.persistent and first.tx < scans.alone and rows * first.tx < heuristics.busy * properties.sm_count
-        ):
+        busy = heuristics.busy * properties.sm_count
+        while not first.persistent and first.tx < scans.alone and rows * first.tx < busy:
             wide = params(2 * first.tx, elements_of(analysis, heuristics.short))
             wide = params(2 * first.tx, elements_of(analysis, heuristics.wide)) if not wide.persistent else wide
             if wide.tx == first.tx or _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
-        if analysis.phases and (
-            not first.persistent or first.vectors_per_thread > elements_of(analysis, heuristics.reduced) + 1
-        ):
+        most = elements_of(analysis, heuristics.reduced) + 1
+        if analysis.phases and (not first.persistent or first.vectors_per_thread > most):
             counts = (elements_of(analysis, n) for n in (heuristics.reduced, heuristics.elements))
             wider = [params(n * heuristics.threads, most) for most in counts for n in (1, 2, 4)]
             first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: not p.persistent)
@@ -165,52 +158,40 @@ class ScanRows(GpuScheduler):
             return [_Kernel(name, analysis, slots, p).emit()]
         words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
         rows = sz.product(a.size for a in analysis.kept)
-        iterations = sz.ceildiv(words.length, p.tx * p.vectors_per_thread * p.access.lanes)
+        iterations = sz.ceildiv(words.length, p.tx * p.width)
         return [chained_scan.emptied(words, rows, iterations, p.tx), _Kernel(name, analysis, slots, p).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        _, length = analysis.values(extents, call.sizes)
+        _, length = analysis.values(row_extents, call.sizes)
         self.check_access(analysis, p, False, call)
         check_tiling(p, call.properties)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
-        elements = p.vectors_per_thread * p.access.lanes
-        iteration = p.tx * elements
+        iteration = p.tx * p.width
         power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and p.persistent)
-        require(
-            power and elements <= MOST_REGISTER_ELEMENTS,
-            f"vectors_per_thread = {p.vectors_per_thread}: must be a power of two in loops, "
-            f"with at most {MOST_REGISTER_ELEMENTS} elements per thread",
-        )
+        few = f"must be a power of two in loops, with at most {MOST_REGISTER_ELEMENTS} elements per thread"
+        p.must("vectors_per_thread", power and p.width <= MOST_REGISTER_ELEMENTS, few)
         require(not p.in_shared or p.access.lanes == 1, "in_shared: needs lanes = 1")
         nbytes = _striped_bytes(analysis, p)
         require(nbytes <= SHARED, f"in_shared: needs {nbytes} bytes of shared memory, {SHARED} are available")
         alone = p.ty == 1 and p.tx >= WARP and not p.persistent and analysis.once(apart) and not analysis.phases
-        require(
-            not p.chained or alone,
-            "chained: needs persistent = false, ty = 1, a warp or more, and independent scans without reductions",
-        )
-        require(
-            not _long_chain(analysis, p, length),
-            f"persistent = false: sums over {length // iteration} iterations need a kernel of their own (multi_stage)",
-        )
-        require(
-            not p.persistent or length <= iteration,
-            f"persistent: an iteration has {iteration} elements, but a row has {length}",
-        )
+        needs = "needs persistent = false, ty = 1, a warp or more, and independent scans without reductions"
+        p.must("chained", not p.chained or alone, needs)
+        sums = f"sums over {length // iteration} iterations need a kernel of their own (multi_stage)"
+        require(not _long_chain(analysis, p, length), f"persistent = false: {sums}")
+        fits = not p.persistent or length <= iteration
+        require(fits, f"persistent: an iteration has {iteration} elements, but a row has {length}")
 
 
 def _at_once(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     """Whether a kernel that reduces rows before it scans them reads memory only once: L2 holds the rows that are
     processed concurrently, and as much output."""
-    kept, length = analysis.values(extents, call.sizes)
+    kept, length = analysis.values(row_extents, call.sizes)
     if p.persistent:
         return True
-    rows = min(kept, call.properties.sm_count * (call.properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
-    cached = (
-        rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0])
-        <= call.properties.l2_bytes // 2
-    )
-    return cached and not _long_chain(analysis, p, length)
+    properties, (streamed, _) = call.properties, analysis.once(row_inputs)
+    rows = min(kept, properties.sm_count * (properties.threads_per_sm // (p.tx * p.ty)) * p.ty)
+    nbytes = rows * length * sum(analysis.stored(v).bytes for v in streamed)
+    return nbytes <= properties.l2_bytes // 2 and not _long_chain(analysis, p, length)
 
 
 def _costs(analysis: Analysis) -> tuple[int, int]:
@@ -221,13 +202,13 @@ def _costs(analysis: Analysis) -> tuple[int, int]:
 
 def _idle(p: Tiling, length: int) -> float:
     """The missing elements of the last iteration, relative to a row, rounded to tenths."""
-    iteration = p.tx * p.vectors_per_thread * p.access.lanes
+    iteration = p.tx * p.width
     return round(-length % iteration / length, 1)
 
 
 def _iterations(p: Tiling, length: int) -> int:
     """The number of full iterations per row."""
-    return length // (p.tx * p.vectors_per_thread * p.access.lanes)
+    return length // (p.tx * p.width)
 
 
 def _long_chain(analysis: Analysis, p: Tiling, length: int) -> bool:
@@ -235,143 +216,94 @@ def _long_chain(analysis: Analysis, p: Tiling, length: int) -> bool:
     return chained(analysis, _iterations(p, length) // (p.tx if p.chained else 1))
 
 
-class _Kernel:
-    """The kernel of a segment."""
+class _Kernel(ScanKernel):
+    """The kernel of a segment. A thread has some vectors of a row."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        self.analysis, self.p = analysis, p
-        self.body = body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
-        self.e, self.k, self.lanes = e, k, lanes = body.e, body.k, p.access.lanes
-        self.kept = kept = sz.product(a.size for a in analysis.kept)
-        width, self.iteration = min(p.tx, WARP), p.tx * p.vectors_per_thread * lanes
-        self.iterations = sz.ceildiv(body.length, self.iteration)
-        self.width, warps = width, p.tx // width
-        self.x = x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
-        lane, warp = e.and_(x, width - 1), body.quotient(x, width)
-        row, self.row_inside = body.wide(body.block), None
-        self.chain = chained_scan.ScanChain(body, kept, self.iterations, p.tx) if p.chained else None
+        super().__init__(name, analysis, slots, p.access, p.tx * p.ty)
+        e, k, self.p, self.lanes = self.e, self.k, p, p.access.lanes
+        self.chains = kept = sz.product(a.size for a in analysis.kept)
+        self.width, self.iteration = width, _ = min(p.tx, WARP), p.tx * p.width
+        self.iterations = sz.ceildiv(self.length, self.iteration)
+        self.x = x = e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
+        lane, warp = e.and_(x, width - 1), self.quotient(x, width)
+        row, self.row_inside = self.wide(self.block), None
+        self.chain = chained_scan.ScanChain(self, kept, self.iterations, p.tx) if p.chained else None
         if self.chain:
             self.part, row = (k.scalar(i.base) for i in k.divmod(Index(self.chain.ticket()), kept))
         if p.ty > 1:
-            row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
-            self.row_inside = e.cmp("lt", row, body.size(kept))
-            row = e.min(row, e.sub(body.size(kept), 1))
-        self.row = row
-        self.env: Env = {}
-        body.unlinear(self.env, analysis.loops(analysis.kept), Index(row))
-        self.first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), lanes))
+            row = e.add(e.mul(row, p.ty), self.wide(self.quotient(self.thread, p.tx)))
+            self.row_inside = e.cmp("lt", row, self.size(kept))
+            row = e.min(row, e.sub(self.size(kept), 1))
+        self.row, self.env = row, self.point(analysis.loops(analysis.kept), Index(row))
+        self.first = self.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), self.lanes))
         # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
         self.predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
-        self.exchange = _Exchange(body, lane, width, warp, warps, p.chained > 0)
-        self.stripes = None
-        if p.in_shared:
-            self.stripes = _Stripes(body, lane, width, p.vectors_per_thread, _striped_bytes(analysis, p))
+        self.exchange = _Exchange(self, lane, width, warp, p.tx // width, p.chained > 0)
+        nbytes = _striped_bytes(analysis, p)
+        self.stripes = _Stripes(self, lane, width, p.vectors_per_thread, nbytes) if p.in_shared else None
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
-        e, body, p = self.e, self.body, self.p
-        low, high = e.const(0, body.index), body.size(body.length)
+        e, p = self.e, self.p
+        low, high = e.const(0, self.index), self.size(self.length)
         for phase in joint.in_phases(self.analysis):
             self.reduce(phase, low, high)
         if self.chain:
             self.alone(self.chain)
         elif not p.persistent:
-            body.loop(low, high, self.iteration, body.nothing_scanned(1), self.one)
+            self.loop(low, high, self.iteration, self.nothing_scanned(1), self.one)
         else:
-            self.one(low, body.nothing_scanned(1))
-        if body.small:
+            self.one(low, self.nothing_scanned(1))
+        if self.small:
             valid = e.cmp("eq", self.x, 0)
             valid = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
             valid = valid if self.row_inside is None else e.and_(valid, self.row_inside)
-            body.store_at(body.small, self.env, self.analysis.kept, valid)
-        return body.finish(sz.mul(self.kept, self.iterations) if self.chain else sz.ceildiv(self.kept, p.ty))
+            self.store_at(self.small, self.env, self.analysis.kept, valid)
+        return self.finish(sz.mul(self.chains, self.iterations) if self.chain else sz.ceildiv(self.chains, p.ty))
 
     def reduce(self, phase: list[Op], low: Val, high: Val) -> None:
         """Compute the reductions of a phase, before the scans."""
-        e, body, p = self.e, self.body, self.p
+        e, p = self.e, self.p
 
         def reduced(start: Val, state: list[Val]) -> list[Val]:
-            return body.accumulated(phase, [Place(*place) for place in self.loaded(start)], state)
+            return self.accumulated(phase, [Place(*place) for place in self.loaded(start)[0]], state)
 
-        nothing = [v for op in phase for v in red.identity(e, op, self.lanes)]
-        found = body.loop(low, high, self.iteration, nothing, reduced) if not p.persistent else reduced(low, nothing)
+        nothing = self.identities(phase, self.lanes)
+        found = self.loop(low, high, self.iteration, nothing, reduced) if not p.persistent else reduced(low, nothing)
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
-        body.bind(phase, body.across_block(phase, totals, p.tx), self.env)
+        self.bind(phase, self.across_block(phase, totals, p.tx), self.env)
 
-    def vectors_from(self, start: Val) -> list[tuple[Env, Val]]:
-        """The envs of this thread's vectors of an iteration, and whether they are inside the row."""
+    def places(self, start: Val) -> list[Places]:
         e, step = self.e, self.width * self.lanes
-        return [
-            self.body.along(self.env, e.add(e.add(start, self.first), u * step), self.lanes)
-            for u in range(self.p.vectors_per_thread)
-        ]
+        starts = (e.add(e.add(start, self.first), u * step) for u in range(self.p.vectors_per_thread))
+        return [[self.along(self.env, at, self.lanes) for at in starts]]
 
-    def loaded(self, start: Val) -> list[tuple[Env, Val]]:
-        """The same, with inputs loaded."""
-        places = self.vectors_from(start)
-        for value in self.body.loaded:
-            for here, _ in places:
-                self.k.preload(value, here)
-        return places
-
-    def runs_of(self, op: Op, places: list[tuple[Env, Val]]) -> tuple[list[list[sc.State]], list[sc.State]]:
-        """The inclusive scan of the elements of each of a thread's vectors, and the vectors' totals. Beyond the end of
-        a row they are undefined, and not stored."""
-        body = self.body
+    def runs_of(self, op: Op, places: list[Places]) -> tuple[list[list[sc.State]], list[sc.State]]:
         if self.stripes:
-            run = _run(body, op, self.stripes.elements(op, [here for here, _ in places]))
+            run = _run(self, op, self.stripes.elements(op, [here for here, _ in places[0]]))
             return [run], run[-1:]
-        runs = [_run(body, op, _elements(body, op, here, self.lanes)) for here, _ in places]
+        runs = [_run(self, op, _elements(self, op, here, self.lanes)) for here, _ in places[0]]
         return runs, [run[-1] for run in runs]
 
-    def bind(self, op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
-        """Bind the results; ``before`` are the states before each run."""
+    def bind_runs(self, op: Op, places: list[Places], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         e = self.e
         found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
         if self.stripes:
             found = [[val] for val in self.stripes.striped(found[0])]
-        for (here, _), vals in zip(places, found):
-            self.k.bind(op.result, here, e.from_lanes(vals[::-1] if self.body.reverse else vals))
+        for (here, _), vals in zip(places[0], found):
+            self.k.bind(op.result, here, e.from_lanes(vals[::-1] if self.reverse else vals))
 
-    def store(self, places: list[tuple[Env, Val]]) -> None:
-        """Store full-size outputs."""
-        for here, inside in places:
+    def continued(self, op: Op, state: sc.State, before: list[sc.State]) -> list[sc.State]:
+        return [sc.combine(self.e, op, state, begun) for begun in before]
+
+    def store_places(self, places: list[Places]) -> None:
+        for here, inside in places[0]:
             valid = inside if self.row_inside is None else self.e.and_(self.row_inside, inside)
-            self.body.store_at(self.body.full, here, self.analysis.domain, valid, self.predicated)
+            self.store_at(self.full, here, self.analysis.domain, valid, self.predicated)
 
-    def one(self, start: Val, carried: list[Val]) -> list[Val]:
-        """An iteration along the row."""
-        e, body = self.e, self.body
-        places = self.loaded(start)
-        following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
-        for at, (op, state) in enumerate(zip(body.scans, body.by_scan(carried))):
-            runs, totals = self.runs_of(op, places)
-            before, after = self.exchange.starts(at, op, state, totals, parity)
-            self.bind(op, places, runs, before)
-            following += after
-        self.store(places)
-        return following
-
-    def alone(self, chain: chained_scan.ScanChain) -> None:
-        """The iteration of a chained block."""
-        e, k, body = self.e, self.k, self.body
-        places = self.loaded(e.mul(self.part, self.iteration))
-        found = [self.runs_of(op, places) for op in body.scans]
-        befores, own = [], []
-        for at, (op, (_, totals)) in enumerate(zip(body.scans, found)):
-            before, after = self.exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
-            befores.append(before)
-            own.append(after)
-        begin = chain.begin(self.part, self.row, own, self.exchange.asker())
-        part_again, _ = k.divmod(Index(chain.ticket_again()), self.kept)
-        again = self.vectors_from(e.mul(k.scalar(part_again.base), self.iteration))
-        for value in body.loaded:
-            for (place, _), (here, _) in zip(places, again):
-                k.bind_loaded(value, here, k.preload(value, place))
-        for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
-            self.bind(op, again, runs, [sc.combine(e, op, state, b) for b in before])
-        self.store(again)
+    def own_point(self) -> Val:
+        return self.row
 
 
 def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
@@ -23,10 +25,10 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of
-from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, in_place, op_of, sums_type
-from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
-from mlirfuse.schedule.tiling import Tiling
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.tiling import Access, Tiling
 
 THREADS_PER_BLOCK = 256
 ITEMS_PER_THREAD = 4  # all loaded before the first is added
@@ -63,14 +65,14 @@ class ScatterAdd(GpuScheduler):
         room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * call.properties.sm_count
         usual = max(1, ITEMS_PER_THREAD // len(ops.added_at(op.operands)))
 
-        def params(threads: int, items: int, split: int = 1, own: Sums = Sums()) -> Tiling:  # noqa: B008
-            return Tiling(self.name, access, threads, vectors_per_thread=items, split=split, own=own)
+        def params(threads: int, items: int, split: int = 1, **own: Any) -> Tiling:
+            return Tiling(self.name, access, threads, vectors_per_thread=items, split=split, own=Sums(**own))
 
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
-            yield params(THREADS_PER_BLOCK, ITEMS_PER_THREAD, blocks, Sums(shared_elements=room))
+            yield params(THREADS_PER_BLOCK, ITEMS_PER_THREAD, blocks, shared_elements=room)
         first = params(THREADS_PER_BLOCK, usual)
         yield first
-        yield params(THREADS_PER_BLOCK // 2, usual, own=Sums(ordered=True))
+        yield params(THREADS_PER_BLOCK // 2, usual, ordered=True)
         tried = itertools.product((THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK), (1, 2, 4, 8))
         yield from (p for p in (params(*given) for given in tried) if p != first)
 
@@ -89,25 +91,14 @@ class ScatterAdd(GpuScheduler):
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: must be 1")
         self.check_access(analysis, p, True, call)
         rows, _ = analysis.values(_sizes, call.sizes)
-        words = _words(op_of(analysis)) * p.own.shared_elements
-        require(
-            p.own.shared_elements == 0 or p.own.shared_elements >= rows,
-            f"shared_elements = {p.own.shared_elements}: must be 0, or at least the result's {rows} elements",
-        )
-        require(
-            words <= MOST_SHARED and p.split >= 1,
-            f"shared_elements: needs {words} words of at most {MOST_SHARED}, and split > 0",
-        )
-        require(
-            not p.own.shared_elements or (words > 0 and not p.own.ordered),
-            "shared_elements: excludes ordered, and 64-bit floats",
-        )
-        require(
-            1 <= p.vectors_per_thread <= MOST_PER_THREAD,
-            f"vectors_per_thread = {p.vectors_per_thread}: must be from 1 to {MOST_PER_THREAD}",
-        )
-        require(power_of_two(p.tx), f"tx = {p.tx}: must be a power of two")
-        require(p.tx <= LARGEST_BLOCK, f"tx = {p.tx}: a block has at most {LARGEST_BLOCK}")
+        elements, most = p.own.shared_elements, MOST_PER_THREAD
+        words = _words(op_of(analysis)) * elements
+        p.must("shared_elements", elements in (0, max(elements, rows)), f"must be 0, or at least the result's {rows}")
+        require(words <= MOST_SHARED and p.split >= 1, f"shared_elements: {words} words, more than {MOST_SHARED}")
+        atomic = not elements or (words > 0 and not p.own.ordered)
+        require(atomic, "shared_elements: excludes ordered, and 64-bit floats")
+        p.must("vectors_per_thread", 1 <= p.vectors_per_thread <= most, f"must be from 1 to {most}")
+        check_threads(p.tx, 1)
 
 
 def _sizes(analysis: Analysis) -> tuple:
@@ -122,6 +113,54 @@ def _words(op: Op) -> int:
     return 0 if dtype.is_float and dtype.bits > 32 else dtype.bits // 32
 
 
+def sums_type(op: Op) -> dt.DType:
+    """The accumulator dtype: the compute dtype, of at least 32 bits."""
+    held = op.result.dtype.compute
+    return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
+
+
+def op_of(analysis: Analysis) -> Op:
+    """The scatter-add op of a segment."""
+    assert analysis.scatter_add is not None
+    return analysis.scatter_add
+
+
+def in_place(analysis: Analysis, slots: Slots) -> bool:
+    """Whether the result overwrites its operand, which then is an input."""
+    op = op_of(analysis)
+    return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
+
+
+class ScatterAddBody(GpuBody):
+    """Base of the kernel bodies."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
+        super().__init__(name, analysis, slots, access, threads)
+        self.op = op_of(analysis)
+        self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
+        self.indices, self.values = self.added[0]
+        self.sums_type = sums_type(self.op)
+        self.in_place = in_place(analysis, slots)
+
+    def row_of(self, indices: Value, position: Index) -> tuple[Val, Val]:
+        """The row that the index at ``position`` selects, and whether that row exists."""
+        e, k = self.e, self.k
+        env: dict = {}
+        k.spread(k.dims(indices)[0], position, env)
+        row = k.value(indices, env)
+        extent = e.cast(self.size(self.op.result.shape[0]), row.dtype)
+        return e.cast(row, self.index), e.and_(e.cmp("ge", row, 0), e.cmp("lt", row, extent))
+
+    def atomically(self, memory: Memory, offset: Val | int, value: Val) -> None:
+        """Add ``value`` atomically to an element of ``memory``."""
+        value = self.e.cast(value, memory.dtype)
+        kind, name = "fadd" if value.dtype.is_float else "add", self.e.fresh()
+        self.e.line(
+            f"{name} = llvm.atomicrmw {kind} {self.k.address(memory, offset)}, {value} "
+            f'syncscope("device") monotonic : {self.k.pointer_type}, {value.type}'
+        )
+
+
 class _ScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
@@ -134,6 +173,10 @@ class _ScatterAdd(ScatterAddBody):
             strides = sz.contiguous_strides(self.op.result.shape)
             self.sums = Memory(pointer, strides, accumulated, accumulated.bytes)
 
+    def at(self, axes: Sequence[Axis], number: Val) -> Env:
+        """The env of an element of a tensor with these ``axes``, by its number."""
+        return self.point([[a] for a in axes], Index(number))
+
     def for_each_element(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
         """The kernel that runs ``store(env, load(env))`` for each element of ``like``. A thread first loads all of its
         elements."""
@@ -142,70 +185,56 @@ class _ScatterAdd(ScatterAddBody):
         block = self.threads * self.elements
         first = e.add(e.mul(self.wide(self.block), block), self.wide(self.thread))
 
-        def places(checked: bool) -> list[tuple[Env, Val | None, Any]]:
-            out = []
+        def run(checked: bool) -> None:
+            found: list[tuple[Env, Val | None, Any]] = []
             for n in range(self.elements):
                 at, inside = e.add(first, n * self.threads) if n else first, None
                 if checked:
                     inside = e.cmp("lt", at, self.size(count))
                     at = e.min(at, e.sub(self.size(count), 1))
-                env: Env = {}
-                self.unlinear(env, [[a] for a in axes], Index(at))
-                out.append((env, inside, load(env)))
-            return out
-
-        def all_of_them(checked: bool) -> None:
-            for env, inside, loaded in places(checked):
-                if inside is None:
-                    store(env, loaded)
-                    continue
-                with self.k.region(f"scf.if {inside} {{"):
+                env = self.at(axes, at)
+                found.append((env, inside, load(env)))
+            for env, inside, loaded in found:
+                with nullcontext() if inside is None else self.leader(inside):
                     store(env, loaded)
 
         end = e.mul(e.add(self.wide(self.block), 1), block)
         with self.k.region(f"scf.if {e.cmp('le', end, self.size(count))} {{", "} else {"):
-            all_of_them(False)
+            run(False)
         with self.k.region("", "}"):
-            all_of_them(True)
+            run(True)
         return self.finish(sz.ceildiv(count, block))
 
     def begin(self) -> GpuKernel:
         """The kernel that copies the operand to the accumulators."""
-        result = self.op.result
-        k = self.k
-        return self.for_each_element(
-            result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val, self.sums)
-        )
+        k, result = self.k, self.op.result
+        store = lambda env, val: k.store(result, env, val, self.sums)  # noqa: E731
+        return self.for_each_element(result, lambda env: k.value(self.initial, env), store)
 
     def end(self) -> GpuKernel:
         """The kernel that converts the sums to the result's dtype."""
-        result, k = self.op.result, self.k
-
-        return self.for_each_element(
-            result, lambda env: k.reload(result, env, self.sums), lambda env, total: k.store(result, env, total)
-        )
+        k, result = self.k, self.op.result
+        store = lambda env, total: k.store(result, env, total)  # noqa: E731
+        return self.for_each_element(result, lambda env: k.reload(result, env, self.sums), store)
 
     def add(self) -> GpuKernel:
         """The kernel that adds the values."""
         if self.p.own.shared_elements:
             return self.add_in_shared()
         if not self.p.own.ordered:
-            return self.for_each_element(
-                self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum)
-            )
+            add = functools.partial(self.where_inside, add=self.to_sum)
+            return self.for_each_element(self.values, self.loaded, add)
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
         count = sz.product(a.size for a in columns)
         at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
-        with self.k.region(f"scf.if {self.e.cmp('lt', at, self.size(count))} {{"):
-            env: Env = {}
-            self.unlinear(env, [[a] for a in columns] or [[]], Index(at))
+        with self.leader(self.e.cmp("lt", at, self.size(count))):
+            env = self.at(columns, at)
 
-            def one(row: Val, _: list[Val]) -> list[Val]:
+            def one(row: Val, _: list[Val]) -> None:
                 here = dict(env)
                 self.k.spread(rows, Index(row), here)
                 self.where_inside(here, self.loaded(here), self.non_atomically)
-                return []
 
             self.loop(self.e.const(0, self.index), self.size(self.indices.shape[0]), 1, [], one)
         return self.finish(sz.ceildiv(count, self.threads))
@@ -221,10 +250,9 @@ class _ScatterAdd(ScatterAddBody):
         def address(number: int, at: Val) -> str:
             return self.shared_address(word_offsets[number], e.cast(at, dt.i32), 4)
 
-        def clear(at: Val, _: list[Val]) -> list[Val]:
+        def clear(at: Val, _: list[Val]) -> None:
             for number in range(len(word_offsets)):
                 self.shared_store(address(number, at), e.const(0, word))
-            return []
 
         def added(number: int, at: Val, val: Val) -> Val:
             kind = "fadd" if word.is_float else "add"
@@ -241,7 +269,7 @@ class _ScatterAdd(ScatterAddBody):
             before = added(0, at, low)
             carried = e.cmp("gt", before, e.sub(e.const(0xFFFFFFFF, dt.u32), low))
             rest = e.add(high, e.select(carried, e.const(1, dt.u32), e.const(0, dt.u32)))
-            with k.region(f"scf.if {e.cmp('ne', rest, 0)} {{"):
+            with self.leader(e.cmp("ne", rest, 0)):
                 added(1, at, rest)
 
         axes, iteration = self.analysis.axes.flat(self.values), p.tx * p.vectors_per_thread
@@ -250,26 +278,22 @@ class _ScatterAdd(ScatterAddBody):
         low = e.min(e.mul(self.wide(self.block), length), count)
         high = e.min(e.add(low, length), count)
 
-        def values(start: Val, _: list[Val]) -> list[Val]:
+        def values(start: Val, _: list[Val]) -> None:
             found = []
             for n in range(p.vectors_per_thread):
                 at = e.add(e.add(start, first), n * p.tx)
-                env: Env = {}
-                self.unlinear(env, [[a] for a in axes], Index(e.min(at, e.sub(high, 1))))
+                env = self.at(axes, e.min(at, e.sub(high, 1)))
                 found.append((env, e.cmp("lt", at, high), self.loaded(env)))
             for env, inside, loaded in found:
-                with k.region(f"scf.if {inside} {{"):
+                with self.leader(inside):
                     self.where_inside(env, loaded, add)
-            return []
 
-        def settle(at: Val, _: list[Val]) -> list[Val]:
+        def settle(at: Val, _: list[Val]) -> None:
             words = [self.shared_load(address(number, at), word) for number in range(len(word_offsets))]
             total = e.of_halves(words[0], words[1], sum_type) if len(words) == 2 else words[0]
-            env: Env = {}
-            self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
-            with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):
+            env = self.at(self.analysis.axes.flat(result), at)
+            with self.leader(e.cmp("ne", total, 0)):
                 self.to_sum(env, total)
-            return []
 
         self.loop(first, end, p.tx, [], clear)
         self.barrier()

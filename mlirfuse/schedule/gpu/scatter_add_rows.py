@@ -10,7 +10,9 @@ atomically to sums in the workspace, which a last kernel stores. Float sums ther
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
@@ -24,12 +26,11 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
-from mlirfuse.schedule.gpu.scan_body import power_from
-from mlirfuse.schedule.gpu.scatter_add_body import ScatterAddBody, op_of, sums_type
+from mlirfuse.schedule.gpu.scatter_add import ScatterAddBody, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_from, power_of_two
 from mlirfuse.schedule.tiling import Tiling
 
 WARP = 32
@@ -80,18 +81,10 @@ class ScatterAddRows(GpuScheduler):
             tx, n = layout
             return Tiling(self.name, access, tx, max(1, heuristics.threads // tx), n, items, own=Chunks(chunk))
 
-        first = params(
-            layouts[0],
-            heuristics.chunk,
-            max(1, min(heuristics.items_per_thread, heuristics.in_flight // (layouts[0][1] * words))),
-        )
-        others = (
-            params(layout, c, n)
-            for layout in layouts
-            for c in (heuristics.chunk, 2 * heuristics.chunk)
-            for n in (4, 2, 1)
-        )
-        yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, call.sizes))
+        items = max(1, min(heuristics.items_per_thread, heuristics.in_flight // (layouts[0][1] * words)))
+        tried = itertools.product(layouts, (heuristics.chunk, 2 * heuristics.chunk), (4, 2, 1))
+        found = (params(*given) for given in ((layouts[0], heuristics.chunk, items), *tried))
+        yield from (p for p in dict.fromkeys(found) if _fits(analysis, p, call.sizes))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
         def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:
@@ -110,13 +103,10 @@ class ScatterAddRows(GpuScheduler):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, True, call)
         check_threads(p.tx, p.ty)
-        require(power_of_two(p.own.chunk), f"chunk = {p.own.chunk}: must be a power of two")
-        require(
-            _fits(analysis, p, call.sizes),
-            f"chunk = {p.own.chunk}: too many values, or too many words for the sums of chunks",
-        )
-        for what, n in (("rows_per_thread", p.rows_per_thread), ("vectors_per_thread", p.vectors_per_thread)):
-            require(1 <= n <= MOST_PER_THREAD, f"{what} = {n}: must be from 1 to {MOST_PER_THREAD}")
+        p.must("chunk", power_of_two(p.own.chunk), "must be a power of two")
+        p.must("chunk", _fits(analysis, p, call.sizes), "too many values, or too many words for the sums of chunks")
+        for what in ("rows_per_thread", "vectors_per_thread"):
+            p.must(what, 1 <= p.value(what) <= MOST_PER_THREAD, f"must be from 1 to {MOST_PER_THREAD}")
 
 
 def _columns(analysis: Analysis) -> list[list[Axis]]:
@@ -155,9 +145,12 @@ def _best_first(layouts: list[tuple[int, int]], vectors: int) -> list[tuple[int,
     tiles leave the fewest partial ones: 16384×8191 bf16 230 µs with 128; 32 take half as long again."""
     cost = {(tx, n): -(-vectors // (tx * n)) * tx * (n + FOUND) for tx, n in layouts}
     near = NEAR * min(cost.values(), default=0)
-    return sorted(
-        layouts, key=lambda layout: (cost[layout] > near, -layout[0] if cost[layout] <= near else 0, cost[layout])
-    )
+
+    def key(layout: tuple[int, int]) -> tuple:
+        far = cost[layout] > near
+        return far, 0 if far else -layout[0], cost[layout]
+
+    return sorted(layouts, key=key)
 
 
 class _SortedScatterAdd(ScatterAddBody):
@@ -171,12 +164,12 @@ class _SortedScatterAdd(ScatterAddBody):
         nbytes = self.sums_type.bytes
         sums = sz.mul(sz.mul(self.chunks, self.width), nbytes // 4)
         self.cleared = sums + self.rows + self.chunks + COUNTS
-        words = self._memory("words", self.cleared)
+        words = self._buffer("words", self.cleared)
         self.between_blocks.add(words.pointer)
         self.words, self.first_word = words, sums
         self.sums = Memory(words.pointer, (), self.sums_type, nbytes)
 
-    def _memory(self, what: str, count: sz.Size) -> Memory:
+    def _buffer(self, what: str, count: sz.Size) -> Memory:
         """A workspace buffer of ``count`` words."""
         return Memory(self.args.temporary((self.op, what), sz.mul(count, 4)), (), dt.i32, 4)
 
@@ -235,7 +228,7 @@ class _SortedScatterAdd(ScatterAddBody):
             row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
-                self._store(self._memory("numbers", self.value_rows), at, number)
+                self._store(self._buffer("numbers", self.value_rows), at, number)
 
         return self._each(self.value_rows, one)
 
@@ -254,15 +247,14 @@ class _SortedScatterAdd(ScatterAddBody):
         start = e.add(self.exchanged(first, "idx", WARP - 1), e.sub(up_to, count))
         more = e.shr(e.max(e.sub(count, 1), 0), self.p.own.chunk.bit_length() - 1)
         with self.leader(inside):
-            self._store(self._memory("starts", self.rows), row, start)
+            self._store(self._buffer("starts", self.rows), row, start)
             with self.leader(e.cmp("gt", more, 0)):
                 chunk = self._added(self._word(CHUNKS), more)
-                self._store(self._memory("chunks", self.rows), row, chunk)
+                self._store(self._buffer("chunks", self.rows), row, chunk)
 
-                def one(n: Val, _: list[Val]) -> list[Val]:
+                def one(n: Val, _: list[Val]) -> None:
                     self._store(self.words, self._number(e.add(chunk, n)), e.add(n, 1))
-                    self._store(self._memory("rows", self.chunks), e.add(chunk, n), row)
-                    return []
+                    self._store(self._buffer("rows", self.chunks), e.add(chunk, n), row)
 
                 self.loop(zero, more, 1, [], one)
         return self.finish(sz.ceildiv(self.rows, self.threads))
@@ -273,9 +265,9 @@ class _SortedScatterAdd(ScatterAddBody):
         def one(at: Val) -> None:
             row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
-                start = self._load(self._memory("starts", self.rows), row)
-                number = self._load(self._memory("numbers", self.value_rows), at)
-                self._store(self._memory("list", self.value_rows), self.e.add(start, number), at)
+                start = self._load(self._buffer("starts", self.rows), row)
+                number = self._load(self._buffer("numbers", self.value_rows), at)
+                self._store(self._buffer("list", self.value_rows), self.e.add(start, number), at)
 
         return self._each(self.value_rows, one)
 
@@ -299,13 +291,9 @@ class _SortedScatterAdd(ScatterAddBody):
 
     def _at(self, column: Val) -> Env:
         """The env of the elements of a row from ``column`` on."""
-        env: Env = {}
         loops, lanes = self.analysis.once(_columns), self.p.access.lanes
-        self.unlinear(env, loops, Index(column))
-        if lanes > 1:
-            inner = loops[-1][-1]
-            env[inner] = Index(env[inner].base, 1, lanes)
-        return env
+        env = self.point(loops, Index(column))
+        return self.placed(env, loops[-1], Index(env[loops[-1][-1]].base, 1, lanes)) if lanes > 1 else env
 
     def _store_row(self, env: Env, row: Val, total: Val) -> None:
         """Store the operand's elements plus ``total``."""
@@ -322,7 +310,7 @@ class _SortedScatterAdd(ScatterAddBody):
         def of_chunk() -> list[Val]:
             chunk = e.sub(unit, self.size(self.rows))
             number = self._load(self.words, self._number(chunk))
-            row = self._load(self._memory("rows", self.chunks), chunk)
+            row = self._load(self._buffer("rows", self.chunks), chunk)
             return [e.select(e.cmp("gt", number, 0), row, e.const(-1, self.index)), number]
 
         def value(env: Env, at: Val) -> Val:
@@ -336,12 +324,12 @@ class _SortedScatterAdd(ScatterAddBody):
             envs = [self._at(column) for column, _ in places]
             with self.leader(e.cmp("ge", row, 0)):
                 count = self._load(self.words, self._word(COUNTS, row))
-                start = self._load(self._memory("starts", self.rows), row)
+                start = self._load(self._buffer("starts", self.rows), row)
                 low = e.add(start, e.mul(number, p.own.chunk))
                 high = e.min(e.add(low, p.own.chunk), e.add(start, count))
 
                 def some(first: Val, sums: list[Val]) -> list[Val]:
-                    listed, found = self._memory("list", self.value_rows), []
+                    listed, found = self._buffer("list", self.value_rows), []
                     for n in range(p.rows_per_thread):
                         at = e.add(first, n)
                         position = self._load(listed, e.min(at, e.sub(high, 1)))
@@ -363,31 +351,24 @@ class _SortedScatterAdd(ScatterAddBody):
                             first = e.add(e.mul(chunk, self.size(self.width)), column)
                             for lane in range(lanes):
                                 at = e.add(first, lane) if lane else first
-                                self.atomically(self.sums, at, e.extract(total, lane) if lanes > 1 else total)
+                                self.atomically(self.sums, at, e.extract(total, lane))
 
                 with k.region(f"scf.if {e.cmp('gt', count, p.own.chunk)} {{", "} else {"):
-                    store(self._load(self._memory("chunks", self.rows), row))
-                with k.region("", "}"):
-                    if self.in_place:
-                        with self.leader(e.cmp("gt", count, 0)):
-                            store(None)
-                    else:
-                        store(None)
+                    store(self._load(self._buffer("chunks", self.rows), row))
+                with k.region("", "}"), self.leader(e.cmp("gt", count, 0)) if self.in_place else nullcontext():
+                    store(None)
         return self.finish(grid)
 
     def end(self) -> GpuKernel:
         """The kernel that stores the sums of rows with several chunks."""
         e, lanes = self.e, self.p.access.lanes
         chunk, places, there, grid = self._tiles(self.chunks)
-        with self.leader(there):
-            second = e.cmp(
-                "eq", self._load(self.words, self._number(chunk)), 1
-            )  # the second chunk's sums are those of the row
-            with self.leader(second):
-                row = self._load(self._memory("rows", self.chunks), chunk)
-                first = e.mul(chunk, self.size(self.width))
-                for column, inside in places:
-                    with self.leader(inside):
-                        total = load_partial(self, self.sums, e.add(first, column), self.sums_type, lanes)
-                        self._store_row(self._at(column), row, total)
+        # The second chunk's sums are those of the row.
+        with self.leader(there), self.leader(e.cmp("eq", self._load(self.words, self._number(chunk)), 1)):
+            row = self._load(self._buffer("rows", self.chunks), chunk)
+            first = e.mul(chunk, self.size(self.width))
+            for column, inside in places:
+                with self.leader(inside):
+                    total = load_partial(self, self.sums, e.add(first, column), self.sums_type, lanes)
+                    self._store_row(self._at(column), row, total)
         return self.finish(grid)

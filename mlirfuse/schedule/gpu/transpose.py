@@ -15,22 +15,23 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, kept_extents, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import access_of, hint_of
+from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
+from mlirfuse.schedule.transposed import frontier, unmapped_inputs
 
 WIDEST_VECTOR = 8  # elements
 
@@ -51,76 +52,74 @@ class Tile(NamedTuple):
     along_both: bool = False
 
 
-class _Kernel:
+class _Kernel(GpuBody):
     """The kernel of a segment."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        self.analysis, self.p = analysis, p
-        self.body = body = GpuBody(name, analysis, slots, p.access, p.tx)
-        self.e, self.k = e, k = body.e, body.k
-        loops = analysis.loops(analysis.kept)
-        self.writing, self.reading = loops[p.own.writing], loops[p.own.reading]
-        self.outer = outer = [loop for loop in loops if loop is not self.writing and loop is not self.reading]
+        super().__init__(name, analysis, slots, p.access, p.tx)
+        e, k, own = self.e, self.k, p.own
+        loops, nodes = analysis.loops(analysis.kept), _nodes(analysis)
+        self.tile, self.read_lanes, self.along_both = own.tile, own.read_lanes, own.along_both
+        self.writing, self.reading = loops[own.writing], loops[own.reading]
+        outer = [loop for loop in loops if loop is not self.writing and loop is not self.reading]
         self.width, self.height = size_of(self.writing), size_of(self.reading)
-        self.in_shared = [_nodes(analysis)[n] for n in p.own.shared_values]
-        self.late = self.in_shared if p.own.along_both else analysis.outputs  # what is stored from shared memory
+        self.in_shared = [nodes[n] for n in own.shared_values]
+        self.late = self.in_shared if own.along_both else analysis.outputs  # what is stored from shared memory
         self.early = [v for v in analysis.outputs if v not in self.late]
         self.dtypes = {v: _shared_dtype(v, analysis) for v in self.in_shared}
-        across, down = sz.ceildiv(self.width, p.own.tile), sz.ceildiv(self.height, p.own.tile)
-        rest, block = k.divmod(Index(body.wide(body.block)), down if p.own.along_reading else across)
-        above, other = k.divmod(rest, across if p.own.along_reading else down) if outer else (Index(0), rest)
-        block_w, block_r = (other, block) if p.own.along_reading else (block, other)
-        self.base_w, self.base_r = (e.mul(k.scalar(b.base), p.own.tile) for b in (block_w, block_r))
-        self.base_env: dict = {}
-        body.unlinear(self.base_env, outer, above)
-        self.pitch = {v: p.own.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
-        self.offsets = {v: body.reserve(p.own.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
+        across, down = sz.ceildiv(self.width, own.tile), sz.ceildiv(self.height, own.tile)
+        rest, block = k.divmod(Index(self.wide(self.block)), down if own.along_reading else across)
+        above, other = k.divmod(rest, across if own.along_reading else down) if outer else (Index(0), rest)
+        block_w, block_r = (other, block) if own.along_reading else (block, other)
+        self.base_w, self.base_r = (e.mul(k.scalar(b.base), own.tile) for b in (block_w, block_r))
+        self.base_env = self.point(outer, above)
+        self.pitch = {v: own.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
+        self.offsets = {v: self.reserve(own.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
         self.grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, down)
 
-    def emit(self) -> list[GpuKernel]:
+    def emit(self) -> GpuKernel:
         """The finished kernel."""
         targets = self.targets()
         self.fill([env for _, env, _ in targets])
-        self.body.barrier()
-        places = self.transposed(targets)
-        for env, _ in places:
+        self.barrier()
+        self.load_transposed(targets)
+        for _, env, _ in targets:
             for value in self.late:
                 self.k.value(value, env)
-        for env, inside in places:
-            self.body.store_at(self.late, env, self.analysis.kept, inside)
-        return [self.body.finish(self.grid)]
+        for _, env, inside in targets:
+            self.store_at(self.late, env, self.analysis.kept, inside)
+        return self.finish(self.grid)
 
-    def at(self, local_w: Val, local_r: Val, lanes_w: int, lanes_r: int):
+    def at(self, local_w: Val, local_r: Val, lanes_w: int, lanes_r: int) -> tuple[Env, Val]:
         """The env of a vector of the tile, clamped to the domain, and whether it is inside."""
-        e, body, env = self.e, self.body, dict(self.base_env)
-        w, r = e.add(self.base_w, body.wide(local_w)), e.add(self.base_r, body.wide(local_r))
-        inside = e.and_(e.cmp("lt", w, body.size(self.width)), e.cmp("lt", r, body.size(self.height)))
-        w, r = e.min(w, e.sub(body.size(self.width), lanes_w)), e.min(r, e.sub(body.size(self.height), lanes_r))
-        body.set_loop(env, self.writing, Index(w, 1, lanes_w) if lanes_w > 1 else Index(w))
-        body.set_loop(env, self.reading, Index(r, 1, lanes_r) if lanes_r > 1 else Index(r))
-        return env, inside
+        e = self.e
+        w, r = e.add(self.base_w, self.wide(local_w)), e.add(self.base_r, self.wide(local_r))
+        inside = e.and_(e.cmp("lt", w, self.size(self.width)), e.cmp("lt", r, self.size(self.height)))
+        w, r = e.min(w, e.sub(self.size(self.width), lanes_w)), e.min(r, e.sub(self.size(self.height), lanes_r))
+        env = self.placed(self.base_env, self.writing, Index(w, int(lanes_w > 1), lanes_w))
+        return self.placed(env, self.reading, Index(r, int(lanes_r > 1), lanes_r)), inside
 
     def split(self, lanes: int) -> tuple[Val, Val]:
         """The first element along a row of the tile of a thread's vectors, and the first of their rows."""
-        vectors = self.p.own.tile // lanes
-        along, line = self.e.and_(self.body.thread, vectors - 1), self.body.quotient(self.body.thread, vectors)
+        vectors = self.tile // lanes
+        along, line = self.e.and_(self.thread, vectors - 1), self.quotient(self.thread, vectors)
         return self.e.mul(along, lanes), line
 
     def lines(self, line: Val, lanes: int) -> Iterator[Val]:
         """The rows of the tile of which a thread has a vector, the first of which is ``line``."""
-        step = self.p.tx // (self.p.own.tile // lanes)
-        return (self.e.add(line, n * step) for n in range(self.p.own.tile // step))
+        step = self.threads // (self.tile // lanes)
+        return (self.e.add(line, n * step) for n in range(self.tile // step))
 
     def addresses(self, value: Value, local_w: Val, local_r: Val, step: int, lanes: int) -> list[str]:
         """Where elements of a value's tile are in shared memory, the first of them at these indices, ``step`` elements
         apart."""
         nbytes, first = self.dtypes[value].bytes, self.e.add(self.e.mul(local_w, self.pitch[value]), local_r)
-        base = self.body.shared_address(self.offsets[value], first, nbytes)
-        return [self.body.beyond(base, n * step * nbytes) for n in range(lanes)]
+        base = self.shared_address(self.offsets[value], first, nbytes)
+        return [self.beyond(base, n * step * nbytes) for n in range(lanes)]
 
     def uniform_inputs(self) -> list[Value]:
         """The inputs of what is stored from shared memory that do not vary along the writing loop."""
-        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.p.own.along_both else list(self.late)
+        inputs, along, left = self.analysis.inputs, self.writing[-1], [] if self.along_both else list(self.late)
         known, found = dict.fromkeys(self.in_shared), []
         while left:
             value = left.pop()
@@ -136,7 +135,7 @@ class _Kernel:
     def fill(self, later: list) -> None:
         """Store to shared memory, and what is contiguous along the reading loop to global memory: vectors along that
         loop, one row per index of the writing loop. Prefetch for the envs ``later`` what does not vary along that."""
-        e, k, lanes, inputs = self.e, self.k, self.p.own.read_lanes, self.analysis.inputs
+        e, k, lanes, inputs = self.e, self.k, self.read_lanes, self.analysis.inputs
         local_r, line = self.split(lanes)
         loaded, places = [], []
         for local_w in self.lines(line, lanes):
@@ -147,27 +146,26 @@ class _Kernel:
             k.preload(value, env)
         for value, local_w, val in loaded:
             for lane, address in enumerate(self.addresses(value, local_w, local_r, 1, lanes)):
-                self.body.shared_store(address, e.extract(val, lane))
+                self.shared_store(address, e.extract(val, lane))
         for env, inside in places if self.early else ():
-            self.body.store_at(self.early, env, self.analysis.kept, inside)
+            self.store_at(self.early, env, self.analysis.kept, inside)
 
     def targets(self) -> list:
         """For each of a thread's vectors along the writing loop, one row per index of the reading loop: that index, the
         env, and whether it is inside."""
-        lanes = self.p.access.lanes
+        lanes = self.access.lanes
         local_w, line = self.split(lanes)
         return [(local_r, *self.at(local_w, local_r, lanes, 1)) for local_r in self.lines(line, lanes)]
 
-    def transposed(self, targets: list) -> list:
-        """Load the vectors ``targets`` from shared memory. Returns their envs, and whether they are inside."""
-        k, lanes = self.k, self.p.access.lanes
+    def load_transposed(self, targets: list) -> None:
+        """Load the vectors ``targets`` from shared memory."""
+        k, lanes = self.k, self.access.lanes
         local_w, _ = self.split(lanes)
         for local_r, env, _ in targets:
             for value in self.in_shared:
                 addresses = self.addresses(value, local_w, local_r, self.pitch[value], lanes)
-                elements = [self.body.shared_load(address, self.dtypes[value]) for address in addresses]
+                elements = [self.shared_load(address, self.dtypes[value]) for address in addresses]
                 (k.bind_loaded if value in self.analysis.inputs else k.bind)(value, env, self.e.from_lanes(elements))
-        return [(env, inside) for _, env, inside in targets]
 
 
 class Transpose(GpuScheduler):
@@ -178,8 +176,7 @@ class Transpose(GpuScheduler):
     own = Tile
 
     def takes(self, analysis: Analysis) -> bool:
-        alone = analysis.elementwise
-        return alone and bool(analysis.once(_unmapped_inputs) or analysis.once(_windowed))
+        return analysis.elementwise and bool(analysis.once(unmapped_inputs) or analysis.once(_windowed))
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
@@ -187,7 +184,7 @@ class Transpose(GpuScheduler):
         return _candidates(analysis, call)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        return _Kernel(name, analysis, slots, p).emit()
+        return [_Kernel(name, analysis, slots, p).emit()]
 
     def widest(self, analysis: Analysis, p: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output; inputs in shared memory have vectors along the
@@ -230,7 +227,7 @@ class Transpose(GpuScheduler):
 
 
 def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-    inputs = analysis.once(_unmapped_inputs)
+    inputs = analysis.once(unmapped_inputs)
     if analysis.once(_windowed):
         yield from _candidates_of_windows(analysis, call)
         return
@@ -254,39 +251,51 @@ def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         return
 
 
+class _Layout(NamedTuple):
+    """A tile of ``size`` by ``size`` elements, and ``tx`` threads with a vector of it each; consecutive blocks are
+    ``along_reading`` or not."""
+
+    size: int
+    tx: int
+    along_reading: bool
+
+    @property
+    def lanes(self) -> int:
+        """The widest vectors, so that each thread has one."""
+        return self.size * self.size // self.tx
+
+
 def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
     return heuristics.tile if widest <= 4 else heuristics.tile_wide
+
+
+def _room(call: SizedCall) -> int:
+    """Bytes of shared memory for tiles."""
+    return min(heuristics_of(call.properties).transpose.shared, call.properties.shared_per_block // 2)
 
 
 def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
            positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Tiling]:  # fmt: skip
     """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
     as of :func:`_values_in_shared`."""
-    heuristics = heuristics_of(call.properties).transpose
     extent, width = extents[n], extents[-1]
-    room = min(heuristics.shared, call.properties.shared_per_block // 2)
-    positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
+    positions = positions[: max(1, _room(call) // (tile * (tile + 4) * widest))]
     lanes = _lanes(read, extent, call.alignments)
-    tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-    layouts = _layouts(tile, tiles, widest, call.properties)
     access = access_of(analysis, True, call, hint_of(analysis, call))
-    along_reading = extent <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
-    for (size, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
-        most = size * size // threads  # lanes, so that each thread has a vector of the tile
-        read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
-        both = analysis.inputs + analysis.outputs
-        aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
+    for layout in _layouts(tile, (extent, width), math.prod(extents), widest, call.properties):
+        read_lanes, stored = min(lanes, layout.lanes), narrowed(analysis, access, min(access.lanes, layout.lanes))
+        aligns = list(stored.aligns)
         for v, _ in read:
             aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-        narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
-        yield Tiling("transpose", narrowed, threads, own=Tile(size, n, read_lanes, positions, first))
+        own = Tile(layout.size, n, read_lanes, positions, layout.along_reading)
+        yield Tiling("transpose", stored._replace(aligns=tuple(aligns), multiples=access.multiples), layout.tx, own=own)
 
 
 def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
     """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
     not the innermost: everything is computed along it, and the results are stored in shared memory."""
     heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
-    extents = analysis.values(_kept_extents, call.sizes)
+    extents = analysis.values(kept_extents, call.sizes)
     along = iter(analysis.values(_strides_along, call.sizes))
     rows = [[next(along) for _ in extents] for _ in inputs]
     steps = iter(analysis.values(_strides_in_memory, call.sizes))
@@ -304,7 +313,7 @@ def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Tili
         tile = _tile(heuristics, widest)
         if min(extent, width) <= tile // 2:
             tile //= 2
-        if len(positions) * tile * (tile + 4) * widest <= min(heuristics.shared, call.properties.shared_per_block // 2):
+        if len(positions) * tile * (tile + 4) * widest <= _room(call):
             yield from _tiled(analysis, call, n, extents, read, positions, widest, tile)
         return
 
@@ -315,10 +324,6 @@ def _windowed(analysis: Analysis) -> list[Value]:
     if len(loops) < 2 or any(set(analysis.axes.flat(v)) != kept for v in analysis.outputs):
         return []
     return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept]
-
-
-def _kept_extents(analysis: Analysis) -> list[sz.Size]:
-    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
 
 
 def _strides_along(analysis: Analysis) -> list[sz.Size]:
@@ -339,12 +344,6 @@ class _AlongBoth(NamedTuple):
     early: list  # outputs along it
     late: list  # outputs along the writing loop
 
-    def tile(self, analysis: Analysis, heuristics: TransposeHeuristics, shared: int) -> tuple[int, int]:
-        """The side of the tiles, 0 where they do not fit ``shared`` bytes, and the bytes of the widest elements."""
-        widest = max(_shared_dtype(v, analysis).bytes for v, _ in self.late)
-        tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
-        return tile if len(self.late) * tile * (tile + 4) * widest <= shared else 0, widest
-
 
 def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, results: tuple) -> _AlongBoth | None:
     """The loops of a segment with outputs that are contiguous along the loop along which inputs are, and outputs that
@@ -356,7 +355,7 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
     def contiguous(tensors: list, numbers: tuple, one: int, other: int) -> list:
         return [(v, strides) for v, (along, strides) in zip(tensors, numbers) if along[one] == 1 < abs(along[other])]
 
-    inputs, innermost = analysis.once(_unmapped_inputs), len(extents) - 1
+    inputs, innermost = analysis.once(unmapped_inputs), len(extents) - 1
     for n in reversed(range(innermost)):
         for r, w in ((innermost, n), (n, innermost)):
             given, early = contiguous(inputs, rows, r, w), contiguous(analysis.outputs, results, r, w)
@@ -372,30 +371,27 @@ def _candidates_along_both(
     """Parameters for outputs along two loops; none where one of them is short."""
     heuristics = heuristics_of(call.properties).transpose
     height, width = extents[both.reading], extents[both.writing]
-    tile, widest = both.tile(analysis, heuristics, min(heuristics.shared, call.properties.shared_per_block // 2))
-    if not tile or min(height, width) <= heuristics.least_extent or height * width < heuristics.least_elements:
+    widest = max(_shared_dtype(v, analysis).bytes for v, _ in both.late)
+    tile, short = _tile(heuristics, widest), min(height, width) <= heuristics.least_extent
+    fits = len(both.late) * tile * (tile + 4) * widest <= _room(call)
+    if not fits or short or height * width < heuristics.least_elements:
         return
     nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
     positions = tuple([nodes.index(v) for v, _ in both.late])
     access = access_of(analysis, True, call, hint_of(analysis, call))
     read_lanes = min(_lanes([*both.given, *both.early], height, call.alignments), WIDEST_VECTOR)
     write_lanes = min(_lanes(both.late, width, call.alignments), WIDEST_VECTOR)
-    tiles = -(-height // tile) * -(-width // tile) * (math.prod(extents) // (height * width))
-    blocks_along_reading = height <= heuristics.along_reading * width
     writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
-    layouts = _layouts(tile, tiles, widest, call.properties)
-    for (size, threads), first in itertools.product(layouts, (blocks_along_reading, not blocks_along_reading)):
-        most = size * size // threads
-        along_reading, along_writing = min(read_lanes, most), min(write_lanes, most)
+    for layout in _layouts(tile, (height, width), math.prod(extents), widest, call.properties):
+        along_reading, along_writing = min(read_lanes, layout.lanes), min(write_lanes, layout.lanes)
         lanes = dict.fromkeys([v for v, _ in (*both.given, *both.early)], along_reading)
         lanes |= dict.fromkeys([v for v, _ in both.late], along_writing)
-        aligns = [
-            (lanes[v] if v in lanes else min(align // v_bytes, along_reading)) * v_bytes
-            for v, align, v_bytes in zip(tensors, access.aligns, (analysis.stored(v).bytes for v in tensors))
-        ]
-        stored = access._replace(lanes=along_writing, aligns=tuple(aligns), multiples=frozenset())
-        own = Tile(size, both.reading, along_reading, positions, first, writing, True)
-        yield Tiling("transpose", stored, threads, own=own)
+        sizes = [analysis.stored(v).bytes for v in tensors]
+        known = [lanes.get(v, min(align // n, along_reading)) for v, align, n in zip(tensors, access.aligns, sizes)]
+        aligns = tuple(count * n for count, n in zip(known, sizes))
+        stored = access._replace(lanes=along_writing, aligns=aligns, multiples=frozenset())
+        own = Tile(layout.size, both.reading, along_reading, positions, layout.along_reading, writing, True)
+        yield Tiling("transpose", stored, layout.tx, own=own)
 
 
 def _lanes(tensors: list, extent: int, alignments: Alignments) -> int:
@@ -411,25 +407,22 @@ def _lanes(tensors: list, extent: int, alignments: Alignments) -> int:
     return lanes
 
 
-def _layouts(tile: int, tiles: int, widest: int, properties: DeviceProperties) -> list[tuple[int, int]]:
-    """Sides of tiles, and threads for each, the best first. ``widest``: bytes of the widest elements in shared
-    memory."""
-    heuristics = heuristics_of(properties).transpose
-    few, many = heuristics.threads, heuristics.many_threads
+def _layouts(
+    tile: int, extents: tuple[int, int], elements: int, widest: int, properties: DeviceProperties
+) -> Iterator[_Layout]:
+    """Layouts, the best first, for the reading and the writing loop of these ``extents``, and so many ``elements`` in
+    all. ``widest``: bytes of the widest elements in shared memory."""
+    heuristics, (height, width) = heuristics_of(properties).transpose, extents
+    few, many, size = heuristics.threads, heuristics.many_threads, tile * tile * widest
+    tiles = -(-height // tile) * -(-width // tile) * (elements // (height * width))
     layouts = [(tile, few), (tile // 2, few), (tile, many)]
     if tiles < properties.sm_count:
-        return [layouts[1], layouts[0]]  # less than a tile per multiprocessor
-    if tiles >= heuristics.many_tiles * properties.sm_count and tile * tile * widest >= many * heuristics.thread_bytes:
-        return [layouts[2], *layouts[:2]]
-    return layouts
-
-
-def _unmapped_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs that may be read along another loop than the innermost."""
-    domain = set(analysis.kept)
-    return (
-        [v for v in analysis.inputs if _direct(analysis, v, domain)] if len(analysis.loops(analysis.kept)) > 1 else []
-    )
+        layouts = [layouts[1], layouts[0]]  # less than a tile per multiprocessor
+    elif tiles >= heuristics.many_tiles * properties.sm_count and size >= many * heuristics.thread_bytes:
+        layouts = [layouts[2], *layouts[:2]]
+    along_reading = height <= heuristics.along_reading * width  # else concurrent blocks write to too many lines
+    for (side, threads), first in itertools.product(layouts, (along_reading, not along_reading)):
+        yield _Layout(side, threads, first)
 
 
 def _numbers(analysis: Analysis):
@@ -438,7 +431,7 @@ def _numbers(analysis: Analysis):
     loops = analysis.loops(analysis.kept)
     extents = [size_of(loop) for loop in loops]
     numbers, texts = list(extents), [sz.serialized(extents)]
-    for tensors in (analysis.once(_unmapped_inputs), analysis.outputs):
+    for tensors in (analysis.once(unmapped_inputs), analysis.outputs):
         along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in tensors]
         strides = [analysis.strides[v] for v in tensors]
         pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))
@@ -467,24 +460,6 @@ def _shared_dtype(value: Value, analysis: Analysis) -> dt.DType:
 
 def _frontier(analysis: Analysis, in_shared: list[Value]) -> list[Value]:
     """Instead of inputs, the last values that depend on them alone, if those take fewer bytes: each needs a tile."""
-    alone, needed = set(in_shared), []
-    for op in analysis.ops:
-        if (
-            op.row.kind in ("elementwise", "create")
-            and all(v in alone or not v.rank for v in op.operands)
-            and op.operands
-        ):
-            alone.update(op.results)
-        elif op.name == "constant":
-            continue
-        else:
-            needed += [v for v in op.operands if v in alone and v.rank]
-    needed += [v for v in analysis.outputs if v in alone]
-    needed = list(dict.fromkeys(needed))
+    needed = frontier(analysis, in_shared)
     fewer = sum(_shared_dtype(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in in_shared)
     return needed if needed and fewer else in_shared
-
-
-def _direct(analysis: Analysis, value: Value, domain: set) -> bool:
-    axes = set(analysis.axes.flat(value))
-    return axes <= domain and not axes & analysis.pinned and len(axes) > 1

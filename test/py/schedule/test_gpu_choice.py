@@ -394,8 +394,8 @@ def test_parts_meet_in_clusters_only_where_these_suffice(shape):
 def test_exponentials_of_columns_do_not_meet_in_clusters():
     assert all(
         stage.cluster == 1
-        for stage in first_choice(lambda x: mnp.softmax(x, axis=0), (65_536, 256)).stages
-        if getattr(stage, "scheduler", "") == "columns"
+        for stage in first_choice(lambda x: mnp.softmax(x, axis=0), (65_536, 256)).own.schedules
+        if stage.scheduler == "columns"
     )
 
 

@@ -571,7 +571,7 @@ class Epilogue:
         """Set ``axes`` of one dimension from its index. Those that are one loop in the memory of every tensor are not
         divided."""
         loops = [[axis for axis in loop if axis in axes] for loop in self.loops]
-        self.body.unlinear(env, [loop for loop in loops if loop], index)
+        env.update(self.body.point([loop for loop in loops if loop], index))
 
     def _store(self, value: Value, pairs: list[list[Place]], tensor_map: str, number: int, to: tuple[Val, Val]) -> None:
         """Have TMA store 16 rows of 128 bytes of ``value``, whose elements are at ``pairs``, to a column and row: the
