@@ -241,6 +241,54 @@ def test_many_tensors_filled_with_numbers_that_tensors_hold():
         assert torch.equal(found, wanted)
 
 
+ROUNDED = {
+    "comparisons": lambda x, v: (x == v, x != v, x < v, x <= v, x > v, x >= v),
+    "numbers first": lambda x, v: (v < x, v >= x, v == x),
+    "remainders": lambda x, v: (x % v, torch.fmod(x, v)),
+    "hardshrink": lambda x, v: F.hardshrink(x, v),
+    "a branch": lambda x, v: torch.where(x > v, x, -x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_numbers_that_16_bit_floats_do_not_hold(name, dtype):
+    """Are rounded before they are compared or divided by, as eager does: what was filled with 0.1 equals 0.1."""
+    values = (0.1, 257, 1.001, 2049.0, 1e-3)
+    x = torch.tensor([*values, -0.1, 256, 1.0]).to(dtype)
+    f = lambda x: [ROUNDED[name](x, value) for value in values]  # noqa: E731
+    for value, found, wanted in zip(values, compiled(f)(x), f(x), strict=True):
+        for one, other in zip(*((y if isinstance(y, tuple) else (y,)) for y in (found, wanted)), strict=True):
+            assert torch.equal(one, other), value
+
+
+OF_THEIR_OWN = {
+    "rolled by 0": lambda x: x.roll(0),
+    "rolled by their length": lambda x: x.roll(x.shape[0], 0),
+    "rolled not at all": lambda x: x.roll((0, 0), (0, 1)),
+    "repeated": lambda x: x.repeat(2, 1),
+    "repeated once": lambda x: x.repeat(1, 1),
+    "repeated as a row": lambda x: x[:, 0].tile((2,)),
+    "flipped not at all": lambda x: x.flip(()),
+    "to the power of 1": lambda x: x**1,
+    "padded by 0": lambda x: F.pad(x, (0, 0)),
+}
+
+
+@pytest.mark.parametrize(
+    "given", [lambda x: x, lambda x: x[:1], lambda x: x[:1].expand(4, 3)], ids=["whole", "one row", "expanded"]
+)
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_results_share_no_memory(name, given):
+    """With an argument, or among their own elements: others may write into them."""
+    f, x = OF_THEIR_OWN[name], torch.arange(12.0).reshape(4, 3)
+    found, wanted = compiled(f)(given(x)), f(given(x.clone()))
+    before = x.clone()
+    for y in (found, wanted):
+        y.view(-1)[0] += 1
+    assert found.stride() == wanted.stride() and torch.equal(found, wanted) and torch.equal(x, before)
+
+
 # ---- zeros
 
 ZEROS = torch.tensor([0.0, -0.0, 1.0, -1.0, float("nan"), -0.0])

@@ -30,7 +30,7 @@ def _of_one(row: OpDef) -> Callable[..., Value]:
 
 def _of_two(row: OpDef) -> Callable[..., Value]:
     def lower(c: Context, a: Any, b: Any) -> Value:
-        return c.elementwise(row.name, a, b, dtype=c.common_dtype())
+        return c.elementwise(row.name, a, b, dtype=c.common_dtype(), rounds=row.result == "bool")
 
     return lower
 
@@ -109,8 +109,8 @@ def remainder(c: Context, a: Any, b: Any) -> Value:
     if not c.dtype.is_float:
         return _divided(c, "mod", a, b)
     wide = c.dtype.compute
-    by = c.value(b, wide)
-    rest = c.b.elementwise("fmod", c.value(a, wide), by)
+    a, by = (c.b.cast(c.value(x, c.dtype), wide) for x in (a, b))
+    rest = c.b.elementwise("fmod", a, by)
     zero = c.b.constant(0, wide)
     apart = c.b.elementwise("ne", c.op("lt", by, zero), c.op("lt", rest, zero))
     moved = c.b.elementwise("logical_and", c.op("ne", rest, zero), apart)
@@ -128,7 +128,7 @@ def _divided(c: Context, name: str, a: Any, b: Any) -> Value:
         raise Unsupported("integers divided by a tensor, which may hold a 0")
     if name in ("trunc_div", "floor_div"):
         return _by_number(c, name, a, b)
-    return c.elementwise(name, a, b, dtype=c.dtype)
+    return c.elementwise(name, a, b, dtype=c.dtype, rounds=name == "fmod")
 
 
 @rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")

@@ -115,11 +115,14 @@ class Context:
             return self.b.constant(x, dtype)
         raise Unsupported(f"an operand is a {type(x).__name__}")
 
-    def elementwise(self, name: str, *operands: Value | Size | float | bool, dtype: DType) -> Value:
+    def elementwise(
+        self, name: str, *operands: Value | Size | float | bool, dtype: DType, rounds: bool = False
+    ) -> Value:
         """The table's op ``name`` computed in ``dtype``, cast to the result's dtype. Computes float16 and bfloat16 with
-        numbers that they do not hold exactly in float32, as eager does."""
+        numbers that they do not hold exactly in float32, or ``rounds`` these numbers, as eager does before it compares
+        and takes remainders."""
         work = dtype
-        if dtype.is_float and dtype.bits == 16 and any(not _exact(x, dtype) for x in operands):
+        if dtype.is_float and dtype.bits == 16 and not rounds and any(not _exact(x, dtype) for x in operands):
             work = dt.f32
         created = self.b.elementwise(name, *(self.value(x, work) for x in operands))
         return self.b.cast(created, dtype) if work is not dtype and created.dtype is work else created

@@ -149,7 +149,7 @@ def roll(c: Context, x: Value, shifts: Sequence[int] | int, dims: Sequence[int] 
             raise Unsupported("a roll by a symbolic size")
         if extent and shift % extent:
             flat = c.op("roll", flat, axis=dim, shift=shift % extent)
-    return c.b.reshape(flat, x.shape)
+    return in_own_memory(c, c.b.reshape(flat, x.shape))
 
 
 @rule("aten.flip.default", "prims.rev.default")
@@ -190,7 +190,7 @@ def repeat(c: Context, x: Value, repeats: Sequence[Size]) -> Value:
         return c.op("copy", c.spread(x))
     shape = tuple(m for r, n in zip(repeats, extents) for m in (r, n))
     places = tuple(2 * (k + len(repeats) - x.rank) + 1 for k in range(x.rank))
-    return c.b.reshape(c.op("broadcast_in_dim", x, shape=shape, dims=places), c.shape)
+    return in_own_memory(c, c.b.reshape(c.op("broadcast_in_dim", x, shape=shape, dims=places), c.shape))
 
 
 @rule("aten.slice_scatter.default")
