@@ -273,6 +273,38 @@ def test_values_types_and_refusals(expression, first, second):
     )
 
 
+@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        10,
+        300,
+        -1,
+        2.5,
+        0.1,
+        2**63,
+        True,
+        np.int64(10),
+        np.uint8(3),
+        np.float64(0.1),
+        np.float32(0.1),
+        np.arange(4),
+        np.ones(4) / 3,
+    ],
+    ids=repr,
+)
+def test_sums_at_indices_are_rounded_as_numpys(value, kind):
+    """Also where NumPy adds integers of 64 bits in float64."""
+    source = f"def f(a, i, v):\n    np.add.at(a, i, {value!r} if v is None else v)\n    return a\n"
+
+    def make(given) -> tuple:
+        large = [2**62, 3, 100] if kind in ("i8", "u8") else [250, 3, 100]
+        return np.array(large).astype(kind), np.array([0, 0, 1, 0]), given
+
+    for given in (value, *([None] if isinstance(value, (int, float)) and not isinstance(value, np.generic) else [])):
+        check(Case(source, lambda given=given: make(given), sharing=False))
+
+
 @pytest.mark.parametrize("call, value", [("exp", 1000.0), ("sinh", 1e4), ("log", 0.0), ("log", -np.inf), ("sqrt", -1.0), ("sin", np.inf),
                                          ("exp", np.inf), ("exp", np.nan), ("log1p", -1.0)])  # fmt: skip
 def test_errors_of_math_in_loops(call, value):

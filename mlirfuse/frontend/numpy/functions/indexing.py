@@ -11,16 +11,17 @@ from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
 from mlirfuse.frontend.numpy.indices import from_start, indices_of
 from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import resolve
+from mlirfuse.frontend.numpy.promotion import array_kind, loop_types
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.slicing import is_index_array
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
-from mlirfuse.frontend.numpy.ufuncs import check_cast, into_out
+from mlirfuse.frontend.numpy.ufuncs import into_out
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
 
 
 @implements(np.take)
@@ -112,12 +113,12 @@ def _add_at(a, indices, b) -> None:
     if not (t.checks_indices and isinstance(indices, TracedArray)):  # otherwise the kernel checks and wraps indices
         index = from_start(t, index, extent)
     rest, to = t.shape(a._value)[1:], a._value.dtype
-    loop = resolve(np.add, (a, operand(t, b)))
-    check_cast(loop[-1].numpy, to.numpy, "ufunc 'add' output")
-    if loop[-1] is not to:
+    added = operand(t, b)
+    if not _adds_alike(to, added):
         unsupported("np.add.at of a wider type than the array's")
     wide = dt.i32 if to is dt.bool_ else to  # booleans: logical or
-    values = broadcast_to(asarray(asarray(b, to), wide), [t.sym(n) for n in t.shape(index) + rest])
+    source = TracedArray(t, t.builder.cast(value_of(t, added, to, wrapping=True), wide))
+    values = broadcast_to(source, [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))
     created = t.emit(
         "index_put_accumulate",
@@ -126,6 +127,22 @@ def _add_at(a, indices, b) -> None:
         t.builder.reshape(values.value, (count, *rest)),
     )
     a.assign(t.builder.cast(created, to))
+
+
+def _adds_alike(to: DType, added) -> bool:
+    """Whether sums in ``to`` are those of np.add.at, which makes an array of a number, adds in the common type and
+    converts each sum."""
+    if isinstance(added, int) and not -(2**63) <= added < 2**63:
+        return False
+    try:
+        loop = loop_types(np.add, (to.numpy, array_kind(added)))[-1]
+    except TypeError:
+        return False
+    if loop is to or (loop.is_integer and to.is_integer):
+        return True
+    known = isinstance(added, (int, float, np.generic))
+    with np.errstate(all="ignore"):  # an exact sum is rounded alike from float64
+        return known and to in (dt.f32, dt.f16) and loop is dt.f64 and bool(to.numpy.type(added) == np.float64(added))
 
 
 METHODS[np.add, "at"] = _add_at
