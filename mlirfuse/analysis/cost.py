@@ -6,7 +6,7 @@ The coefficients of a device are fitted on measured kernels of all schedulers (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from mlirfuse.analysis.phases import Analysis, is_reduction, is_scan, is_scatter
 from mlirfuse.analysis.work import cost_of, work_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
+
+VECTOR = 4  # elements of a thread along the innermost axis
 
 
 class Features(NamedTuple):
@@ -57,13 +59,17 @@ class Coefficients:
     cache: int = 32 << 20  # bytes
     row: int = 1 << 16  # elements of a row that stay on a multiprocessor, and of a column
     column: int = 1 << 10
+    vector: int = VECTOR
+
+    def keeps(self, kernel: Features) -> bool:
+        """Whether a multiprocessor keeps the rows, or columns, that ``kernel`` reduces."""
+        return kernel.row <= (self.column if kernel.columns else self.row)
 
 
 def seconds(features: Features, device: Coefficients) -> float:
     """The predicted time. Memory and instructions overlap, in part."""
     f, c = features, device
-    resident = f.row <= (c.column if f.columns else c.row)
-    reread, repeated = (0.0, 0.0) if resident else (f.reread, f.repeated)
+    reread, repeated = (0.0, 0.0) if device.keeps(f) else (f.reread, f.repeated)
     in_cache = f.moved <= c.cache
     memory = (c.cached_byte if in_cache else c.byte) * (f.moved + reread) + c.strided * f.strided + c.again * f.again
     computed = c.instruction * (f.instructions + repeated) + c.reduced * f.reduced + c.columns * f.columns
@@ -79,9 +85,11 @@ def of_kernel(
     layouts: Mapping[Value, Layout],
     elements: Callable[[Value], int],
     free: Callable[[Value], bool] = lambda _: False,
+    vector: int = VECTOR,
 ) -> Features | None:
     """The features of a kernel of ``ops``, in program order, that stores ``outputs``; None where a value is read on too
-    many paths. ``elements``: the number of elements of a value; ``free``: inputs that are not read from memory."""
+    many paths. ``elements``: the number of elements of a value; ``free``: inputs that are not read from memory;
+    ``vector``: elements of a thread along the innermost axis, which share what does not have it."""
     program, stored = list(ops), list(outputs)
     work = work_of(reversed(program), stored, elements)
     if work is None:
@@ -93,8 +101,9 @@ def of_kernel(
     along = _along(program, stored, axes, layouts, elements)
     memory = [*read.items(), *written.items()]
     against = sum(n for v, n in memory if along is not None and strided(v, along, axes, layouts))
-    instructions = {op: cost_of(op) * n * _reduced_by(op, elements) for op, n in work.counts.items()
-                    if isinstance(op, Op)}  # fmt: skip
+    loops = loops_of(program, stored, axes, along, vector, elements)
+    instructions = {op: cost_of(op) * n * _reduced_by(op, elements) * loops.times(op.results[0])
+                    for op, n in work.counts.items() if isinstance(op, Op)}  # fmt: skip
     gathers = [op for op in program if op.row.kind == "index" and op in work.counts]
     found = Features(
         sum(read.values()) + sum(written.values()),
@@ -109,6 +118,25 @@ def of_kernel(
     return _of_reductions(found, program, stored, axes, layouts, elements, read, instructions)
 
 
+def times_computed(program: list[Op], stored: list[Value], axes: Axes, layouts: Mapping[Value, Layout],
+                   elements: Callable[[Value], int], device: Coefficients) -> dict[Op, float]:  # fmt: skip
+    """How often a kernel of ``program``, in order, that stores ``stored`` computes each element of an op's result: at
+    several indices, for elements that it is broadcast to, and, about twice, in each pass over rows that are not kept.
+    Empty where a value is read on too many paths."""
+    work = work_of(reversed(program), stored, elements)
+    found = of_kernel(program, stored, axes, layouts, elements)
+    along = _along(program, stored, axes, layouts, elements)
+    if work is None or found is None:
+        return {}
+    loops = loops_of(program, stored, axes, along, device.vector, elements)
+    passes = 2 if found.repeated and not device.keeps(found) else 1
+    return {
+        op: n / elements(op.results[0]) * loops.times(op.results[0]) * (1 if op.results[0] in loops.late else passes)
+        for op, n in work.counts.items()
+        if isinstance(op, Op)
+    }
+
+
 def of_segment(analysis: Analysis, env: Mapping[str, int]) -> Features | None:
     """The features of an analyzed segment in a call with the sizes ``env``."""
     layouts = {value: Layout(strides) for value, strides in analysis.strides.items()}
@@ -121,6 +149,42 @@ def of_segment(analysis: Analysis, env: Mapping[str, int]) -> Features | None:
 
     scalars = set(analysis.scalars)
     return of_kernel(analysis.ops, analysis.outputs, analysis.axes, layouts, elements, scalars.__contains__)
+
+
+class Loops:
+    """What a kernel's threads go over: ``domain``, ``size`` elements, ``vector`` at a time along the axis ``along``.
+    They reduce the axes ``reduced``, on which the values ``late`` depend."""
+
+    def __init__(self, domain: Set[Axis], size: int, reduced: Set[Axis], along: Axis | None, vector: int,
+                 late: Set[Value], axes: Axes, elements: Callable[[Value], int]):  # fmt: skip
+        self.domain, self.size, self.reduced, self.late = domain, size, reduced, late
+        self.along, self.vector, self.axes, self.elements = along, vector, axes, elements
+
+    def times(self, value: Value) -> float:
+        """How often the kernel computes each element of ``value``, which results are broadcast from: threads do not
+        share it, unless it is one of a row that they reduce together, or of a vector. Integers count once: mostly they
+        are indices, which take less than the instructions of their ops."""
+        own, count = set(self.axes.flat(value)), self.elements(value)
+        if not own < self.domain or value in self.late or value.dtype.kind not in "fc":
+            return 1
+        if self.reduced:
+            return self.size / count if own & self.reduced else 1
+        return max(1, self.size / count / (1 if self.along in own else self.vector))
+
+
+def loops_of(program: list[Op], stored: list[Value], axes: Axes, along: Axis | None, vector: int,
+             elements: Callable[[Value], int]) -> Loops:  # fmt: skip
+    """The loops of a kernel of ``program`` that stores ``stored``."""
+    reductions = [op for op in program if is_reduction(op) and axes.reduced(op)]
+    reduced = {axis for op in reductions for axis in axes.reduced(op)}
+    widest = max([*stored, *(op.operands[0] for op in reductions)], key=elements, default=None)
+    late = {value for op in reductions for value in op.results}
+    for op in program if late else ():
+        if any(v in late for v in op.operands):
+            late.update(op.results)
+    domain = set() if widest is None else set(axes.flat(widest))
+    size = 1 if widest is None else elements(widest)
+    return Loops(domain, size, reduced, along, vector, late, axes, elements)
 
 
 def _reduced_by(op: Op, elements: Callable[[Value], int]) -> float:

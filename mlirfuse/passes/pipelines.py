@@ -77,8 +77,9 @@ def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False
 
 def _segment(properties: HostProperties | DeviceProperties) -> str:
     if isinstance(properties, HostProperties):
-        return f"fusion-segment{{repeated={heuristics_of(properties).tasks.repeated}}}"
-    return f"fusion-segment{{prices={costs.nearest(properties)}}}"
+        return f"fusion-segment{{repeated={heuristics_of(properties).tasks.repeated} splits=cpu}}"
+    device = costs.nearest(properties)
+    return f"fusion-segment{{prices={device} splits={device}}}"
 
 
 def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:

@@ -9,6 +9,7 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.ir.size_relations import problem_of_segments
 from mlirfuse.passes.base import Pass, PassError, register
+from mlirfuse.passes.segmentation import splits
 from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
 from mlirfuse.passes.segmentation.prices import Prices
@@ -52,6 +53,8 @@ class SegmentPass(Pass):
     stencils, is stored where recomputing it for each of them would take more than ``repeated`` instructions an element.
     With ``prices``, the name of a device whose kernels were measured, predicted times decide that: where one kernel
     would repeat work, at several indices or in each pass over long rows, it is compared with the same work cut in two.
+    With ``splits``, the name of such a device or ``cpu``, finished segments are cut in two where that is faster: at a
+    value that a kernel would compute in each pass, at each index, or for each element that it is broadcast to.
     Where the permuted view of a copy would be stored, the copy is stored instead, in its own memory order. The sum of a
     segment's partial sums joins that segment. Each segment has a number, names its scheduler, and ``why`` has the
     reason that it is cut from the one before it; that of the first segment is its group's.
@@ -84,8 +87,12 @@ class SegmentPass(Pass):
     name = "fusion-segment"
     repeated: int = 96
     prices: str = ""
+    splits: str = ""
 
     def run(self, graph: Graph) -> None:
+        for option, known in (("prices", costs.DEVICES), ("splits", splits.DEVICES)):
+            if getattr(self, option) not in ("", *known):
+                raise PassError(f"{option} is the name of a device whose coefficients are known: {', '.join(known)}")
         self.log: list[Decision] = []  # the merges that were tried, for readers after the pass
         self._layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
         self._own = graph.own_results
@@ -114,7 +121,9 @@ class SegmentPass(Pass):
             drafts = SegmentDrafts(
                 used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
             )
-            segmenter = Segmenter(drafts, Prices(drafts, costs.DEVICES[self.prices]) if self.prices else None)
+            prices = Prices(drafts, costs.DEVICES[self.prices]) if self.prices else None
+            cuts = Prices(drafts, splits.DEVICES[self.splits]) if self.splits else None
+            segmenter = Segmenter(drafts, prices, cuts)
             for k, draft in enumerate(segmenter.run()):
                 why = (draft.why or APART) if k else draft.why if draft.why == ASKED else group.why
                 segment = Segment(group, scheduler_of(draft.ops, axes), {}, why)

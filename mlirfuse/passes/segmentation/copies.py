@@ -63,7 +63,7 @@ class Copies:
                 if found is not None:
                     cone, values = found
                     first, count = self.drafts.members[reader.first], len(reader.ops)
-                    self._copy(cone, values, reader)
+                    self.copy(cone, values, reader)
                     self.drafts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
                     changed = True
         return changed
@@ -163,7 +163,7 @@ class Copies:
                     draft.masks[self.drafts.axis_mask(source)] = draft.masks.get(self.drafts.axis_mask(source), 0) + 1
                 for reader in filter(None, readers):
                     if reader is not draft:
-                        self._copy([value.op], [value], reader)
+                        self.copy([value.op], [value], reader)
 
     @staticmethod
     def _is_permuted_copy(value: Value) -> bool:
@@ -189,7 +189,7 @@ class Copies:
         others = [p for p in others if not self._too_often(cone, value, p) and not self._strided(value, sources, p)]
         for reader in others:
             first, count = self.drafts.members[reader.first], len(reader.ops)
-            self._copy(cone, [value], reader)
+            self.copy(cone, [value], reader)
             self.drafts.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
         return bool(others)
 
@@ -239,7 +239,7 @@ class Copies:
         widest = max(others, key=int.bit_count, default=0)
         return any(mask & ~widest for mask in others)
 
-    def _copy(self, cone: list[Op], values: list[Value], reader: SegmentDraft) -> None:
+    def copy(self, cone: list[Op], values: list[Value], reader: SegmentDraft) -> None:
         """Copy ``cone``, which computes ``values``, into ``reader``."""
         created: dict[Value, Value] = {}
         for op in cone:

@@ -302,6 +302,27 @@ class SegmentDrafts:
         for draft, rank in zip(order, ranks, strict=True):
             draft.rank = rank
 
+    def divide(self, draft: SegmentDraft, ops: list[Op]) -> SegmentDraft:
+        """Move ``ops`` of a finished segment, which no others of it depend on, to a new one."""
+        moved = set(ops)
+        new = SegmentDraft(ops, min(self.order[op] for op in ops), max(self.order[op] for op in ops), draft.rank)
+        draft.ops = [op for op in draft.ops if op not in moved]
+        self.draft |= dict.fromkeys(draft.ops, draft) | dict.fromkeys(ops, new)
+        for part in (draft, new):
+            members = set(part.ops)
+            part.ins, part.outs, part.masks, part.work = {}, {}, {}, None
+            part.moving, part.cost = sum(map(moves, part.ops)), sum(op.row.cost for op in part.ops)
+            for op in part.ops:
+                for v in dict.fromkeys(op.operands):
+                    if v.op not in members:
+                        part.ins[v] = part.ins.get(v, 0) + 1
+                for v in op.results:
+                    uses = sum(user not in members for user in self.users.get(v, ())) + (v in self.returned)
+                    if uses:
+                        part.outs[v] = uses
+                        part.masks[self.axis_mask(v)] = part.masks.get(self.axis_mask(v), 0) + 1
+        return new
+
     def merge(self, a: SegmentDraft, b: SegmentDraft) -> None:
         self._rank_as_one(a, b)
         self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))

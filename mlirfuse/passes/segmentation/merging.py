@@ -6,6 +6,7 @@ from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.passes.segmentation.drafts import ASKED, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import CYCLE, cycle, refusal
 from mlirfuse.passes.segmentation.prices import Prices
+from mlirfuse.passes.segmentation.splits import MEASURED, ROUGH, Splits
 
 # how many segments that read the same tensor are tried with each, independent of the number of readers
 _TRIES = 8
@@ -13,10 +14,10 @@ _TRIES = 8
 
 class Segmenter:
     """Merges ``drafts`` along values, then between siblings; cheap values are recomputed. ``prices``: keep those apart
-    that are faster so."""
+    that are faster so; ``splits``: those by which finished segments are cut in two."""
 
-    def __init__(self, drafts: SegmentDrafts, prices: Prices | None = None):
-        self.drafts, self.prices = drafts, prices
+    def __init__(self, drafts: SegmentDrafts, prices: Prices | None = None, splits: Prices | None = None):
+        self.drafts, self.prices, self.splits = drafts, prices, splits
         self.apart = prices is not None  # what walks over long rows again stays apart, to be compared as a whole
         self.copies = Copies(drafts)
 
@@ -29,6 +30,8 @@ class Segmenter:
         self.copies.keep_order()
         self._merge_final_sums()
         self.copies.share()
+        if self.splits is not None:
+            Splits(self.drafts, self.copies, self.splits, MEASURED if self.prices is not None else ROUGH).run()
         self.drafts.all = self.drafts.alive()
         for draft in self.drafts.all:
             draft.ops.sort(key=self.drafts.order.__getitem__)

@@ -51,16 +51,21 @@ class Prices:
         apart = sum(seconds for seconds in two if seconds is not None)
         if apart > (1 - _GAIN) * one:
             return None
-        return f"one kernel with the segment before it would take {_text(one)}, two take {_text(apart)}"
+        return comparison(one, apart)
 
     def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
         """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""
         drafts = self.drafts
         program = sorted(ops, key=drafts.order.__getitem__)
-        features = cost.of_kernel(
-            program, outs, drafts.axes, drafts.layouts, drafts.elements, drafts.unread.__contains__
-        )
+        free = drafts.unread.__contains__
+        given = drafts.axes, drafts.layouts, drafts.elements, free, self.device.vector
+        features = cost.of_kernel(program, outs, *given)
         return None if features is None else cost.seconds(features, self.device)
+
+    def times(self, program: list[Op], outs: list[Value]) -> dict[Op, float]:
+        """How often a kernel of ``program``, in order, computes each element of an op's result."""
+        drafts = self.drafts
+        return cost.times_computed(program, outs, drafts.axes, drafts.layouts, drafts.elements, self.device)
 
     def _length(self, mask: int) -> int:
         if mask not in self.lengths:
@@ -69,5 +74,10 @@ class Prices:
         return self.lengths[mask]
 
 
+def comparison(one: float, apart: float) -> str:
+    """The reason of a cut, with the predicted times of one kernel and of two."""
+    return f"one kernel with the segment before it would take {_text(one)}, two take {_text(apart)}"
+
+
 def _text(seconds: float) -> str:
-    return f"{1e6 * seconds:.3g} µs"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
