@@ -137,6 +137,7 @@ GENERATORS: dict[str, Callable[..., Problem]] = {  # by their modules
     "torch_view_programs": _problem,
     "torch_numbers": _numbers,
     "torch_strides": _strides,
+    "torch_op_calls": _problem,
     "torch_checks_of_eager": _checks,
     "malformed_definitions": _problem,
 }

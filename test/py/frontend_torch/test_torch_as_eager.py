@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import torch_checks_of_eager as checks
 import torch_extremes as extremes
 import torch_numbers as numbers
+import torch_op_calls as calls
 import torch_strides
 import torch_view_programs as views
 from torch._dynamo.utils import counters
@@ -394,6 +395,12 @@ def test_what_was_written_since_it_was_saved_may_be_computed_again():
         (wanted,) = torch.autograd.grad(f(x)[0, 0], x)
     (found,) = torch.autograd.grad(compiled(f)(x)[0, 0], x)
     assert torch.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", range(0, 24, 8))
+def test_random_calls(first):
+    problems = [p for seed in range(first, first + 8) if (p := calls.problem(seed))]
+    assert not problems, "\n".join(problems)
 
 
 # ---- types, and what a trace gives

@@ -50,7 +50,10 @@ def laid(tree, how: str):
 
 
 def strides(created) -> list:
-    return [(tuple(x.shape), x.stride()) for x in pytree.tree_leaves(created) if isinstance(x, torch.Tensor)]
+    """Shapes and strides; those of extents of 1 decide no address, nor what ``is_contiguous`` says: eager's own are what
+    its last view left there."""
+    found = [x for x in pytree.tree_leaves(created) if isinstance(x, torch.Tensor)]
+    return [(tuple(x.shape), tuple(s for n, s in zip(x.shape, x.stride()) if n != 1)) for x in found]
 
 
 def compiled_strides(function, given, backend: str):
