@@ -17,7 +17,7 @@ from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.stored import ELEMENT, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
@@ -216,6 +216,8 @@ def _variance(row: str):
                  correction=np._NoValue):  # fmt: skip
         refuse(row, where=where, mean=mean)
         x = asarray(a)
+        if dtype is not None and "c" in (x._value.dtype.kind, dtype_of(dtype).kind):  # the result has this dtype
+            unsupported(f"np.{row} of complex numbers with a dtype", "convert the result")
         ddof = concrete(ddof if correction is np._NoValue else correction)
         if x._value.dtype.kind != "c":
             return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
