@@ -113,8 +113,16 @@ def choice(name: str, words: Collection[str]) -> str | None:
     return text or None
 
 
+def _openmp_threads() -> int:
+    """The number of threads that OMP_NUM_THREADS, the common variable of numeric libraries, asks for at the outermost
+    level; 0 if it says none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(first), _MOST_THREADS) if re.fullmatch("[0-9]{1,9}", first) else 0
+
+
 old_names.read_variables()
-NUM_THREADS = count("MLIRFUSE_NUM_THREADS", 0, 4096)  # 0: one per processor
+_MOST_THREADS = 4096
+NUM_THREADS = count("MLIRFUSE_NUM_THREADS", _openmp_threads(), _MOST_THREADS)  # 0: one per processor
 POOL_BYTES = size("MLIRFUSE_POOL_BYTES")  # None: derived from the RAM
 DEFINITIONS = choice("MLIRFUSE_DEFINITIONS", ("compiled", "reference"))
 PROGRESS: bool | None = read("MLIRFUSE_PROGRESS", Flag(), None)  # None: only in a terminal or notebook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -85,14 +86,15 @@ class Scheduled(ABC):
 
 
 class CpuTarget(Scheduled):
-    """This machine's processor, or any with the instruction set of a ``level`` such as "x86-64-v3"."""
+    """This machine's processor, or any with the instruction set of a ``level`` such as "x86-64-v3". ``threads``: how
+    many of this machine's a program gets; None: all of the pool."""
 
     name = "cpu"
     early_launch = one_launch = False
     device = None
 
-    def __init__(self, level: str | None = None):
-        self.level = level
+    def __init__(self, level: str | None = None, threads: int | None = None):
+        self.level, self.threads = level, threads
 
     @functools.cached_property
     def schedulers(self) -> Schedulers[HostProperties]:
@@ -104,7 +106,8 @@ class CpuTarget(Scheduled):
     @functools.cached_property
     def properties(self) -> HostProperties:
         """The processor."""
-        return devices.host() if self.level is None else devices.processor(self.level)
+        found = devices.host() if self.level is None else devices.processor(self.level)
+        return found if self.threads is None else dataclasses.replace(found, threads=self.threads)
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""
@@ -223,9 +226,9 @@ Target = CpuTarget | GpuTarget
 
 
 @functools.cache
-def cpu(level: str | None = None) -> CpuTarget:
-    """This machine's processor, or any of a ``level``."""
-    return CpuTarget(level)
+def cpu(level: str | None = None, threads: int | None = None) -> CpuTarget:
+    """This machine's processor, with ``threads`` or all of the pool's, or any of a ``level``."""
+    return CpuTarget(level, threads)
 
 
 @functools.cache

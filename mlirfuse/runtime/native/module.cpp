@@ -15,6 +15,9 @@
 #include "thread_pool.h"
 #include "../../export/c/processor.h"
 
+#include <algorithm>
+#include <climits>
+
 namespace mlirfuse {
 namespace {
 
@@ -52,6 +55,12 @@ PyObject* set_num_threads_py(PyObject*, PyObject* args) {
   }
   Py_BEGIN_ALLOW_THREADS set_num_threads(count);
   Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+PyObject* limit_threads_py(PyObject*, PyObject* given) {
+  const long count = PyLong_AsLong(given);
+  if (count == -1 && PyErr_Occurred()) return nullptr;
+  return PyLong_FromLong(limit_threads(static_cast<int>(std::clamp<long>(count, 0, INT_MAX))));
 }
 
 PyObject* processor_level_py(PyObject*, PyObject*) {
@@ -123,6 +132,9 @@ PyMethodDef methods[] = {
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nStatistics of the CPU buffer pool, as a dict."},
     {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe number of CPU threads of a parallel loop."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
+    {"limit_threads", limit_threads_py, METH_O,
+     "limit_threads(count)\n--\n\nLimit the threads of parallel loops that this thread starts, itself included; 0: no "
+     "limit. Returns the limit until now."},
     {"processor_level", processor_level_py, METH_NOARGS,
      "processor_level()\n--\n\nThe level of x86-64 that this processor has: 1, 3 or 4; 0 on others."},
     {"array_layout", array_layout, METH_O,

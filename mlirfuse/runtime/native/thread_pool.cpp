@@ -12,6 +12,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace mlirfuse {
@@ -49,6 +50,7 @@ int default_thread_count() {
 }
 
 thread_local bool inside_loop = false;
+thread_local int limit = 0;  // of the threads of this thread's loops; 0: none
 
 struct Loop {
   void (*fn)(int64_t, int64_t, void*) = nullptr;
@@ -75,11 +77,12 @@ class ThreadPool {
 
   int threads() const { return threads_.load(std::memory_order_relaxed); }
 
-  // Returns false, without having run anything, if the workers are busy.
-  bool run(void (*fn)(int64_t, int64_t, void*), void* ctx, int64_t n, int64_t grain) {
+  // Returns false, without having run anything, if the workers are busy. `threads`: at most, this one included.
+  bool run(void (*fn)(int64_t, int64_t, void*), void* ctx, int64_t n, int64_t grain, int64_t threads) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
-    const int64_t threads = this->threads();
+    threads = std::min<int64_t>(threads, this->threads());
     start_workers(threads - 1);
+    helpers_.store(static_cast<uint32_t>(threads - 1), std::memory_order_relaxed);
     const int64_t share = (n + threads * kChunksPerThread - 1) / (threads * kChunksPerThread);
     loop_.fn = fn;
     loop_.ctx = ctx;
@@ -88,7 +91,7 @@ class ThreadPool {
     loop_.next.store(0, std::memory_order_relaxed);
     gate_.store(kOpen, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_seq_cst);
-    wake();
+    wake(threads - 1);
     loop_.work();
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     for (int spins = 0; gate_.load(std::memory_order_acquire) != 0; ++spins) {
@@ -126,8 +129,9 @@ class ThreadPool {
     }
   }
 
-  void wake() {
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(&epoch_, kWakeFanout);
+  void wake(int64_t missing) {
+    const int count = static_cast<int>(std::min<int64_t>(missing, kWakeFanout));
+    if (count > 0 && sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(&epoch_, count);
   }
 
   void serve(uint32_t seen) {
@@ -135,13 +139,14 @@ class ThreadPool {
     for (;;) {
       seen = wait_for_change(seen);
       if (stopping_.load(std::memory_order_seq_cst)) return;
-      uint32_t gate = gate_.load(std::memory_order_relaxed);
+      uint32_t gate = gate_.load(std::memory_order_acquire);
+      const uint32_t helpers = helpers_.load(std::memory_order_relaxed);
       bool inside = false;
-      while ((gate & kOpen) && !inside)
+      while ((gate & kOpen) && (gate & ~kOpen) < helpers && !inside)
         inside = gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed);
       if (!inside) continue;
       if (!loop_.exhausted()) {
-        wake();
+        wake(static_cast<int64_t>(helpers) - (gate & ~kOpen) - 1);
         loop_.work();
       }
       gate_.fetch_sub(1, std::memory_order_release);
@@ -167,6 +172,7 @@ class ThreadPool {
   Loop loop_;
   alignas(64) std::atomic<uint32_t> epoch_{0};
   alignas(64) std::atomic<uint32_t> gate_{0};
+  std::atomic<uint32_t> helpers_{0};  // workers that may be inside at once
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> busy_{false};
   std::atomic<bool> stopping_{false};
@@ -199,9 +205,11 @@ ThreadPool& pool() {
 
 }  // namespace
 
-int num_threads() { return pool().threads(); }
+int num_threads() { return limit > 0 ? std::min(limit, pool().threads()) : pool().threads(); }
 
 void set_num_threads(int count) { pool().resize(std::max(1, count)); }
+
+int limit_threads(int count) { return std::exchange(limit, count); }
 
 }  // namespace mlirfuse
 
@@ -210,9 +218,9 @@ extern "C" __attribute__((visibility("default"))) void mlirfuse_parallel_for(voi
   using namespace mlirfuse;
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  if (n > grain && !inside_loop && pool().threads() > 1) {
+  if (const int threads = num_threads(); n > grain && !inside_loop && threads > 1) {
     inside_loop = true;
-    const bool done = pool().run(fn, ctx, n, grain);
+    const bool done = pool().run(fn, ctx, n, grain, threads);
     inside_loop = false;
     if (done) return;
   }

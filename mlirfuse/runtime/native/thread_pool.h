@@ -12,8 +12,13 @@ extern "C" void mlirfuse_parallel_for(void (*fn)(int64_t begin, int64_t end, voi
 
 namespace mlirfuse {
 
-// The number of threads of a loop, the caller included; initially the CPUs that the process may run on.
+// The number of threads of a loop that this thread starts, itself included: at first the CPUs that the process may run
+// on, at most this thread's limit.
 int num_threads();
 void set_num_threads(int count);
+
+// Limits the threads of the loops that this thread starts from now on, itself included; 0: no limit. Returns the limit
+// until now.
+int limit_threads(int count);
 
 }  // namespace mlirfuse

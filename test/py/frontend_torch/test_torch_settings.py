@@ -21,7 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_models import Encoder
 
 import mlirfuse.torch
+from mlirfuse import _native
 from mlirfuse.frontend.torch.backend import compile_graph
+from mlirfuse.frontend.torch.execution import execute
 from mlirfuse.frontend.torch.options import Options
 
 
@@ -54,6 +56,49 @@ def test_deterministic_algorithms_refuse_what_has_none():
                 run(torch.ones(1, 1, 2, 2))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def threads():
+    """Sets the pool's threads and torch's."""
+    before = _native.num_threads(), torch.get_num_threads()
+
+    def set_both(pool, torchs):
+        _native.set_num_threads(pool)
+        torch.set_num_threads(torchs)
+
+    yield set_both
+    set_both(*before)
+
+
+def test_kernels_get_as_many_threads_as_torchs_ops(threads):
+    seen = []
+
+    @torch.library.custom_op("mlirfuse_tests::seen", mutates_args=())
+    def observe(x: torch.Tensor) -> torch.Tensor:
+        seen.append(_native.num_threads())
+        if len(seen) == 5:
+            raise RuntimeError("stop")
+        return x.clone()
+
+    observe.register_fake(torch.empty_like)
+    found = compiled(lambda x: observe(x * 2) + 1)
+    for pool, torchs in ((4, 1), (4, 2), (4, 8), (1, 2)):
+        threads(pool, torchs)
+        assert torch.equal(found(torch.ones(5)), torch.full((5,), 3.0))
+        assert _native.num_threads() == pool
+    assert seen == [1, 2, 4, 1]
+    threads(4, 2)
+    with pytest.raises(RuntimeError, match="stop"):
+        found(torch.ones(5))
+    assert _native.num_threads() == 4
+
+
+def test_schedules_are_for_torchs_threads(threads):
+    threads(4, 1)
+    assert execute.target_of(torch.device("cpu")).properties.threads == 1
+    threads(4, 3)
+    assert execute.target_of(torch.device("cpu")).properties.threads == 3
 
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])

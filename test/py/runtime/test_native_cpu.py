@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import progress
@@ -108,6 +109,23 @@ def test_loops_of_several_threads_at_once(threads):
     assert not wrong
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_loops_of_a_limited_thread(threads, limit):
+    threads(6)
+    assert _native.limit_threads(limit) == 0
+    try:
+        assert _native.num_threads() == limit
+        for _ in range(5):
+            chunks = chunks_of(100, 1, lambda begin, end: time.sleep(1e-5))
+            assert_covers(chunks, 100)
+            assert len({thread for _, _, thread in chunks}) <= limit
+        with ThreadPoolExecutor(1) as other:  # the limit is this thread's
+            assert other.submit(_native.num_threads).result() == 6
+    finally:
+        assert _native.limit_threads(0) == limit
+    assert _native.num_threads() == 6
+
+
 def run_python(code, **environment):
     done = progress.run([sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
@@ -150,8 +168,20 @@ def test_fork():
 def test_thread_count():
     out = run_python("from mlirfuse import _native; print(_native.num_threads())", MLIRFUSE_NUM_THREADS="5")
     assert out.strip() == "5"
+    out = run_python(
+        "from mlirfuse import _native; print(_native.num_threads())", MLIRFUSE_NUM_THREADS="5", OMP_NUM_THREADS="3"
+    )
+    assert out.strip() == "5"
     with pytest.raises(ValueError):
         _native.set_num_threads(0)
+
+
+@pytest.mark.parametrize("said, threads", [("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None)])
+def test_thread_count_of_openmp(said, threads):
+    """The variable that torch's, BLAS's and OpenMP's threads follow; what OpenMP ignores is ignored."""
+    code = "from mlirfuse import _native; print(_native.num_threads())"
+    out = run_python(code, MLIRFUSE_NUM_THREADS="", OMP_NUM_THREADS=said)
+    assert int(out) == (threads or len(os.sched_getaffinity(0)))
 
 
 def test_buffers_are_reused():

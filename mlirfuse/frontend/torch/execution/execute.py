@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mlirfuse import _native
 from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
@@ -20,10 +21,14 @@ from mlirfuse.schedule.targets import Target
 
 
 def target_of(device: torch.device) -> Target:
-    """The compilation target of tensors on ``device``. Raises :class:`UnsupportedError`."""
+    """The compilation target of tensors on ``device``; on the CPU for as many threads as torch's ops have. Raises
+    :class:`UnsupportedError`."""
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"there are no kernels for tensors on {device}")
-    return targets.gpu(device.index or 0) if device.type == "cuda" else targets.cpu()
+    if device.type == "cuda":
+        return targets.gpu(device.index or 0)
+    threads = torch.get_num_threads()
+    return targets.cpu(threads=threads if threads < _native.num_threads() else None)
 
 
 def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
@@ -66,8 +71,24 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
                 raise _as_torch_error(error) from None
             return results if finish is None else finish(results, {})
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return _copying_donated(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+    limited: Any = run if lowered.device.type == "cuda" else _with_torchs_threads(run)
+    limited._boxed_call = True
+    return _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+
+
+def _with_torchs_threads(run: Boxed) -> Boxed:
+    """``run`` with at most as many threads in its kernels as torch's ops have at the time of the call
+    (``torch.set_num_threads``, ``OMP_NUM_THREADS``, one in a data loader's workers)."""
+    limit, count = _native.limit_threads, torch.get_num_threads
+
+    def run_limited(args: list[Any]) -> list[Any]:
+        before = limit(count())
+        try:
+            return run(args)
+        finally:
+            limit(before)
+
+    return run_limited
 
 
 def _as_torch_error(error: IndexError) -> IndexError:
