@@ -543,5 +543,15 @@ def _is_tensor(target: Any, index: int) -> bool:
 def _has_effects(node: Node) -> bool:
     """Whether a call has side effects."""
     if isinstance(node.target, OpOverload):
-        return node.target._schema.is_mutable or node.is_impure()
+        return node.target._schema.is_mutable or (node.is_impure() and not _drops_nothing(node))
     return isinstance(node.target, HigherOrderOperator) and node.target not in inductor_calls.GRAPHS
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether ``node`` is an attention that draws no random numbers: torch tags these ops as random, whatever share of
+    the weights they drop."""
+    for k, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return given == 0
+    return False

@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F
 
 import mlirfuse.torch
+from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.attention import selection
 from mlirfuse.frontend.torch.fx.nodes import WHY
+from mlirfuse.frontend.torch.lower import _has_effects
+from mlirfuse.ir.effects import has_effect
 
 
 def masks_of(fn, *args, seen=None):
@@ -428,3 +431,43 @@ def test_the_kernel_is_eagers():
 
     torch.compile(F.scaled_dot_product_attention, backend=backend)(q, k, v)
     assert any(chosen in name for name in seen)
+
+
+def rotated_attention(x):
+    """As language models write it: heads by views of one product's result, halves of them turned."""
+    q, k, v = (part.view(2, 16, 2, 8).transpose(1, 2) for part in x.chunk(3, -1))
+    turned = lambda y: y * 0.5 + torch.cat([-y[..., 4:], y[..., :4]], -1)  # noqa: E731
+    return F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True).transpose(1, 2).reshape(2, 16, 16)
+
+
+def test_attention_without_dropout_has_no_effects(monkeypatch):
+    """torch tags the op as random. As an op with effects it would keep the views of its operands out of kernels."""
+    seen = []
+    monkeypatch.setattr(backend, "observers", [lambda which, lowered, host: seen.append(lowered.graph)])
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    w, x = torch.randn(48, 16, dtype=torch.float64), torch.randn(2, 16, 16, dtype=torch.float64)
+    fn = lambda x, w: rotated_attention(F.linear(x, w))  # noqa: E731
+    with torch.no_grad():
+        found = torch.compile(fn, backend="mlirfuse")(x.float(), w.float())
+    torch.testing.assert_close(found.double(), fn(x, w), rtol=1e-4, atol=1e-4)
+    (graph,) = seen
+    attentions = [op for op in graph.ops if "attention" in op.attrs.get("callee", "")]
+    assert len(attentions) == 1 and not any(map(has_effect, graph.ops))
+    views = {"slice", "reshape", "permute"}
+    assert not [op for op in graph.ops if op.name in views and op.group is None]
+
+
+@pytest.mark.parametrize("given", [(0.5,), ()])
+def test_attention_with_dropout_has_effects(given):
+    q = torch.empty(1, 1, 4, 8, device="meta")
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = q
+    named = {} if given else {"dropout_p": 0.5}
+    node = graph.call_function(
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, (x, x, x, *given), named
+    )
+    assert _has_effects(node)
+    node.args, node.kwargs = (x, x, x), {}
+    assert not _has_effects(node)
