@@ -15,6 +15,17 @@ from typing import NamedTuple
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable
+from mlirfuse.frontend.numpy.loops.words import (
+    ALLOCATOR,
+    COMPUTE,
+    LOG,
+    LOG_END,
+    LOG_MORE,
+    MULTIPLY,
+    ROOM,
+    ROOM_END,
+    TABLE,
+)  # fmt: skip
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -22,10 +33,6 @@ from mlirfuse.lowering.emitter import Val
 
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
-# Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
-# addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays; the address of the function that computes extern ops; the table of addresses.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, TABLE = range(16, 88, 8)
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -68,9 +75,9 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
 ^new:
   %twice = arith.addi %bytes, %bytes : i64
   %room = arith.select %none, %bytes, %twice : i64
-  %here_at = llvm.getelementptr %args[{ROOM}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %here_at = llvm.getelementptr %args[{8 * ROOM}] : (!llvm.ptr) -> !llvm.ptr, i8
   %here = llvm.load %here_at : !llvm.ptr -> i64
-  %end_at = llvm.getelementptr %args[{ROOM_END}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %end_at = llvm.getelementptr %args[{8 * ROOM_END}] : (!llvm.ptr) -> !llvm.ptr, i8
   %end = llvm.load %end_at : !llvm.ptr -> i64
   %there_is = arith.subi %end, %here : i64
   %small = arith.cmpi sle, %room, %there_is : i64
@@ -84,7 +91,7 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
   llvm.store %free, %here_at : i64, !llvm.ptr
   cf.br ^keep(%here : i64)
 ^outside:
-  %function_at = llvm.getelementptr %args[{ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %function_at = llvm.getelementptr %args[{8 * ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
   %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
   %given = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
   cf.br ^keep(%given : i64)
@@ -215,7 +222,7 @@ class Code(ComplexEmitter):
         self.fork(condition, bad, good)
         self.place(bad)
         for k, number in enumerate(numbers):
-            self.store(self.cast(number, dt.i64), self.offset("%args", 8 * k))
+            self.store(self.cast(number, dt.i64), self.word(k))
         self.line(f"llvm.store {code}, %result : i64, !llvm.ptr")
         self.go(self.error_exit)
         self.place(good)
@@ -246,6 +253,10 @@ class Code(ComplexEmitter):
         else:
             self.line(f"{name} = llvm.getelementptr inbounds {pointer}[{by}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         return name
+
+    def word(self, number: int) -> str:
+        """A pointer to a word of the function's argument block."""
+        return self.offset("%args", 8 * number)
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
         """The value at ``pointer``: in a slot or, with ``memory``, in an array, where bools are bytes."""
@@ -297,17 +308,16 @@ class Code(ComplexEmitter):
 
     def log(self, words: int) -> str:
         """A pointer to ``words`` new words at the end of the log."""
-        field = lambda at: self.offset("%args", at)  # noqa: E731
-        wanted = self.count("addi", self.load(field(LOG), dt.i64), 8 * words)
+        wanted = self.count("addi", self.load(self.word(LOG), dt.i64), 8 * words)
 
         def more() -> None:
-            function, size = self.load_pointer(field(LOG_MORE)), self.const(8 * words, dt.i64)
+            function, size = self.load_pointer(self.word(LOG_MORE)), self.const(8 * words, dt.i64)
             created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
             self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
 
-        self.branch(self.cmp("gt", wanted, self.load(field(LOG_END), dt.i64)), more)
-        at = self.load(field(LOG), dt.i64)
-        self.store(self.count("addi", at, 8 * words), field(LOG))
+        self.branch(self.cmp("gt", wanted, self.load(self.word(LOG_END), dt.i64)), more)
+        at = self.load(self.word(LOG), dt.i64)
+        self.store(self.count("addi", at, 8 * words), self.word(LOG))
         return self.pointer(at)
 
     def multiply(self, left: Array, right: Array, into: Array) -> None:
@@ -318,7 +328,7 @@ class Code(ComplexEmitter):
             for k, size in enumerate([*matrix.shape, *matrix.strides]):
                 self.store(size, self.offset(place, at + 8 * (k + 1)))
             at += 8 * 5
-        function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
+        function, kind = self.load_pointer(self.word(MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
 
@@ -326,13 +336,13 @@ class Code(ComplexEmitter):
         """A pointer with this value; for a name, to the state of the generator that is this variable."""
         if value not in self.addresses:
             self.addresses.append(value)
-        table = self.load_pointer(self.offset("%args", TABLE))
+        table = self.load_pointer(self.word(TABLE))
         return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
 
     def compute(self, place: str, number: int) -> Val:
         """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
         address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
-        called = self.load_pointer(self.offset("%args", COMPUTE))
+        called = self.load_pointer(self.word(COMPUTE))
         given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
         return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
 

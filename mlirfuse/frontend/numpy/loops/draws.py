@@ -96,6 +96,12 @@ def state_of(owner: Any) -> int:
     return int(bits.ctypes.bit_generator.value)
 
 
+def table_of(addresses: list[int | str], values: dict[str, Any]) -> Any:
+    """The table of the addresses that a loop's code uses, those of the states of generators among its variables."""
+    found = [(state_of(values[v]) if v in values else 0) if isinstance(v, str) else v for v in addresses]
+    return (ctypes.c_int64 * len(found))(*found)
+
+
 def draw(c, function: Any, args: list, keywords: dict) -> Number:
     """One number of a method that is :func:`supported`."""
     e = c.code

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import struct
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +30,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.words import array_at, number
+from mlirfuse.frontend.numpy.loops.words import array_at, number, put_number
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
@@ -151,7 +150,7 @@ class Extern:
         created = []
         for value, (first, end, kind) in zip(values, self._results_at):
             if kind.__class__ is not ArrayType:
-                _write_number(words, first, value, kind)
+                put_number(words, first, value, kind.dtype)
                 continue
             if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
                 raise _other_type(value, kind)
@@ -261,9 +260,3 @@ def _other_type(found: Any, kind: Any) -> TypeError:
         f"a NumPy function in a compiled loop gave {np.asarray(found).dtype} of {np.ndim(found)} axes where it was "
         f"compiled for {kind.dtype} of {rank}: call it in a function that is not compiled"
     )
-
-
-def _write_number(words: Any, at: int, value: Any, kind: NumberType) -> None:
-    raw = np.asarray(value, kind.dtype.numpy).tobytes()
-    raw += bytes(-len(raw) % 8)
-    words[at : at + len(raw) // 8] = struct.unpack(f"{len(raw) // 8}q", raw)
