@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site, require
@@ -218,7 +218,7 @@ def _no_room(have: int, want: int) -> Exception:
     return ValueError(f"could not broadcast input array from shape ({have},) into shape ({want},)")
 
 
-def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
+def run(e: Code, pairs: Iterable[tuple[Val, Val]], body) -> None:
     """Emits ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; without, where those that
     differ are 1."""
     unequal = None
@@ -269,6 +269,16 @@ def keeps(value: Lazy, target: Array) -> None:
     require(not value.dtype.kind == "c" != target.dtype.kind, "complex numbers as real ones")
 
 
+def store_each(e: Code, target: Array, at, pairs: Iterable[tuple[Val, Val]] = ()) -> None:
+    """Stores ``at(indices, uniform)`` into each element; ``pairs``: as of :func:`run`."""
+
+    def nest(uniform: bool) -> None:
+        with e.each_of(target.shape) as indices:
+            e.store(at(indices, uniform), element_pointer(e, target, indices), memory=True)
+
+    run(e, pairs, nest)
+
+
 def write(e: Code, target: Array, value: Lazy, site) -> None:
     """``target[...] = value``, evaluated fully before any write where they conflict; ``site()`` numbers an allocation
     site."""
@@ -281,25 +291,14 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
             wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
             e.fail_if(wrong, _no_room, have, want)
     value = stretched(e, value, target.shape)
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(target.shape) as indices:
-            computed = e.cast(value.at(indices, uniform), target.dtype)
-            e.store(computed, element_pointer(e, target, indices), memory=True)
-
-    run(e, value.pairs, nest)
+    store_each(e, target, lambda indices, uniform: e.cast(value.at(indices, uniform), target.dtype), value.pairs)
 
 
 def materialized(e: Code, value, site: int) -> Array:
     """A new array with the elements of an array or an expression."""
     value = lazy(e, value)
     created = dense(e, site, value.dtype, value.shape)
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(value.shape) as indices:
-            e.store(value.at(indices, uniform), element_pointer(e, created, indices), memory=True)
-
-    run(e, value.pairs, nest)
+    store_each(e, created, value.at, value.pairs)
     return created
 
 
@@ -311,37 +310,35 @@ def writable(target: Array) -> None:
 
 def fill(e: Code, target: Array, val: Val) -> None:
     writable(target)
-    with e.each_of(target.shape) as indices:
-        e.store(val, element_pointer(e, target, indices), memory=True)
+    store_each(e, target, lambda indices, uniform: val)
 
 
 # ---- reductions
 
 
-def reduced(e: Code, value: Lazy, axes: list[int], start: Val, combine, site) -> Array | Val:
-    """``combine(so far, element)`` over some axes, from ``start``: a number where these are all."""
+def reduced(e: Code, value: Lazy, axes: list[int], start: Sequence[Val], combine, site) -> Array | Val:
+    """Folds elements over some axes: from the values ``start`` on, ``combine(*so far, element)`` gives the next ones;
+    the result is the first value. A number where the axes are all."""
     rest = [axis for axis in range(len(value.shape)) if axis not in axes]
-    slot = e.slot(start.dtype.signless)
+    slots = [e.slot(val.dtype.signless) for val in start]
+    kind = start[0].dtype
 
     def over(outer: list[Val], uniform: bool) -> Val:
-        e.store(start, slot)
+        for val, slot in zip(start, slots):
+            e.store(val, slot)
         with e.each_of([value.shape[axis] for axis in axes]) as inner:
-            indices: list = [None] * len(value.shape)
-            for axis, index in (*zip(rest, outer), *zip(axes, inner)):
-                indices[axis] = index
-            e.store(combine(e.load(slot, start.dtype), value.at(indices, uniform)), slot)
-        return e.load(slot, start.dtype)
+            at = dict(zip(rest, outer)) | dict(zip(axes, inner))
+            so_far = [e.load(slot, val.dtype) for val, slot in zip(start, slots)]
+            found = combine(*so_far, value.at([at[axis] for axis in range(len(at))], uniform))
+            for val, slot in zip(found, slots):
+                e.store(val, slot)
+        return e.load(slots[0], kind)
 
     if not rest:
         run(e, value.pairs, lambda uniform: over([], uniform) and None)
-        return e.load(slot, start.dtype)
-    created = dense(e, site(), start.dtype, [value.shape[axis] for axis in rest])
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(created.shape) as outer:
-            e.store(over(outer, uniform), element_pointer(e, created, outer), memory=True)
-
-    run(e, value.pairs, nest)
+        return e.load(slots[0], kind)
+    created = dense(e, site(), kind, [value.shape[axis] for axis in rest])
+    store_each(e, created, over, value.pairs)
     return created
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import words
 from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NumberType
 from mlirfuse.ir import dtypes as dt
@@ -132,7 +133,10 @@ def raised(*_: int) -> Exception:
 
 _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, dt.c64, dt.c128)}
 _FLOATS = (PY_FLOAT, NumberType(dt.f64, False))
-_FUNCTIONS = {
+_CALLBACKS = {
     words.ALLOCATOR: _allocate, words.LOG_MORE: _more, words.MULTIPLY: _multiply, words.COMPUTE: _compute
 }  # fmt: skip
-HEADER = [ctypes.cast(_FUNCTIONS[k], ctypes.c_void_p).value if k in _FUNCTIONS else 0 for k in range(words.HEADER)]
+_ADDRESSES = {word: ctypes.cast(function, ctypes.c_void_p).value or 0 for word, function in _CALLBACKS.items()} | {
+    words.ALLOCATE: _native.symbols()["mlirfuse_loop_allocate"], words.HOLD: _native.symbols()["mlirfuse_loop_hold"]
+}  # fmt: skip
+HEADER = [_ADDRESSES.get(word, 0) for word in range(words.HEADER)]

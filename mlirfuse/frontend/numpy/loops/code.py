@@ -13,19 +13,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from mlirfuse.core.errors import located
+from mlirfuse.frontend.numpy.loops import words
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable
-from mlirfuse.frontend.numpy.loops.words import (
-    ALLOCATOR,
-    COMPUTE,
-    LOG,
-    LOG_END,
-    LOG_MORE,
-    MULTIPLY,
-    ROOM,
-    ROOM_END,
-    TABLE,
-)  # fmt: skip
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -35,105 +25,6 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
 
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
-
-
-def _allocate(arrays: int) -> str:
-    """A function that returns a buffer of an allocation site that none of the ``arrays`` variables uses; it allocates a
-    new one where none is free and large enough."""
-    return f"""
-llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, %site: i64, %args: !llvm.ptr) -> i64
-    attributes {{passthrough = ["no-builtins"]}} {{
-  %0 = arith.constant 0 : i64
-  %1 = arith.constant 1 : i64
-  %count = arith.constant {arrays} : i64
-  cf.br ^buffer(%table : !llvm.ptr)
-^buffer(%at: !llvm.ptr):
-  %address = llvm.load %at : !llvm.ptr -> i64
-  %size_at = llvm.getelementptr %at[8] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size = llvm.load %size_at : !llvm.ptr -> i64
-  %none = arith.cmpi eq, %address, %0 : i64
-  cf.cond_br %none, ^more_of_them, ^look(%0 : i64)
-^look(%k: i64):
-  %base_at = llvm.getelementptr %bases[%k] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %base = llvm.load %base_at : !llvm.ptr -> i64
-  %used = arith.cmpi eq, %base, %address : i64
-  cf.cond_br %used, ^next, ^more
-^more:
-  %k1 = arith.addi %k, %1 : i64
-  %left = arith.cmpi slt, %k1, %count : i64
-  cf.cond_br %left, ^look(%k1 : i64), ^free
-^next:
-  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  cf.br ^buffer(%next : !llvm.ptr)
-^free:
-  %fits = arith.cmpi sge, %size, %bytes : i64
-  cf.cond_br %fits, ^have(%address : i64), ^new
-^more_of_them:
-  %after = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  llvm.store %0, %after : i64, !llvm.ptr
-  cf.br ^new
-^new:
-  %twice = arith.addi %bytes, %bytes : i64
-  %room = arith.select %none, %bytes, %twice : i64
-  %here_at = llvm.getelementptr %args[{8 * ROOM}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %here = llvm.load %here_at : !llvm.ptr -> i64
-  %end_at = llvm.getelementptr %args[{8 * ROOM_END}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %end = llvm.load %end_at : !llvm.ptr -> i64
-  %there_is = arith.subi %end, %here : i64
-  %small = arith.cmpi sle, %room, %there_is : i64
-  cf.cond_br %small, ^here, ^outside
-^here:
-  %63 = arith.constant 63 : i64
-  %m64 = arith.constant -64 : i64
-  %past = arith.addi %here, %room : i64
-  %up = arith.addi %past, %63 : i64
-  %free = arith.andi %up, %m64 : i64
-  llvm.store %free, %here_at : i64, !llvm.ptr
-  cf.br ^keep(%here : i64)
-^outside:
-  %function_at = llvm.getelementptr %args[{8 * ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
-  %given = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
-  cf.br ^keep(%given : i64)
-^keep(%made: i64):
-  llvm.store %made, %at : i64, !llvm.ptr
-  llvm.store %room, %size_at : i64, !llvm.ptr
-  cf.br ^have(%made : i64)
-^have(%found: i64):
-  llvm.return %found : i64
-}}
-"""
-
-
-# Removes a buffer from its allocation site's table, so that it is not reused.
-_HOLD = """
-llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough = ["no-builtins"]} {
-  %0 = arith.constant 0 : i64
-  cf.br ^buffer(%table : !llvm.ptr)
-^buffer(%at: !llvm.ptr):
-  %address = llvm.load %at : !llvm.ptr -> i64
-  %none = arith.cmpi eq, %address, %0 : i64
-  cf.cond_br %none, ^done, ^look
-^look:
-  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  %found = arith.cmpi eq, %address, %held : i64
-  cf.cond_br %found, ^shift(%at : !llvm.ptr), ^buffer(%next : !llvm.ptr)
-^shift(%to: !llvm.ptr):
-  %from = llvm.getelementptr %to[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size_to = llvm.getelementptr %to[8] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size_from = llvm.getelementptr %to[24] : (!llvm.ptr) -> !llvm.ptr, i8
-  %moved = llvm.load %from : !llvm.ptr -> i64
-  %last = arith.cmpi eq, %moved, %0 : i64
-  llvm.store %moved, %to : i64, !llvm.ptr
-  cf.cond_br %last, ^done, ^more
-^more:
-  %size = llvm.load %size_from : !llvm.ptr -> i64
-  llvm.store %size, %size_to : i64, !llvm.ptr
-  cf.br ^shift(%from : !llvm.ptr)
-^done:
-  llvm.return
-}
-"""
 
 
 class Size(NamedTuple):
@@ -154,7 +45,6 @@ class Code(ComplexEmitter):
         self.sites = 0  # number of allocation sites
         self.arrays = 0  # number of variables that are arrays
         self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
-        self._holds = False
         self.error_exit = "^exit"  # the block that an error leaves to
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
         self._slots = 0
@@ -258,6 +148,10 @@ class Code(ComplexEmitter):
         """A pointer to a word of the function's argument block."""
         return self.offset("%args", 8 * number)
 
+    def function(self, number: int) -> str:
+        """A pointer to the function whose address is in a word of the argument block."""
+        return self.load_pointer(self.word(number))
+
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
         """The value at ``pointer``: in a slot or, with ``memory``, in an array, where bools are bytes."""
         if dtype.kind == "c":
@@ -288,10 +182,14 @@ class Code(ComplexEmitter):
     def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
         """Memory for ``count`` elements that no variable uses: its address and a pointer to it."""
         self._declare(site)
-        size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
+        size, number, called = (
+            self.count("muli", count, dtype.bytes),
+            self.const(site, dt.i64),
+            self.function(words.ALLOCATE),
+        )
         address = self.op(
-            f"llvm.call @allocate(%site{site}, %bases, {size}, {number}, %args)"
-            " : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> i64",
+            f"llvm.call {called}(%site{site}, %bases, %base_count, {size}, {number}, {self.word(words.ALLOCATOR)})"
+            " : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
             dt.i64,
         )
         self.fail_if(self.cmp("eq", address, 0), lambda *_: MemoryError("no memory for an array in a compiled loop"))
@@ -303,21 +201,20 @@ class Code(ComplexEmitter):
     def hold(self, site: int, address: Val) -> None:
         """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
         self._declare(site)
-        self._holds = True
-        self.line(f"llvm.call @hold(%site{site}, {address}) : (!llvm.ptr, i64) -> ()")
+        self.line(f"llvm.call {self.function(words.HOLD)}(%site{site}, {address}) : !llvm.ptr, (!llvm.ptr, i64) -> ()")
 
-    def log(self, words: int) -> str:
-        """A pointer to ``words`` new words at the end of the log."""
-        wanted = self.count("addi", self.load(self.word(LOG), dt.i64), 8 * words)
+    def log(self, count: int) -> str:
+        """A pointer to ``count`` new words at the end of the log."""
+        wanted = self.count("addi", self.load(self.word(words.LOG), dt.i64), 8 * count)
 
         def more() -> None:
-            function, size = self.load_pointer(self.word(LOG_MORE)), self.const(8 * words, dt.i64)
+            function, size = self.function(words.LOG_MORE), self.const(8 * count, dt.i64)
             created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
             self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
 
-        self.branch(self.cmp("gt", wanted, self.load(self.word(LOG_END), dt.i64)), more)
-        at = self.load(self.word(LOG), dt.i64)
-        self.store(self.count("addi", at, 8 * words), self.word(LOG))
+        self.branch(self.cmp("gt", wanted, self.load(self.word(words.LOG_END), dt.i64)), more)
+        at = self.load(self.word(words.LOG), dt.i64)
+        self.store(self.count("addi", at, 8 * count), self.word(words.LOG))
         return self.pointer(at)
 
     def multiply(self, left: Array, right: Array, into: Array) -> None:
@@ -328,7 +225,7 @@ class Code(ComplexEmitter):
             for k, size in enumerate([*matrix.shape, *matrix.strides]):
                 self.store(size, self.offset(place, at + 8 * (k + 1)))
             at += 8 * 5
-        function, kind = self.load_pointer(self.word(MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
+        function, kind = self.function(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
 
@@ -336,13 +233,13 @@ class Code(ComplexEmitter):
         """A pointer with this value; for a name, to the state of the generator that is this variable."""
         if value not in self.addresses:
             self.addresses.append(value)
-        table = self.load_pointer(self.word(TABLE))
+        table = self.load_pointer(self.word(words.TABLE))
         return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
 
     def compute(self, place: str, number: int) -> Val:
         """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
         address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
-        called = self.load_pointer(self.word(COMPUTE))
+        called = self.function(words.COMPUTE)
         given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
         return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
 
@@ -496,6 +393,7 @@ class Code(ComplexEmitter):
         lines = [
             "  %table_one = arith.constant 1 : i64",
             "  %table_end = arith.constant 0 : i64",
+            f"  %base_count = arith.constant {self.arrays} : i64",
             f"  %bases = llvm.alloca %table_one x !llvm.array<{bases} x i64> : (i64) -> !llvm.ptr",
         ]
         for k in range(self.arrays):
@@ -515,8 +413,6 @@ class Code(ComplexEmitter):
         entry = "\n".join([*self._tables(), *self.entry])
         return (
             "module {"
-            + (_allocate(self.arrays) if self.sites else "")
-            + (_HOLD if self._holds else "")
             + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
             + entry
             + "\n"

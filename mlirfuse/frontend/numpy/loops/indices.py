@@ -210,13 +210,10 @@ class Masked:
             mask = arrays.lazy(e, self._in_memory())
         val = e.cast(number, array.dtype)
 
-        def nest(uniform: bool) -> None:
-            with e.each_of(array.shape) as indices:
-                place = arrays.element_pointer(e, array, indices)
-                old = e.load(place, array.dtype, memory=True)
-                e.store(e.select(mask.at(indices, uniform), val, old), place, memory=True)
+        def chosen(indices: list[Val], uniform: bool) -> Val:
+            return e.select(mask.at(indices, uniform), val, arrays.element(e, array, indices))
 
-        arrays.run(e, mask.pairs, nest)
+        arrays.store_each(e, array, chosen, mask.pairs)
 
 
 def check_mask(e: Code, shape: list[Val], mask: list[Val], first: int = 0) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops.values import ArrayType, NumberType, TupleType, words_of
 from mlirfuse.ir import dtypes as dt
 
-# The header: two numbers of an error; the address of the allocator; the log's next free word and its end; the functions
-# that grow the log and multiply matrices; the next free byte and the end of the arena for small arrays; the function
-# that computes extern ops; the table of addresses.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, TABLE = range(2, 11)
-HEADER = 11  # words
+# The header: two numbers of an error; the functions that find and hold buffers (runtime/native/loop_buffers.h), and
+# what the first takes: the allocator, the next free byte of the arena for small arrays and its end; the log's next
+# free word and its end; the functions that grow the log, multiply matrices and compute extern ops; the table of
+# addresses.
+ALLOCATE, HOLD, ALLOCATOR, ROOM, ROOM_END, LOG, LOG_END, LOG_MORE, MULTIPLY, COMPUTE, TABLE = range(2, 13)
+HEADER = 13  # words
 _FORMATS = {dt.f64: "d", dt.f32: "f4x", dt.c128: "dd", dt.c64: "ff", dt.u64: "Q"}
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 
