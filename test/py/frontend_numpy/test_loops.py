@@ -642,6 +642,31 @@ def test_complex_numbers():
         np.testing.assert_allclose(mine, theirs, rtol=1e-3)
 
 
+_OF_COMPLEX = (
+    "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan",
+    "arcsinh", "arccosh", "arctanh",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _OF_COMPLEX)
+def test_functions_of_complex_numbers(name):
+    function = getattr(np, name)
+
+    def applied(z, out):
+        for i in range(len(z)):
+            out[i] = function(z[i])
+        return out
+
+    ends = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan]
+    z = np.array([complex(x, y) for x in ends for y in ends] + [0.3 - 4j, 1e-3 + 2j])
+    with np.errstate(all="ignore"):
+        lifted = Outlined(applied)
+        found, want = (f(z, np.zeros_like(z)) for f in (lifted.function, applied))
+    assert lifted.loops[0].ran, lifted.loops[0].refused
+    for got, wanted in zip(found, want):
+        np.testing.assert_allclose([got.real, got.imag], [wanted.real, wanted.imag], rtol=1e-14, atol=1e-300)
+
+
 def test_complex_division_at_the_edges():
     def quotients(a, b):
         out = np.zeros((len(a), len(b)), dtype=np.complex128)

@@ -266,11 +266,13 @@ class _Writer:
         ints = "".join(f"{self.local[name]}, " for name in self.given.ints)
         self.lines += [f"sizes = ({extents}), ({ints})", "if sizes not in known and not new(sizes): return resized"]
         for on in self.compiled.depends if self.compiled else ():
+            g, value = self.constant(on.value), on.value
             self.lines.append(f"g = {self.constant(on.namespace)}.get({on.name!r})")
-            self.miss_if(f"g is not {self.constant(on.value)} and not {self.constant(on)}.holds()")
-            if on.code is not None:
-                code, defaults = self.constant(on.code), self.constant(on.defaults)
-                self.miss_if(f"g.__code__ is not {code} or g.__defaults__ is not {defaults}")
+            if isinstance(value, types.FunctionType):
+                code, defaults = self.constant(value.__code__), self.constant(value.__defaults__)
+                self.miss_if(f"g is not {g} or g.__code__ is not {code} or g.__defaults__ is not {defaults}")
+            else:
+                self.miss_if(f"g is not {g} and (type(g) is not {self.constant(type(value))} or g != {g})")
 
     # ---- the call
 

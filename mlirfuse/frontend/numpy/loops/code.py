@@ -148,7 +148,7 @@ class Code(ComplexEmitter):
         """A pointer to a word of the function's argument block."""
         return self.offset("%args", 8 * number)
 
-    def function(self, number: int) -> str:
+    def callback(self, number: int) -> str:
         """A pointer to the function whose address is in a word of the argument block."""
         return self.load_pointer(self.word(number))
 
@@ -185,7 +185,7 @@ class Code(ComplexEmitter):
         size, number, called = (
             self.count("muli", count, dtype.bytes),
             self.const(site, dt.i64),
-            self.function(words.ALLOCATE),
+            self.callback(words.ALLOCATE),
         )
         address = self.op(
             f"llvm.call {called}(%site{site}, %bases, %base_count, {size}, {number}, {self.word(words.ALLOCATOR)})"
@@ -201,14 +201,14 @@ class Code(ComplexEmitter):
     def hold(self, site: int, address: Val) -> None:
         """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
         self._declare(site)
-        self.line(f"llvm.call {self.function(words.HOLD)}(%site{site}, {address}) : !llvm.ptr, (!llvm.ptr, i64) -> ()")
+        self.line(f"llvm.call {self.callback(words.HOLD)}(%site{site}, {address}) : !llvm.ptr, (!llvm.ptr, i64) -> ()")
 
     def log(self, count: int) -> str:
         """A pointer to ``count`` new words at the end of the log."""
         wanted = self.count("addi", self.load(self.word(words.LOG), dt.i64), 8 * count)
 
         def more() -> None:
-            function, size = self.function(words.LOG_MORE), self.const(8 * count, dt.i64)
+            function, size = self.callback(words.LOG_MORE), self.const(8 * count, dt.i64)
             created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
             self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
 
@@ -225,7 +225,7 @@ class Code(ComplexEmitter):
             for k, size in enumerate([*matrix.shape, *matrix.strides]):
                 self.store(size, self.offset(place, at + 8 * (k + 1)))
             at += 8 * 5
-        function, kind = self.function(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
+        function, kind = self.callback(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
 
@@ -239,7 +239,7 @@ class Code(ComplexEmitter):
     def compute(self, place: str, number: int) -> Val:
         """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
         address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
-        called = self.function(words.COMPUTE)
+        called = self.callback(words.COMPUTE)
         given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
         return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
 

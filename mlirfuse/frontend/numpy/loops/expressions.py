@@ -123,35 +123,17 @@ class Expressions(PythonNumbers):
         known = self.code.known(condition)
         if known is not None:
             return self.value(node.body if known else node.orelse)
-        name = f"?{node.lineno}.{node.col_offset}"
-        return self.choice(condition, lambda: self.value(node.body), lambda: self.value(node.orelse), name)
+        hidden = f"?{node.lineno}.{node.col_offset}"  # a variable, where both are arrays
 
-    def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any], name: str = "") -> Any:
-        """One of two numbers, or arrays if the hidden variable ``name`` is given; evaluates only that one."""
-        e = self.code
-        kept: list[Number] = []
-        slots: list[str] = []
+        def evaluated(branch: ast.expr) -> Any:
+            found = self.value(branch)
+            if not isinstance(found, (Array, Lazy)):
+                return found
+            self.assign(hidden, found)
+            return None
 
-        def keep(compute: Callable[[], Any]) -> Callable[[], None]:
-            def run() -> None:
-                found = compute()
-                if name and isinstance(found, (Array, Lazy)):
-                    self.assign(name, found)
-                    return
-                one_type = isinstance(found, Number) and found.other is None
-                require(one_type, "a conditional expression other than of numbers of one type")
-                slots.append(e.slot(found.dtype.signless))
-                e.store(found.val, slots[-1])
-                kept.append(found)
-
-            return run
-
-        e.branch(condition, keep(then), keep(otherwise))
-        if not kept:
-            return self.read(name)
-        require(len(kept) != 1, "a conditional expression of a number and an array")
-        a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
-        return alternatives.merged(e, condition, a, b)
+        found = alternatives.either(self.code, condition, lambda: evaluated(node.body), lambda: evaluated(node.orelse))
+        return self.read(hidden) if found is None else found
 
     # ---- truth
 
@@ -305,8 +287,8 @@ class Expressions(PythonNumbers):
 
         def compute(*elements: Val) -> Val:
             cast = [e.cast(x, kind) for x, kind in zip(elements, ins)]
-            if name == "exp" and isinstance(cast[0], complex_numbers.ComplexParts):
-                return complex_numbers.exponential(e, cast[0])
+            if ins[0].kind == "c" and name not in complex_numbers.OF_EMITTER:
+                return e.function(name, *cast)
             return e.cast(cast[0] if identity else EMIT[name](e, *cast), out)
 
         if all(isinstance(v, Number) for v in operands):

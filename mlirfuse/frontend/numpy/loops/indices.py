@@ -26,11 +26,13 @@ from mlirfuse.lowering.emitter import Val
 
 @dataclass
 class Basic:
-    """A slice of an axis, or None (``stride`` 0): the part of the result's axis, with its offset in bytes."""
+    """A slice of an axis, or None (``stride`` 0): the part of the result's axis, with its offset in bytes. ``inner``:
+    it is contiguous, and the array's last."""
 
     count: Val
     stride: Val
     offset: Val
+    inner: bool = False
 
 
 @dataclass

@@ -24,6 +24,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
+_ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_OF_FLOATS = _ARITHMETIC | {ast.FloorDiv: "floor_div", ast.Mod: "mod"}
 _BITWISE: dict[type, str] = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}
 
 
@@ -56,21 +58,16 @@ class PythonNumbers(Subscripts):
         a, b = (e.cast(v.val, dt.f64) for v in (left, right))
         if isinstance(op, ast.Pow):
             return self._float_power(a, b, left, right)
-        name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_div",
-                ast.Mod: "mod"}.get(type(op))  # fmt: skip
-        if name is None:
-            raise NotOutlinable("this operator on Python numbers")
-        return Number(EMIT[name](e, a, b), PY_FLOAT)
+        require(type(op) in _OF_FLOATS, "this operator on Python numbers")
+        return Number(EMIT[_OF_FLOATS[type(op)]](e, a, b), PY_FLOAT)
 
     def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
         e = self.code
         a, b = (e.cast(v.val, dt.c128) for v in (left, right))
         if isinstance(op, ast.Pow) and isinstance(right.known, int) and right.known > 0:
             return Number(complex_numbers.integer_power(e, a, right.known), PY_COMPLEX)
-        compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul, ast.Div: e.div}.get(type(op))
-        if compute is None:
-            raise NotOutlinable("this operator on Python complex numbers")
-        return Number(compute(a, b), PY_COMPLEX)
+        require(type(op) in _ARITHMETIC, "this operator on Python complex numbers")
+        return Number(getattr(e, _ARITHMETIC[type(op)])(a, b), PY_COMPLEX)
 
     def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
         e = self.code
@@ -110,15 +107,13 @@ class PythonNumbers(Subscripts):
             return Number(getattr(e, _BITWISE[type(op)])(a, b), PY_INT, max(left.bits, right.bits))
         if isinstance(op, (ast.RShift, ast.LShift)):
             return self._shifted(op, left, right)
-        name = {ast.Add: "addi", ast.Sub: "subi", ast.Mult: "muli"}.get(type(op))
-        if name is None:
-            raise NotOutlinable("this operator on Python ints")
-        bits = left.bits + right.bits if name == "muli" else max(left.bits, right.bits) + 1
+        require(type(op) in _ARITHMETIC, "this operator on Python ints")
+        name = _ARITHMETIC[type(op)]
+        bits = left.bits + right.bits if name == "mul" else max(left.bits, right.bits) + 1
         if bits <= 62:
-            return Number(e.count(name, a, b), PY_INT, bits)
+            return Number(e.count(f"{name}i", a, b), PY_INT, bits)
         pair = e.fresh()
-        intrinsic = {"addi": "sadd", "subi": "ssub", "muli": "smul"}[name]
-        e.line(f'{pair} = "llvm.intr.{intrinsic}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
+        e.line(f'{pair} = "llvm.intr.s{name}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
         result = e.op(f"llvm.extractvalue {pair}[0] : !llvm.struct<(i64, i1)>", dt.i64)
         over = e.op(f"llvm.extractvalue {pair}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
         e.fail_if(over, _beyond_64_bits)

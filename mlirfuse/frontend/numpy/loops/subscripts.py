@@ -60,8 +60,8 @@ class Subscripts(State):
         if len(items) == len(array.shape) and all(isinstance(item, Number) for item in items):
             at = [self._index(node, item, axis, extent) for axis, (item, extent) in enumerate(zip(items, array.shape))]
             return arrays.element_pointer(self.code, array, at)
-        items = _completed(items, len(array.shape))
-        return self._selected(array, items) if advanced else self._viewed(array, node, items)
+        parts = self._parts(array, node, _completed(items, len(array.shape)))
+        return Selection(self.code, array, parts) if advanced else self._viewed(array, node, parts)
 
     def _item(self, item: ast.expr) -> Any:
         found = self.value(item)
@@ -72,8 +72,8 @@ class Subscripts(State):
         checked = (id(node), axis) not in self.unchecked
         return arrays.position(self.code, self.integer(item), extent, axis, checked)
 
-    def _selected(self, array: Array, items: list) -> Selection:
-        """The elements that items with index arrays or masks among them select."""
+    def _parts(self, array: Array, node: ast.Subscript, items: list) -> list[Basic | Advanced]:
+        """What each item of a subscript selects of its axes."""
         e = self.code
         zero, one = e.const(0, dt.i64), e.const(1, dt.i64)
         found: list[Basic | Advanced] = []
@@ -85,10 +85,10 @@ class Subscripts(State):
             extent, stride = array.shape[axis], array.strides[axis]
             if isinstance(item, ast.Slice):
                 begin, count, step = self.slice_of(extent, item)
-                found.append(Basic(count, e.count("muli", stride, step), e.count("muli", begin, stride)))
+                inner = array.inner and axis == len(array.shape) - 1 and e.known(step) == 1
+                found.append(Basic(count, e.count("muli", stride, step), e.count("muli", begin, stride), inner))
             elif isinstance(item, Number):
-                at = arrays.position(e, self.integer(item), extent, axis, True)
-                found.append(Advanced(number(at), axis, extent, stride))
+                found.append(Advanced(number(self._index(node, item, axis, extent)), axis, extent, stride))
             elif item.dtype is dt.bool_:
                 mask = self.array(item)
                 check_mask(e, array.shape[axis:], mask.shape, axis)
@@ -97,7 +97,7 @@ class Subscripts(State):
             else:
                 found.append(Advanced(self.array(item), axis, extent, stride))
             axis += _axes(item)
-        return Selection(e, array, found)
+        return found
 
     def slice_of(self, extent: Val, item: ast.Slice) -> tuple[Val, Val, Val]:
         """Start, count and step of a slice; its start is in the array even if it is empty."""
@@ -136,29 +136,16 @@ class Subscripts(State):
 
         return Tuple([along(k) for k in range(len(counts))])
 
-    def _viewed(self, array: Array, node: ast.Subscript, items: list) -> Array:
+    def _viewed(self, array: Array, node: ast.Subscript, parts: list[Basic | Advanced]) -> Array:
         """The view that numbers, slices and None select."""
         e = self.code
-        shape: list[Val] = []
-        strides: list[Val] = []
         offset = e.const(0, dt.i64)
-        axis, inner = 0, False
-        for item in items:
-            if isinstance(item, Static):
-                shape.append(e.const(1, dt.i64))
-                strides.append(e.const(0, dt.i64))
-                inner = False
-                continue
-            extent, stride = array.shape[axis], array.strides[axis]
-            if isinstance(item, ast.Slice):
-                begin, count, step = self.slice_of(extent, item)
-                shape.append(count)
-                strides.append(e.count("muli", stride, step))
-                inner = array.inner and axis == len(array.shape) - 1 and e.known(step) == 1
-            else:
-                begin, inner = self._index(node, item, axis, extent), False
-            offset = e.count("addi", offset, e.count("muli", begin, stride))
-            axis += 1
+        for part in parts:
+            by = part.offset if isinstance(part, Basic) else e.count("muli", part.index.val, part.stride)
+            offset = e.count("addi", offset, by)
+        kept = [part for part in parts if isinstance(part, Basic)]
+        inner = parts[-1:] == kept[-1:] and any(part.inner for part in kept[-1:])
+        shape, strides = [part.count for part in kept], [part.stride for part in kept]
         return self.view(array, shape, strides, inner, e.offset(array.pointer, offset), ast.unparse(node))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlirfuse.frontend.numpy.loops.alternatives import flag_of
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
@@ -154,34 +153,15 @@ def _roots(found: Any) -> frozenset:
     return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()
 
 
-@dataclass(frozen=True, eq=False)
-class Dependency:
+class Dependency(NamedTuple):
     """A global of an inlined function that the code holds for: another function, or a number."""
 
     namespace: dict[str, Any]
     name: str
     value: Any
-    code: types.CodeType | None
-    defaults: tuple | None
-
-    @staticmethod
-    def of(namespace: dict[str, Any], name: str) -> Dependency:
-        value = namespace[name]
-        return Dependency(namespace, name, value, getattr(value, "__code__", None), _defaults(value))
-
-    def holds(self) -> bool:
-        """Whether the global is the same."""
-        value = self.namespace.get(self.name)
-        if value is self.value:
-            return getattr(value, "__code__", None) is self.code and _defaults(value) is self.defaults
-        return type(value) is type(self.value) and type(value) in _NUMBERS and value == self.value
 
 
 _NUMBERS = (bool, int, float, complex)
-
-
-def _defaults(value: Any) -> tuple | None:
-    return value.__defaults__ if isinstance(value, types.FunctionType) else None
 
 
 class Names(dict):
@@ -204,7 +184,7 @@ class Names(dict):
         found = self._globals[name]
         users = isinstance(found, types.FunctionType) and not str(found.__module__).startswith("numpy")
         if users or type(found) in _NUMBERS:
-            self._depends[id(self._globals), name] = Dependency.of(self._globals, name)
+            self._depends[id(self._globals), name] = Dependency(self._globals, name, found)
         elif not callable(found) and not isinstance(found, types.ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
         return found
