@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.numpy.loops import words
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
-from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable
+from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable, Number, Tuple, words_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -217,14 +217,25 @@ class Code(ComplexEmitter):
         self.store(self.count("addi", at, 8 * count), self.word(words.LOG))
         return self.pointer(at)
 
+    def note(self, found: Any, place: str, at: int) -> int:
+        """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
+        if isinstance(found, Tuple):
+            for item in found.items:
+                at = self.note(item, place, at)
+            return at
+        if isinstance(found, Number):
+            val = self.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val
+            self.store(val, self.offset(place, at))
+        else:
+            self.store_pointer(found.pointer, self.offset(place, at))
+            for k, size in enumerate([*found.shape, *found.strides], 1):
+                self.store(size, self.offset(place, at + 8 * k))
+        return at + 8 * words_of(found.type)
+
     def multiply(self, left: Array, right: Array, into: Array) -> None:
         """The product of two matrices of one type by a callback to NumPy, which gets pointers, extents and strides."""
-        place, at = self.slot(f"!llvm.array<{3 * 5} x i64>"), 0
-        for matrix in (left, right, into):
-            self.store_pointer(matrix.pointer, self.offset(place, at))
-            for k, size in enumerate([*matrix.shape, *matrix.strides]):
-                self.store(size, self.offset(place, at + 8 * (k + 1)))
-            at += 8 * 5
+        place = self.slot(f"!llvm.array<{3 * 5} x i64>")
+        self.note(Tuple([left, right, into]), place, 0)
         function, kind = self.callback(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))

@@ -126,7 +126,7 @@ def _write(writer: Statements, loop: Loop, inputs: list, known: dict[str, tuple]
             continue
         outputs.append((name, variable.type, variable.other and variable.other[0]))
         flag(variable.assigned, at)
-        at = writer.note(writer.get(name, variable), "%args", 8 * (at + 1)) // 8
+        at = e.note(writer.get(name, variable), "%args", 8 * (at + 1)) // 8
         if variable.other is not None:
             flag(variable.other[1], at)
             at += 1

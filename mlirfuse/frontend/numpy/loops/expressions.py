@@ -78,6 +78,12 @@ class Expressions(PythonNumbers):
         require(isinstance(found, Array), "not an array")
         return found
 
+    def stored(self, found: Any) -> Any:
+        """A value with its lazy arrays in memory."""
+        if isinstance(found, Tuple):
+            return Tuple([self.stored(item) for item in found.items], found.is_list)
+        return self.array(found) if isinstance(found, Lazy) else found
+
     def fresh_site(self) -> int:
         """A new allocation site."""
         self.sites += 1
@@ -450,12 +456,12 @@ class Expressions(PythonNumbers):
     def extern(self, called: Any, args: list, keywords: dict) -> Any:
         """A call of NumPy's function as an extern op."""
         e = self.code
-        given = [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
+        given = [self.stored(v) for v in args], {k: self.stored(v) for k, v in keywords.items()}
         made = externs.Extern(called, *given, self.name_of(getattr(called, "__self__", None)))
         self.externs.append(made)
         number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
         for operand in made.operands:
-            at = self.note(operand, place, at)
+            at = e.note(operand, place, at)
         e.fail_if(e.not_(e.compute(place, number_)), callbacks.raised)
         results: list[Any] = []
         for kind in made.leaves:
@@ -480,11 +486,6 @@ class Expressions(PythonNumbers):
     def name_of(self, value: Any) -> str:
         """The variable that is this generator; "" for none."""
         return next((name for name, found in self.names.items() if found is value is not None), "")
-
-    def _operand(self, found: Any) -> Any:
-        if isinstance(found, Tuple):
-            return Tuple([self._operand(item) for item in found.items], found.is_list)
-        return self.array(found) if isinstance(found, Lazy) else found
 
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""

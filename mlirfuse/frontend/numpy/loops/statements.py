@@ -105,42 +105,26 @@ class Statements(CountedLoops):
         """Logs an append: its number, and the words of the value. An array is logged by its memory, which is not
         reused."""
         e = self.code
-        if isinstance(found, Tuple):
-            found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
-        found = self.array(found) if isinstance(found, Lazy) else found
+        found = self._held(self.stored(found))
         one_type = not isinstance(found, Number) or found.other is None
         require(one_type, "a number whose type is only known at run time is appended")
-        if isinstance(found, Array) and any(Site(site) in found.roots for site in self.extern_sites):
-            found = arrays.materialized(e, found, self.fresh_site())
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
         e.store(e.const(len(self.appends) - 1, dt.i64), place)
-        self._hold(found)
-        self.note(found, place, 8)
+        e.note(found, place, 8)
 
-    def note(self, found: Any, place: str, at: int) -> int:
-        """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
-        e = self.code
-        if isinstance(found, Number):
-            e.store(e.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val, e.offset(place, at))
-            return at + 8 * words_of(found.type)
+    def _held(self, found: Any) -> Any:
+        """The value with its arrays in memory that is not reused until the loop's end: those of extern ops copied."""
         if isinstance(found, Tuple):
-            for item in found.items:
-                at = self.note(item, place, at)
-            return at
-        e.store_pointer(found.pointer, e.offset(place, at))
-        for k, size in enumerate([*found.shape, *found.strides]):
-            e.store(size, e.offset(place, at + 8 * (k + 1)))
-        return at + 8 * words_of(found.type)
-
-    def _hold(self, found: Any) -> None:
-        """Keeps the memory of the arrays in a value unchanged until the loop's end."""
-        if isinstance(found, Array):
-            for site in sorted(root for root in found.roots if isinstance(root, Site)):
-                self.code.hold(site.number, found.base)
-        for item in found.items if isinstance(found, Tuple) else ():
-            self._hold(item)
+            return Tuple([self._held(item) for item in found.items], found.is_list)
+        if not isinstance(found, Array):
+            return found
+        if any(Site(site) in found.roots for site in self.extern_sites):
+            found = arrays.materialized(self.code, found, self.fresh_site())
+        for site in sorted(root for root in found.roots if isinstance(root, Site)):
+            self.code.hold(site.number, found.base)
+        return found
 
     def _Assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)

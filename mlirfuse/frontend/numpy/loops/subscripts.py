@@ -10,13 +10,13 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
-from mlirfuse.frontend.numpy.loops.state import State
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
+from mlirfuse.frontend.numpy.loops.variables import Variables
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
 
-class Subscripts(State):
+class Subscripts(Variables):
     """Compiles subscripts."""
 
     def view(
