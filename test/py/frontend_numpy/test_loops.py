@@ -1085,6 +1085,17 @@ def test_a_part_of_complex_numbers_is_a_view(part):
     assert lifted.loops[0].ran and same(found, parts(given, 2)) and np.shares_memory(found, z)
 
 
+def test_appended_tuples_keep_the_results_of_numpys_functions():
+    def sorted_ones(x, n):
+        out = []
+        for i in range(n):
+            out.append((np.sort(x)[::-1], i))
+            x = x * 1.5
+        return out
+
+    check(sorted_ones, np.arange(5.0), 6)
+
+
 def test_arrays_and_ints_in_a_tuple():
     """Other types, ranks and memory of what is in a tuple, after calls that there is code for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site, require
@@ -46,19 +46,18 @@ def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
 
 def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val | None) -> tuple[Val, Val, Val]:
     """Start, count and step of a slice, clamped as in Python."""
-    step = step or e.const(1, dt.i64)
+    step = step or e.one
     known = e.known(step)
-    zero = e.const(0, dt.i64)
     if known is None:
-        e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("slice step cannot be zero"))
+        e.fail_if(e.cmp("eq", step, 0), ValueError("slice step cannot be zero"))
         down = e.cmp("lt", step, 0)
-        low = e.select(down, e.const(-1, dt.i64), zero)
+        low = e.select(down, e.const(-1, dt.i64), e.zero)
         high = e.select(down, e.count("subi", extent, 1), extent)
         first, last = e.select(down, high, low), e.select(down, low, high)
     elif known == 0:
         raise NotOutlinable("a slice with step 0")
     elif known > 0:
-        low, high = first, last = zero, extent
+        low, high = first, last = e.zero, extent
     else:
         low, high = e.const(-1, dt.i64), e.count("subi", extent, 1)
         first, last = high, low
@@ -83,16 +82,16 @@ def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val 
         span = e.count("subi", *((end, begin) if known > 0 else (begin, end)))
         size = e.const(abs(known), dt.i64)
     if e.known(size) == 1:
-        return begin, e.larger(span, zero), step
+        return begin, e.larger(span, e.zero), step
     if e.least(span) >= 0 and known is not None:
         return begin, e.steps(span, abs(known)), step
     count = e.div(e.count("addi", span, e.count("subi", size, 1)), size)
-    return begin, e.select(e.cmp("gt", span, 0), count, zero), step
+    return begin, e.select(e.cmp("gt", span, 0), count, e.zero), step
 
 
 def element_pointer(e: Code, array: Array, indices: list[Val]) -> str:
     """A pointer to the element at these indices."""
-    offset = e.const(0, dt.i64)
+    offset = e.zero
     for index, stride in zip(indices, array.strides):
         offset = e.count("addi", offset, e.count("muli", index, stride))
     return e.offset(array.pointer, offset)
@@ -128,8 +127,8 @@ def expanded(e: Code, array: Array, axes: Iterable[int]) -> Array:
     """The view with new axes, of extent 1, at these indices of the result."""
     shape, strides, new = list(array.shape), list(array.strides), list(axes)
     for axis in new:
-        shape.insert(axis, e.const(1, dt.i64))
-        strides.insert(axis, e.const(0, dt.i64))
+        shape.insert(axis, e.one)
+        strides.insert(axis, e.zero)
     inner = array.inner and len(shape) - 1 not in new
     return dataclasses.replace(array, shape=shape, strides=strides, inner=inner, serialized="")
 
@@ -173,11 +172,11 @@ def _operand_indices(e: Code, shape: list[Val], whole: list[Val], indices: list[
     out = []
     for extent, of_all, index in zip(shape, whole[len(whole) - len(shape) :], mine):
         if e.known(extent) == 1:
-            out.append(e.const(0, dt.i64))
+            out.append(e.zero)
         elif uniform or extent.name == of_all.name:
             out.append(index)
         else:
-            out.append(e.select(e.cmp("eq", extent, 1), e.const(0, dt.i64), index))
+            out.append(e.select(e.cmp("eq", extent, 1), e.zero, index))
     return out
 
 
@@ -194,13 +193,22 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
     return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs, True)
 
 
+def _unequal(e: Code, value: Lazy, shape: list[Val]) -> list[tuple[Val, Val]]:
+    """The extents of ``value`` that may have to be stretched to those of ``shape``, with these."""
+    require(len(value.shape) <= len(shape), "more axes than the target has")
+    pairs = zip(value.shape, shape[len(shape) - len(value.shape) :])
+    return [(have, want) for have, want in pairs if have.name != want.name and e.known(have) != 1]
+
+
+def check_extents(e: Code, value: Lazy, shape: list[Val], error: Callable[[int, int], Exception]) -> None:
+    """An error where ``value`` does not broadcast to ``shape``, from the extent it has and the one that is wanted."""
+    for have, want in _unequal(e, value, shape):
+        e.fail_if(e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1)), error, have, want)
+
+
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
     """``value`` broadcast to ``shape``, which has at least as many axes."""
-    require(len(value.shape) <= len(shape), "more axes than the target has")
-    pairs = []
-    for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
-        if have.name != want.name and e.known(have) != 1:
-            pairs.append((want, have))
+    pairs = [(want, have) for have, want in _unequal(e, value, shape)]
     return Lazy(
         value.dtype,
         shape,
@@ -286,10 +294,7 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
     writable(target)
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
-    for have, want in zip(value.shape, target.shape[len(target.shape) - len(value.shape) :]):
-        if have.name != want.name and e.known(have) != 1:
-            wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
-            e.fail_if(wrong, _no_room, have, want)
+    check_extents(e, value, target.shape, _no_room)
     value = stretched(e, value, target.shape)
     store_each(e, target, lambda indices, uniform: e.cast(value.at(indices, uniform), target.dtype), value.pairs)
 
@@ -316,7 +321,7 @@ def fill(e: Code, target: Array, val: Val) -> None:
 # ---- reductions
 
 
-def reduced(e: Code, value: Lazy, axes: list[int], start: Sequence[Val], combine, site) -> Array | Val:
+def reduced(e: Code, value: Lazy, axes: list[int], start: Sequence[Val], combine, site) -> Array | Number:
     """Folds elements over some axes: from the values ``start`` on, ``combine(*so far, element)`` gives the next ones;
     the result is the first value. A number where the axes are all."""
     rest = [axis for axis in range(len(value.shape)) if axis not in axes]
@@ -336,7 +341,7 @@ def reduced(e: Code, value: Lazy, axes: list[int], start: Sequence[Val], combine
 
     if not rest:
         run(e, value.pairs, lambda uniform: over([], uniform) and None)
-        return e.load(slots[0], kind)
+        return number(e.load(slots[0], kind))
     created = dense(e, site(), kind, [value.shape[axis] for axis in rest])
     store_each(e, created, over, value.pairs)
     return created

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import Any
 
@@ -73,8 +74,6 @@ def append(log: list, header: Any, appends: list, values: dict, buffers: dict, a
 
 
 _Words = ctypes.c_int64 * 15
-_products: dict[tuple, tuple] = {}  # the operands of recent products: loops use the same memory again and again
-_MOST_PRODUCTS = 256
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
@@ -82,22 +81,19 @@ def _multiply(places: int, number: int) -> int:
     """Writes ``left @ right`` into a third matrix; ``places`` points to their 15 words (pointers, extents, strides),
     ``number`` is NumPy's type number. 0 on failure."""
     try:
-        key = (number, *_Words.from_address(places))
-        given = _products.get(key)
-        if given is None:
-            if len(_products) > _MOST_PRODUCTS:
-                _products.clear()
-            dtype = _INEXACT[number]
-            matrices = [words.array_at(key[k], key[k + 1 : k + 3], key[k + 3 : k + 5], dtype) for k in (1, 6, 11)]
-            given = _products[key] = tuple(matrices)
-        _product(given)
+        _product(_matrices(number, *_Words.from_address(places)))
     except Exception:
         return 0
     return 1
 
 
+@functools.lru_cache(256)  # loops use the same memory again and again
+def _matrices(number: int, *given: int) -> list[np.ndarray]:
+    return [words.array_of(_INEXACT[number], *given[k : k + 5]) for k in (0, 5, 10)]
+
+
 @extern_ops.quiet
-def _product(given: tuple) -> None:
+def _product(given: list[np.ndarray]) -> None:
     left, right, into = given
     np.matmul(left, right, out=into)
 

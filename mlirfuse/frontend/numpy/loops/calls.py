@@ -133,7 +133,7 @@ class _Writer:
         self.space: dict[str, Any] = {
             "unset": Unset, "missed": _MISSED, "ndarray": np.ndarray, "float64": np.float64, "loop": loop,
             "layout": _native.array_layout, "addressof": ctypes.addressof, "thread": callbacks.running,
-            "number": words.number, "unpack": words.unpack, "as_type": words.as_type, "cell_of": _cell_of,
+            "number": words.number, "unpack": words.unpack, "as_type": words.as_type, "cell_of": cell_of,
             "attribute_data": attribute_data, "overlaps": overlaps, "table_of": table_of, "append": callbacks.append,
             "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8), "defaults_of": _defaults_of,
         }  # fmt: skip
@@ -371,7 +371,7 @@ def _defaults_of(function: types.FunctionType) -> list[tuple]:
     return [(type(v), repr(v) if type(v) in (bool, int, float, complex) else id(v)) for v in defaults]
 
 
-def _cell_of(cell: types.CellType) -> Any:
+def cell_of(cell: types.CellType) -> Any:
     """The value of a closure variable."""
     try:
         return cell.cell_contents

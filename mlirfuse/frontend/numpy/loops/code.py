@@ -52,10 +52,10 @@ class Code(ComplexEmitter):
         self._sizes: dict[str, Size] = {}  # by name: loop-invariant counts
         self._least: dict[str, int] = {}  # by a symbol's name: its lower bound
         self._created: dict[tuple, Val] = {}
-        one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
+        self.one, self.zero = self.const(1, dt.i64), self.const(0, dt.i64)
         self.entry += [
-            f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
-            f"  llvm.store {zero}, %result : i64, !llvm.ptr",
+            f"  %result = llvm.alloca {self.one} x i64 : (i64) -> !llvm.ptr",
+            f"  llvm.store {self.zero}, %result : i64, !llvm.ptr",
         ]
 
     # ---- blocks
@@ -104,9 +104,10 @@ class Code(ComplexEmitter):
 
     # ---- errors
 
-    def fail_if(self, condition: Val, make: Callable[[int, int], Exception], *numbers: Val) -> None:
-        """Returns an error where ``condition`` holds; ``make`` gets the run-time values of two numbers."""
-        self.errors.append(functools.partial(_at, make, self.where))
+    def fail_if(self, condition: Val, error: Exception | Callable[[int, int], Exception], *numbers: Val) -> None:
+        """Returns an error where ``condition`` holds; a function that makes it gets the run-time values of two
+        numbers."""
+        self.errors.append(functools.partial(_at, error, self.where))
         code = self.const(len(self.errors), dt.i64)
         bad, good = self.block(), self.block()
         self.fork(condition, bad, good)
@@ -125,8 +126,7 @@ class Code(ComplexEmitter):
         if type_.startswith("complex<"):
             type_ = f"!llvm.array<2 x {type_[8:-1]}>"
         name = f"%slot{self._slots}"
-        one = self.const(1, dt.i64)
-        self.entry.append(f"  {name} = llvm.alloca {one} x {type_} : (i64) -> !llvm.ptr")
+        self.entry.append(f"  {name} = llvm.alloca {self.one} x {type_} : (i64) -> !llvm.ptr")
         return name
 
     def slot_with(self, val: Val) -> str:
@@ -192,7 +192,7 @@ class Code(ComplexEmitter):
             " : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
             dt.i64,
         )
-        self.fail_if(self.cmp("eq", address, 0), lambda *_: MemoryError("no memory for an array in a compiled loop"))
+        self.fail_if(self.cmp("eq", address, 0), MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
 
     def _declare(self, site: int) -> None:
@@ -210,7 +210,7 @@ class Code(ComplexEmitter):
         def more() -> None:
             function, size = self.callback(words.LOG_MORE), self.const(8 * count, dt.i64)
             created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
-            self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
+            self.fail_if(self.cmp("eq", created, 0), MemoryError("no memory for a list in a compiled loop"))
 
         self.branch(self.cmp("gt", wanted, self.load(self.word(words.LOG_END), dt.i64)), more)
         at = self.load(self.word(words.LOG), dt.i64)
@@ -238,7 +238,7 @@ class Code(ComplexEmitter):
         self.note(Tuple([left, right, into]), place, 0)
         function, kind = self.callback(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
-        self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
+        self.fail_if(self.cmp("eq", done, 0), MemoryError("no memory for a product in a compiled loop"))
 
     def address(self, value: int | str) -> str:
         """A pointer with this value; for a name, to the state of the generator that is this variable."""
@@ -289,6 +289,12 @@ class Code(ComplexEmitter):
             self._sizes[name] = size
         return found
 
+    def range_length(self, start: Val, stop: Val, step: int) -> Val:
+        """The length of ``range(start, stop, step)``."""
+        far, near = (stop, start) if step > 0 else (start, stop)
+        span = self.larger(self.count("addi", self.count("subi", far, near), abs(step) - 1), self.zero)
+        return span if abs(step) == 1 else self.div(span, self.const(abs(step), dt.i64))
+
     def steps(self, span: Val, step: int) -> Val:
         """The number of steps below ``span``, which is not negative."""
         size = self.size_of(span)
@@ -337,12 +343,12 @@ class Code(ComplexEmitter):
         if (op == "addi" and x == 0) or (op == "muli" and x == 1):
             return b
         if op == "muli" and 0 in (x, y):
-            return self.const(0, dt.i64)
+            return self.zero
         return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
 
     def product(self, counts: Iterable[Val]) -> Val:
         """The product of counts."""
-        return functools.reduce(functools.partial(self.count, "muli"), counts, self.const(1, dt.i64))
+        return functools.reduce(functools.partial(self.count, "muli"), counts, self.one)
 
     def smaller(self, a: Val, b: Val) -> Val:
         if self.not_above(a, b) or self.not_above(b, a):
@@ -362,7 +368,7 @@ class Code(ComplexEmitter):
         index = self.fresh()
         if self.rare:
             head, inside, after = self.block(), self.block(), self.block()
-            self.line(f"cf.br {head}({self.const(0, dt.i64)} : i64)")
+            self.line(f"cf.br {head}({self.zero} : i64)")
             self.place(f"{head}({index}: i64)")
             counter = Val(index, dt.i64)
             self.fork(self.cmp("lt", counter, count), inside, after)
@@ -371,8 +377,7 @@ class Code(ComplexEmitter):
             self.again(head, self.count("addi", counter, 1))
             self.place(after)
             return
-        zero, one = self.const(0, dt.i64), self.const(1, dt.i64)
-        self.line(f"scf.for {index} = {zero} to {count} step {one} : i64 {{")
+        self.line(f"scf.for {index} = {self.zero} to {count} step {self.one} : i64 {{")
         self.depth += 1
         yield Val(index, dt.i64)
         self.depth -= 1
@@ -433,10 +438,10 @@ class Code(ComplexEmitter):
         )
 
 
-def _at(make: Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
-    """The exception built from two ints, with a note of the statement that raised it; its own traceback ends at the
-    loop."""
-    error = make(*numbers)
+def _at(kind: Exception | Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
+    """A new exception, from two ints where it is made from these, with a note of the statement that raised it; its own
+    traceback ends at the loop."""
+    error = type(kind)(*kind.args) if isinstance(kind, Exception) else kind(*numbers)
     if where is not None:
         error.add_note(located("raised by the statement", where))
     return error

@@ -155,9 +155,9 @@ def _incoming(writer: Statements, path: str, kind: Any, at: int, known: dict[str
     pointer = e.load_pointer(e.word(at))
     sizes = [word(at + 1 + k) for k in range(2 * kind.rank)]
     for axis, (number, least) in enumerate(known.get(path, ())):
-        sizes[axis] = e.const(1, dt.i64) if number < 0 else e.extent(number, least, at + 1 + axis)
+        sizes[axis] = e.one if number < 0 else e.extent(number, least, at + 1 + axis)
     if kind.inner:
         sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
     shape, strides = sizes[: kind.rank], sizes[kind.rank :]
     roots = writer.roots.get(path, frozenset([path]))
-    return Array(kind.dtype, pointer, shape, strides, kind.inner, roots, e.const(0, dt.i64)), at + words_of(kind)
+    return Array(kind.dtype, pointer, shape, strides, kind.inner, roots, e.zero), at + words_of(kind)

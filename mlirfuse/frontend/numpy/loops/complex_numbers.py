@@ -106,7 +106,7 @@ class ComplexEmitter(Emitter):
             nothing, parts(over(a.re, size_re), over(a.im, size_re)), parts(times(first, scale), times(second, scale))
         )
 
-    def function(self, name: str, *operands: ComplexParts) -> ComplexParts:
+    def function(self, name: str, *operands: Any) -> ComplexParts:
         """A function of complex numbers, by the name of its op."""
         return parts(*FUNCTIONS[name](_EmittedOps(self), *((v.re, v.im) for v in operands)))  # type: ignore[arg-type]
 
@@ -131,13 +131,19 @@ class _EmittedOps(RealOps):
         return self.e.const(number, like.dtype)
 
 
+def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int) -> Any:
+    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes."""
+    result, square = None, base
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else multiply(result, square)
+        exponent >>= 1
+        square = multiply(square, square) if exponent else square
+    return result
+
+
 def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
-    """``x ** exponent`` by squaring, as NumPy computes it."""
-    result, square, rest = None, x, abs(exponent)
-    while rest:
-        if rest & 1:
-            result = square if result is None else e.mul(result, square)
-        rest >>= 1
-        square = e.mul(square, square) if rest else square
+    """``x ** exponent``."""
     one = e.const(1, x.dtype)
-    return one if result is None else e.div(one, result) if exponent < 0 else result
+    result = by_squaring(e.mul, x, abs(exponent)) if exponent else one
+    return e.div(one, result) if exponent < 0 else result

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
-from mlirfuse.frontend.numpy.loops.calls import Given, Missed, Unset, call_of
+from mlirfuse.frontend.numpy.loops.calls import Given, Missed, Unset, call_of, cell_of
 from mlirfuse.frontend.numpy.loops.compilation import Compiled, compiled
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.frontend.numpy.syntax import attribute_data, has_attributes, only_for_attributes
@@ -121,11 +121,8 @@ class Loop:
                     continue
             yield name, value
             if type(value) is types.FunctionType and value.__closure__:
-                for free, cell in zip(value.__code__.co_freevars, value.__closure__):
-                    try:
-                        yield f"{name}.{free}", cell.cell_contents
-                    except ValueError:  # an empty cell
-                        continue
+                cells = zip(value.__code__.co_freevars, map(cell_of, value.__closure__))
+                yield from ((f"{name}.{free}", found) for free, found in cells if found is not Unset)
 
     # ---- compiling
 

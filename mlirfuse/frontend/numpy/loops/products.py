@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, rule
 from mlirfuse.frontend.numpy.loops.values import Array, Number, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -64,11 +64,10 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     """A matrix times a matrix: large ones by NumPy's BLAS."""
     e = c.code
     if not left.dtype is right.dtype is kind:
-        left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
+        left, right = (c.array(c.cast(v, kind)) if v.dtype is not kind else v for v in (left, right))
     if e.known(right.shape[1]) == 1 and e.known(left.strides[1]) == kind.bytes:
         found = _by_rows(c, left, c.view(right, right.shape[:1], right.strides[:1], False), kind)
-        one, stride = e.const(1, dt.i64), e.const(kind.bytes, dt.i64)
-        return c.view(found, [*found.shape, one], [*found.strides, stride], False)
+        return c.view(found, [*found.shape, e.one], [*found.strides, e.const(kind.bytes, dt.i64)], False)
     created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
 
     here = lambda: _by_factors(e, left, right, created)  # noqa: E731

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, cast, known, rule
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, known, rule
 from mlirfuse.frontend.numpy.loops.values import PY_INT, Lazy, Number, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -17,9 +17,9 @@ from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
 
-def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, finish: Callable | None = None):
+def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, mean: bool = False):
     """Registers a reduction over all axes or some. ``out_of`` maps the operand's dtype to the result's,
-    ``start(e, dtype, count)`` gives the initial value, ``finish`` the result of ``count`` combined elements."""
+    ``start(e, dtype, count)`` gives the initial value; ``mean``: the result is divided by the number of elements."""
 
     def reduction(c, a, axis=None, *, keepdims=None):
         if isinstance(a, Tuple):
@@ -34,15 +34,16 @@ def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, 
         begin = start(e, wide, count)
         fold = lambda so, x: [combine(e, so, e.cast(x, wide))]  # noqa: E731
         result = arrays.reduced(e, value, axes, [begin], fold, c.fresh_site)
-        if finish is not None:
-            result = finish(e, result, count)
+        if mean:
+            by = e.cast(count, wide)
+            result = c.mapped(wide, lambda x: e.div(x, by), [result])
         if wide is not kind:
-            result = cast(e, result, kind)
-        if not isinstance(result, Val):
-            return arrays.expanded(e, c.array(result), axes) if kept else result
-        if kept:
-            return arrays.filled(e, c.fresh_site(), result.dtype, [e.const(1, dt.i64)] * rank, result)
-        return number(result)
+            result = c.cast(result, kind)
+        if not kept:
+            return result
+        if isinstance(result, Number):
+            return arrays.filled(e, c.fresh_site(), kind, [e.one] * rank, result.val)
+        return arrays.expanded(e, c.array(result), axes)
 
     METHODS[name] = FUNCTIONS[getattr(np, name)] = reduction
 
@@ -51,13 +52,6 @@ def _sum_type(kind: DType) -> DType:
     if kind.kind in "bi":
         return dt.i64
     return dt.u64 if kind.kind == "u" else kind
-
-
-def _divided(e, result, count):
-    by = e.cast(count, result.dtype)
-    if isinstance(result, Val):
-        return e.div(result, by)
-    return arrays.elementwise(e, result.dtype, lambda x: e.div(x, by), [result])
 
 
 def _constant(value: int):
@@ -78,7 +72,7 @@ def _worst(e, kind: DType, largest: bool) -> Val:
 def _extreme(name: str):
     def start(e, kind, count):
         error = f"zero-size array to reduction operation {name} which has no identity"
-        e.fail_if(e.cmp("eq", count, 0), lambda *_: ValueError(error))
+        e.fail_if(e.cmp("eq", count, 0), ValueError(error))
         return _worst(e, kind, name == "minimum")
 
     return start
@@ -87,7 +81,7 @@ def _extreme(name: str):
 _same = lambda kind: kind  # noqa: E731
 _bool = lambda kind: dt.bool_  # noqa: E731
 _reduction("sum", _constant(0), arrays.fast_add, _sum_type)
-_reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, _divided)
+_reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, mean=True)
 _reduction("prod", _constant(1), lambda e, a, b: e.mul(a, b), _sum_type)
 _reduction("max", _extreme("maximum"), EMIT["maximum"], _same)
 _reduction("min", _extreme("minimum"), EMIT["minimum"], _same)
@@ -104,7 +98,7 @@ def _index_of(predicate: str, name: str):
         axes = list(range(rank)) if known(axis) is None else [axis_of(axis, rank)]
         for k in axes:
             empty = e.cmp("eq", value.shape[k], 0)
-            e.fail_if(empty, lambda *_: ValueError(f"attempt to get {name} of an empty sequence"))
+            e.fail_if(empty, ValueError(f"attempt to get {name} of an empty sequence"))
 
         def fold(at: Val, best: Val, index: Val, x: Val) -> list[Val]:
             better = e.cmp(predicate, x, best)
@@ -112,10 +106,8 @@ def _index_of(predicate: str, name: str):
                 better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(best)))
             return [e.select(better, index, at), e.select(better, x, best), e.count("addi", index, 1)]
 
-        zero = e.const(0, dt.i64)
-        start = [zero, _worst(e, kind, predicate == "lt"), zero]
-        found = arrays.reduced(e, value, axes, start, fold, c.fresh_site)
-        return number(found) if isinstance(found, Val) else found
+        start = [e.zero, _worst(e, kind, largest=predicate == "lt"), e.zero]
+        return arrays.reduced(e, value, axes, start, fold, c.fresh_site)
 
     return find
 
@@ -148,12 +140,8 @@ def _arange(c, *bounds):
     e, one = c.code, c.constant(1)
     start, stop, step = (c.constant(0), bounds[0], one) if len(bounds) == 1 else (*bounds, one)[:3]
     require(step.known, "np.arange with a step that is not constant")
-    size, by = abs(step.known), e.const(step.known, dt.i64)
-    far, near = (stop, start) if step.known > 0 else (start, stop)
-    count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
-    count = e.div(e.larger(count, e.const(0, dt.i64)), e.const(size, dt.i64))
-    at = lambda indices, uniform: e.count("addi", start.val, e.count("muli", indices[0], by))  # noqa: E731
-    return Lazy(dt.i64, [count], at, [])
+    at = lambda indices, uniform: e.count("addi", start.val, e.count("muli", indices[0], step.known))  # noqa: E731
+    return Lazy(dt.i64, [e.range_length(start.val, stop.val, step.known)], at, [])
 
 
 @rule(np.cumsum, method="cumsum")
@@ -190,6 +178,6 @@ def _norm(c, x, ord=None, axis=None, keepdims=None):
         parts = [c.part(array, name) for name in ("real", "imag")]
         squares = c.ufunc(np.add, [c.ufunc(np.multiply, [v, v]) for v in parts])
     else:
-        real = array if array.dtype.is_float else cast(c.code, array, dt.f64)
+        real = array if array.dtype.is_float else c.cast(array, dt.f64)
         squares = c.ufunc(np.multiply, [real, real])
     return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, squares, axis, keepdims=keepdims)])

@@ -32,6 +32,8 @@ from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
 from mlirfuse.ir import dtypes as dt
 
+_MOST_UNPACKED = 8  # variables that an array is unpacked into
+
 
 class Statements(CountedLoops):
     """Emits the code of one loop."""
@@ -46,9 +48,7 @@ class Statements(CountedLoops):
                 unbound = self.code.not_(self.code.load(variable.assigned, dt.bool_))
                 self.code.fail_if(
                     unbound,
-                    lambda *_: UnboundLocalError(
-                        f"cannot access local variable '{name}' where it is not associated with a value"
-                    ),
+                    UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"),
                 )
             return self.get(full, variable)
         if full in self.types:  # assigned below, in an earlier iteration of the enclosing loop
@@ -149,29 +149,21 @@ class Statements(CountedLoops):
             raise NotOutlinable(f"line {target.lineno}: an unsupported assignment")
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
-        if isinstance(value, Array) and len(value.shape) == 1 and len(target.elts) <= 8:
-            e, count = self.code, len(target.elts)
-            e.fail_if(
-                e.cmp("ne", value.shape[0], count),
-                lambda *_: ValueError(f"an array of another length is unpacked into {count} variables"),
-            )
-            at = [arrays.element(e, value, [e.const(k, dt.i64)]) for k in range(count)]
-            value = Tuple([arrays.number(v) for v in at])
-        if isinstance(value, (Array, Lazy)) and len(value.shape) > 1 and len(target.elts) <= 8:
-            value = self._rows(self.array(value), len(target.elts))
+        if isinstance(value, (Array, Lazy)) and value.shape and len(target.elts) <= _MOST_UNPACKED:
+            value = self._entries(self.array(value), len(target.elts))
         fits = isinstance(value, Tuple) and len(value.items) == len(target.elts)
         require(fits, f"line {target.lineno}: unpacking of something other than a tuple of that length")
-        items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
-        for part, item in zip(target.elts, items):
+        for part, item in zip(target.elts, self.stored(value).items):
             require(not isinstance(part, ast.Starred), "unpacking with *")
             self.store(part, item)
 
-    def _rows(self, array: Array, count: int) -> Tuple:
+    def _entries(self, array: Array, count: int) -> Tuple:
         """The ``count`` entries along an array's first axis."""
         e = self.code
-        e.fail_if(e.cmp("ne", array.shape[0], count), lambda *_: ValueError(
-            f"an array of another length is unpacked into {count} variables"
-        ))  # fmt: skip
+        error = ValueError(f"an array of another length is unpacked into {count} variables")
+        e.fail_if(e.cmp("ne", array.shape[0], count), error)
+        if len(array.shape) == 1:
+            return Tuple([arrays.number(arrays.element(e, array, [e.const(k, dt.i64)])) for k in range(count)])
         at = lambda k: e.offset(array.pointer, e.count("muli", array.strides[0], k))  # noqa: E731
         return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
 
@@ -226,12 +218,11 @@ class Statements(CountedLoops):
             raise NotOutlinable(f"line {node.lineno}: an unsupported assignment")
         array = self._written(target)
         place = self.place(array, target)
+        found = self.binary(node.op, self.read_place(array, place), self.value(node.value))
         if isinstance(place, str):
-            old = arrays.number(self.code.load(place, array.dtype, memory=True))
-            self._store_element(place, array.dtype, self.binary(node.op, old, self.value(node.value)))
+            self._store_element(place, array.dtype, found)
         else:
-            read = place if isinstance(place, Array) else place.read()
-            self.write_back(place, self.binary(node.op, read, self.value(node.value)))
+            self.write_back(place, found)
 
     def write_back(self, place: Array | Masked | Selection, found: Any) -> None:
         """Writes a ufunc's result into an array, or into elements of one."""

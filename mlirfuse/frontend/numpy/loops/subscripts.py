@@ -32,7 +32,10 @@ class Subscripts(Variables):
         if isinstance(found, Static) and (found.value is np.mgrid or found.value is np.ogrid):
             return self._grid(node, found.value is np.mgrid)
         array = self.array(found)
-        place = self.place(array, node)
+        return self.read_place(array, self.place(array, node))
+
+    def read_place(self, array: Array, place: str | Array | Masked | Selection) -> Any:
+        """The value at what a subscript of ``array`` selects."""
         if isinstance(place, str):
             return number(self.code.load(place, array.dtype, memory=True))
         return place if isinstance(place, Array) else place.read()
@@ -75,12 +78,11 @@ class Subscripts(Variables):
     def _parts(self, array: Array, node: ast.Subscript, items: list) -> list[Basic | Advanced]:
         """What each item of a subscript selects of its axes."""
         e = self.code
-        zero, one = e.const(0, dt.i64), e.const(1, dt.i64)
         found: list[Basic | Advanced] = []
         axis = 0
         for item in items:
             if isinstance(item, Static):
-                found.append(Basic(one, zero, zero))
+                found.append(Basic(e.one, e.zero, e.zero))
                 continue
             extent, stride = array.shape[axis], array.strides[axis]
             if isinstance(item, ast.Slice):
@@ -103,7 +105,7 @@ class Subscripts(Variables):
         """Start, count and step of a slice; its start is in the array even if it is empty."""
         e = self.code
         if item.lower is item.upper is item.step is None:
-            return e.const(0, dt.i64), extent, e.const(1, dt.i64)
+            return e.zero, extent, e.one
         bounds = [None if b is None else self.integer(self.value(b)) for b in (item.lower, item.upper, item.step)]
         begin, count, step = arrays.sliced(e, extent, *bounds)
         if bounds[2] is not None and e.least(count) <= 0:
@@ -112,34 +114,32 @@ class Subscripts(Variables):
 
     def _grid(self, node: ast.Subscript, dense: bool) -> Tuple:
         """``np.mgrid[…]`` or ``np.ogrid[…]`` of ints, as its items."""
-        e, zero = self.code, self.code.const(0, dt.i64)
+        e = self.code
         starts, counts, steps = [], [], []
         for item in self._items(node):
             if not isinstance(item, ast.Slice) or item.upper is None:
                 raise NotOutlinable("a grid of other than slices")
             low, high, step = (
                 otherwise if b is None else self.integer(self.value(b))
-                for b, otherwise in ((item.lower, zero), (item.upper, zero), (item.step, e.const(1, dt.i64)))
+                for b, otherwise in ((item.lower, e.zero), (item.upper, e.zero), (item.step, e.one))
             )
             by = e.known(step)
             require(by and by > 0, "a grid whose step is not a positive constant")
-            span = e.count("addi", e.count("subi", high, low), by - 1)
             starts.append(low)
-            counts.append(e.larger(e.div(span, step) if by > 1 else span, zero))
+            counts.append(e.range_length(low, high, by))
             steps.append(step)
         require(len(counts) >= 2, "a grid of one axis")
 
         def along(k: int) -> Lazy:
             at = lambda indices, uniform: e.count("addi", starts[k], e.count("muli", indices[k], steps[k]))  # noqa: E731
-            one = e.const(1, dt.i64)
-            return Lazy(dt.i64, counts if dense else [n if j == k else one for j, n in enumerate(counts)], at, [])
+            return Lazy(dt.i64, counts if dense else [n if j == k else e.one for j, n in enumerate(counts)], at, [])
 
         return Tuple([along(k) for k in range(len(counts))])
 
     def _viewed(self, array: Array, node: ast.Subscript, parts: list[Basic | Advanced]) -> Array:
         """The view that numbers, slices and None select."""
         e = self.code
-        offset = e.const(0, dt.i64)
+        offset = e.zero
         for part in parts:
             by = part.offset if isinstance(part, Basic) else e.count("muli", part.index.val, part.stride)
             offset = e.count("addi", offset, by)

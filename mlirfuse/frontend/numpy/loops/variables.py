@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import types
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlirfuse.frontend.numpy.loops.alternatives import flag_of
@@ -77,7 +77,7 @@ class Variables:
     externs: list[Extern] = field(default_factory=list)
     extern_sites: set[int] = field(default_factory=set)  # of arrays that extern ops allocate
     prefix: str = ""  # of the names of an inlined function's variables
-    inline: list[types.FunctionType] = field(default_factory=list)
+    inline: list[FunctionType] = field(default_factory=list)
     result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
     scopes: list[dict[str, Any]] = field(default_factory=list)
     depends: dict[tuple, Dependency] = field(default_factory=dict)  # globals of inlined functions, as the code has them
@@ -86,7 +86,7 @@ class Variables:
     def __post_init__(self) -> None:
         e = self.code
         self.left = (e.slot("i64"), e.block())  # the leaving statement's number, the exit block
-        e.entry.append(f"  llvm.store {e.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
+        e.entry.append(f"  llvm.store {e.zero}, {self.left[0]} : i64, !llvm.ptr")
         if self.caught:
             e.error_exit = self.left[1]
 
@@ -215,7 +215,7 @@ class Variables:
         def body(self, statements: list[ast.stmt]) -> None: ...
         def trip(self, statements: list[ast.stmt], again: str, after: str) -> None: ...
         def inlined(
-            self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
+            self, function: FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
         ) -> Any: ...
 
 
@@ -229,7 +229,7 @@ class Names(dict):
     """The names in an inlined function: modules, functions and numbers. ``free``: its closure variables; ``depends``:
     receives those that may change between calls."""
 
-    def __init__(self, function: types.FunctionType, depends: dict[tuple, Dependency]):
+    def __init__(self, function: FunctionType, depends: dict[tuple, Dependency]):
         super().__init__()
         self.function, self.free, self._depends = function, frozenset(function.__code__.co_freevars), depends
         self._globals = function.__globals__
@@ -243,9 +243,9 @@ class Names(dict):
         if name not in self._globals:
             return self._builtins[name]
         found = self._globals[name]
-        users = isinstance(found, types.FunctionType) and not str(found.__module__).startswith("numpy")
+        users = isinstance(found, FunctionType) and not str(found.__module__).startswith("numpy")
         if users or type(found) in _NUMBERS:
             self._depends[id(self._globals), name] = Dependency(self._globals, name, found)
-        elif not callable(found) and not isinstance(found, types.ModuleType):
+        elif not callable(found) and not isinstance(found, ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import types
 from collections.abc import Sequence
@@ -64,8 +65,10 @@ def unpack(words: Sequence[int], at: int, kind: Any, buffers: dict, arrays: dict
     return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
 
 
-def array_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """The array at an address; not one for empty ones."""
+@functools.lru_cache(512)  # loops use the same memory again and again
+def array_of(dtype: np.dtype, address: int, *sizes: int) -> np.ndarray:
+    """The array that words stand for; not one in that memory for empty ones."""
+    shape, strides = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
     if 0 in shape:
         return np.empty(shape, dtype)
     first, reach = 0, dtype.itemsize
