@@ -24,6 +24,11 @@ from mlirfuse.lowering.emitter import Val
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
 
+# Attributes of a call that accesses no memory of arrays.
+_OF_ARGUMENTS = (
+    "{memory_effects = #llvm.memory_effects<other = none, argMem = readwrite, inaccessibleMem = readwrite, "
+    "errnoMem = none, targetMem0 = none, targetMem1 = none>}"
+)
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
 
@@ -47,6 +52,7 @@ class Code(ComplexEmitter):
         self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
         self.error_exit = "^exit"  # the block that an error leaves to
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
+        self._callbacks: set[str] = set()
         self._slots = 0
         self._blocks = 0
         self._sizes: dict[str, Size] = {}  # by name: loop-invariant counts
@@ -150,7 +156,14 @@ class Code(ComplexEmitter):
 
     def callback(self, number: int) -> str:
         """A pointer to the function whose address is in a word of the argument block."""
-        return self.load_pointer(self.word(number))
+        name = f"%callback{number}"
+        if name not in self._callbacks:
+            self._callbacks.add(name)
+            self.entry += [
+                f"  {name}.at = llvm.getelementptr %args[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8",
+                f"  {name} = llvm.load {name}.at : !llvm.ptr -> !llvm.ptr",
+            ]
+        return name
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
         """The value at ``pointer``: in a slot or, with ``memory``, in an array, where bools are bytes."""
@@ -189,7 +202,7 @@ class Code(ComplexEmitter):
         )
         address = self.op(
             f"llvm.call {called}(%site{site}, %bases, %base_count, {size}, {number}, {self.word(words.ALLOCATOR)})"
-            " : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
+            f" {_OF_ARGUMENTS} : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
             dt.i64,
         )
         self.fail_if(self.cmp("eq", address, 0), MemoryError("no memory for an array in a compiled loop"))
@@ -201,7 +214,8 @@ class Code(ComplexEmitter):
     def hold(self, site: int, address: Val) -> None:
         """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
         self._declare(site)
-        self.line(f"llvm.call {self.callback(words.HOLD)}(%site{site}, {address}) : !llvm.ptr, (!llvm.ptr, i64) -> ()")
+        called = self.callback(words.HOLD)
+        self.line(f"llvm.call {called}(%site{site}, {address}) {_OF_ARGUMENTS} : !llvm.ptr, (!llvm.ptr, i64) -> ()")
 
     def log(self, count: int) -> str:
         """A pointer to ``count`` new words at the end of the log."""
