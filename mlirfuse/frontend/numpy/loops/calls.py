@@ -131,9 +131,9 @@ class _Writer:
     def __init__(self, loop: Loop, compiled: Compiled | None, given: Given, variables: dict):
         self.loop, self.compiled, self.given, self.variables = loop, compiled, given, variables
         self.space: dict[str, Any] = {
-            "unset": Unset, "missed": _MISSED, "ndarray": np.ndarray, "float64": np.float64, "loop": loop,
+            "unset": Unset, "missed": _MISSED, "ndarray": np.ndarray, "loop": loop,
             "layout": _native.array_layout, "addressof": ctypes.addressof, "thread": callbacks.running,
-            "number": words.number, "unpack": words.unpack, "as_type": words.as_type, "cell_of": cell_of,
+            "unpack": words.unpack, "as_type": words.as_type, "cell_of": cell_of,
             "attribute_data": attribute_data, "overlaps": overlaps, "table_of": table_of, "append": callbacks.append,
             "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8), "defaults_of": _defaults_of,
         }  # fmt: skip
@@ -280,13 +280,14 @@ class _Writer:
         form, packed = f"{words.HEADER}q", [str(word) for word in callbacks.HEADER]
         packed[words.ROOM] = f"start + {8 * compiled.words + 63} & -64"
         packed[words.ROOM_END] = f"start + {ctypes.sizeof(compiled.memory)}"
-        packed[words.TABLE] = "addressof(table)"
+        table = table_of(compiled.addresses, {})
+        packed[words.TABLE] = "addressof(table)" if compiled.draws else str(ctypes.addressof(table))
         for name, kind in compiled.inputs:
             more, given = self._packed(name, kind, self.local[name])
             form, packed = form + more, packed + given
         self.space |= {
             "code": compiled, "function": compiled.function, "words": compiled.memory, "errors": compiled.errors,
-            "put": struct.Struct("=" + form).pack_into, "table": table_of(compiled.addresses, {}),
+            "put": struct.Struct("=" + form).pack_into, "table": table,
         }  # fmt: skip
         values = self._dict({name: x for name, x in self.local.items() if name in self.given.values})
         if compiled.draws:
@@ -333,9 +334,9 @@ class _Writer:
             if kind is None:
                 results.append(before)
                 continue
-            n, count = len(names), words_of(kind)
+            n = len(names)
+            one, count, value = self._number(kind, n + 1) if isinstance(kind, NumberType) else self._other(kind, n + 1)
             names += [f"r{n + k}" for k in range(1 + count)]
-            one, value = self._result(kind, names[n + 1 :])
             form += "q" + one
             if other is not None:
                 form += "q"
@@ -348,21 +349,27 @@ class _Writer:
         self.lines.append(f"if status: left = {error}" if self.loop.caught else f"if status: raise {error} from None")
         self.lines += ["loop.ran = True", f"return {', '.join([*results, 'left'])},"]
 
-    def _result(self, kind: Any, names: list[str]) -> tuple[str, str]:
-        """The struct format and the expression of a variable's value; an input array is reused where it is one."""
-        form, all_words = "q" * len(names), "(" + "".join(f"{name}, " for name in names) + ")"
-        if isinstance(kind, NumberType) and kind.dtype is dt.f64:
-            return "d", names[0] if kind.python else f"float64({names[0]})"
-        if isinstance(kind, NumberType):
-            whole = kind.python and kind.dtype is dt.i64
-            return form, names[0] if whole else f"number({all_words}, 0, {self.constant(kind)})"
+    def _number(self, kind: NumberType, n: int) -> tuple[str, int, str]:
+        """The struct format of a number, how many values that is, and the expression of it from those from ``n`` on."""
+        count = 2 if kind.dtype.kind == "c" else 1
+        value = f"complex(r{n}, r{n + 1})" if count == 2 else f"r{n}"
+        if kind.python:
+            value = f"{value} != 0" if kind.dtype is dt.bool_ else value
+        else:
+            value = f"{self.constant(kind.dtype.numpy.type)}({value})"
+        return words.format_of(kind.dtype), count, value
+
+    def _other(self, kind: Any, n: int) -> tuple[str, int, str]:
+        """The same of a tuple or an array; an input array is reused where it is one."""
+        count = words_of(kind)
+        all_words = "(" + "".join(f"r{n + k}, " for k in range(count)) + ")"
         before, after = "", ""
         for path, (x, *of) in self.arrays.items() if isinstance(kind, ArrayType) else ():
             if of == [kind.dtype.numpy, kind.rank]:
                 before, after = f"{before}{x} if {all_words} == {self.places[path]}w else (", after + ")"
         buffers = "{start: bytes_of(memory)} | buffers"
         created = f"unpack({all_words}, 0, {self.constant(kind)}, {buffers}, {self._arrays()})[0]"
-        return form, f"({before}{created}{after})"
+        return "q" * count, count, f"({before}{created}{after})"
 
 
 def _defaults_of(function: types.FunctionType) -> list[tuple]:

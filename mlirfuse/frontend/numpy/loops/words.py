@@ -20,13 +20,15 @@ from mlirfuse.ir import dtypes as dt
 # addresses.
 ALLOCATE, HOLD, ALLOCATOR, ROOM, ROOM_END, LOG, LOG_END, LOG_MORE, MULTIPLY, COMPUTE, TABLE = range(2, 13)
 HEADER = 13  # words
-_FORMATS = {dt.f64: "d", dt.f32: "f4x", dt.c128: "dd", dt.c64: "ff", dt.u64: "Q"}
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 
 
 def format_of(dtype: dt.DType) -> str:
-    """The format, for :mod:`struct`, of a number in its words."""
-    return _FORMATS.get(dtype, "q")
+    """The format, for :mod:`struct`, of a number in its words; a complex one is two numbers."""
+    if dtype.kind == "c":
+        return "dd" if dtype is dt.c128 else "ff"
+    letter = "q" if dtype is dt.bool_ else {"l": "q", "L": "Q"}.get(dtype.numpy.char, dtype.numpy.char)
+    return letter + "x" * (8 - struct.calcsize("=" + letter))
 
 
 def number(words: Sequence[int], at: int, kind: NumberType) -> Any:
