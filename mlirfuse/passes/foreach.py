@@ -162,7 +162,7 @@ class ForeachPass(Pass):
             computed = (op.name, tuple(numbers[v] for v in op.operands), serialized, _type(op.result, shape))
             same = kept.setdefault(computed, op)
             numbers[op.result] = numbers[same.result] if same is not op else len(ins) + len(kept)
-        full_vectors = size is not None and size % _VECTORS == 0
+        full_vectors = None if size is None else size % _VECTORS == 0
         given = tuple(_type(v, shape) for v in ins)
         key = (given, tuple(kept), tuple(numbers[v] for v in outs), full_vectors)
         return _Body(list(kept.values()), ins, outs, size, numbers, key)

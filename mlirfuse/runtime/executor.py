@@ -44,6 +44,11 @@ class Executor:
         """Whether there are kernels, not only extern ops and views."""
         return self.host is None or bool(self.host.kernels)
 
+    @property
+    def computes(self) -> bool:
+        """Whether there are kernels: the results are not only constants, views and results of extern ops."""
+        return self.fuses and bool(self.graph.ops)
+
     def check(self, env: dict[str, int]) -> None:
         """Raise :class:`NoElements` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A
         host program supports tensors without elements."""

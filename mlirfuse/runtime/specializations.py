@@ -310,6 +310,9 @@ class Specializations:
         full = enabled and source.full()
         if full:
             self._too_many()
+            known = self.by_key.get(call.key, ())
+            if known and not any(s.executor is not None and s.executor.computes for s in known):
+                source.nothing_fused(call)  # its specializations are values of its arguments
         specialization = source.make(call)
         if specialization is None:
             return None

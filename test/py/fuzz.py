@@ -126,6 +126,8 @@ GENERATORS: dict[str, Callable[..., Problem]] = {  # by their modules
     "numpy_overlap_programs": _beside_numpy,
     "numpy_order_programs": _beside_numpy,
     "numpy_ufunc_calls": _beside_numpy,
+    "numpy_stored_values": _beside_numpy,
+    "numpy_loop_expressions": _beside_numpy,
     "numpy_program_fuzzer": _differs,
     "graph_break_fuzzer": _differs,
     "stand_in_programs": _stand_ins,

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.created_array import known_elements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import as_numpys, fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafScalar
@@ -21,7 +21,7 @@ def axis_of(axis, rank: int) -> int:
     """The axis as a non-negative int. Raises AxisError if it is out of bounds."""
     number = operator.index(axis)
     if not -rank <= number < rank:
-        fail(np.exceptions.AxisError, f"axis {number} is out of bounds for array of dimension {rank}")
+        raise as_numpys(np.exceptions.AxisError(number, rank))
     return number % rank
 
 

@@ -7,16 +7,20 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, TraceError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value, fits
 from mlirfuse.frontend.numpy.indices import gather, scatter
-from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
+from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.slicing import basic_view, index_components, is_index_array, is_mask
 from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.stored import ELEMENT, PART, SELECTED, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 
 
 def getitem(self, key):
     """``x[key]``: a view for ints and slices, a copy for index arrays."""
     t = self._trace
+    if self._weak is not None:
+        fail(TypeError, f"'{self._class_name}' object is not subscriptable")
+    if self._scalar and any(k is not None and k is not Ellipsis for k in (key if isinstance(key, tuple) else (key,))):
+        fail(IndexError, "invalid index to scalar variable.")
     parts = index_components(self, key)
     for k in parts:
         if (
@@ -50,7 +54,7 @@ def _ellipses(key) -> list:
 def setitem(self, key, new) -> None:
     """``x[key] = new``, as a functional update."""
     if self._scalar:
-        fail(TypeError, "a number does not support item assignment")
+        fail(TypeError, f"'{self._class_name}' object does not support item assignment")
     t = self._trace
     if is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and is_mask(key[0])):
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
@@ -67,8 +71,8 @@ def setitem(self, key, new) -> None:
             fail(ValueError, "assignment destination is read-only")
         return  # x[k] += y: the in-place operator has written it
     dtype = target._value.dtype
-    source = _float_as_int(operand(t, new), dtype)
-    value = value_of(t, source, dtype)
+    one = bool(parts) and not any(isinstance(k, slice) or k is None for k in parts) and Ellipsis not in _ellipses(key)
+    value = value_of(t, stored(t, new, dtype, ELEMENT if one else PART, target.ndim), dtype)
     shape, own = t.shape(target._value), t.shape(value)
     while len(own) > len(shape) and own[0] == 1:
         value = t.emit("squeeze", value, axes=(0,))
@@ -78,13 +82,10 @@ def setitem(self, key, new) -> None:
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 
 
-def _float_as_int(source, dtype):
-    """A Python float as the int that NumPy stores in an array of integers; it must fit."""
-    if not dtype.is_integer:
-        return source
-    if isinstance(source, TracedScalar) and source._weak is float:
-        source = source.concrete()
-    return int(source) if source.__class__ is float else source
+def fill(self, value) -> None:
+    """``x.fill(value)``, which takes what an element can be set to."""
+    t, dtype = self._trace, self._value.dtype
+    self.assign(broadcast_value(t, value_of(t, stored(t, value, dtype, ELEMENT), dtype), t.shape(self._value)))
 
 
 def _set_masked(self, mask, new) -> None:
@@ -100,7 +101,7 @@ def _set_masked(self, mask, new) -> None:
                 f"{t.hint(n)} but size of corresponding "
                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it",
             )
-    source = _float_as_int(operand(t, new), self._value.dtype)
+    source = stored(t, new, self._value.dtype, SELECTED)
     if isinstance(source, TracedArray) and source.ndim:
         fail(
             TraceError,

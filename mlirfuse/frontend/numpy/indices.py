@@ -11,9 +11,10 @@ from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value, fits
 from mlirfuse.frontend.numpy.created_array import known_elements
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis, squeeze
 from mlirfuse.frontend.numpy.memory_order import order_of, packed, strides_of
-from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, contains_traced, value_of, wrap
 from mlirfuse.frontend.numpy.slicing import basic_view, is_index_array
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.stored import SELECTED, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -134,7 +135,7 @@ def scatter(x, parts, new) -> None:
     view, value, index, axis, in_place = _merged_indices(x, view, parts, writing=True)
     shape = t.shape(value)
     inner = shape[:axis] + t.shape(index) + shape[axis + 1 :]
-    source = TracedArray(t, value_of(t, operand(t, new), value.dtype))
+    source = TracedArray(t, value_of(t, stored(t, new, value.dtype, SELECTED), value.dtype))
     if not in_place and axis != 0:  # NumPy's result has the index dimensions first
         rank = index.rank
         first = broadcast_to(source, [t.sym(n) for n in t.shape(index) + shape[:axis] + shape[axis + 1 :]])

@@ -228,6 +228,12 @@ def reduced(
     return packed(shape, [number[d] for d in kept])
 
 
+def order_of_flat(t: Trace, strides: Strides, shape: Strides) -> tuple[int, ...]:
+    """The dimensions from outermost to innermost as flattening with order "K" reads them: unlike :func:`order_of`, one
+    that does not step through memory stays where row-major order has it."""
+    return _sorted(t, [strides], [shape])
+
+
 def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
     """The dimension order that NumPy's iterators choose for a result: by the operands' strides, row-major where these
     are equal or conflict."""

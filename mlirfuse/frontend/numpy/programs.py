@@ -19,7 +19,7 @@ class PythonProgram(Protocol):
     ``refused``: the reason why it stopped running calls, or None."""
 
     refused: Any = None
-    fuses, graph = True, Graph("program", Block())
+    fuses, computes, graph = True, True, Graph("program", Block())
     target: Any = None
 
     def run(self, leaves: list) -> Any:

@@ -30,6 +30,15 @@ def kind_of(x):
     return x.__class__
 
 
+def array_kind(x) -> np.dtype:
+    """The dtype of an operand that NumPy makes an array of: a Python number's is NumPy's own for it."""
+    kind = kind_of(x)
+    return np.dtype(_OF_PYTHON.get(kind, kind))
+
+
+_OF_PYTHON = {int: np.int64, float: np.float64, complex: np.complex128}
+
+
 def int_range(dtype: DType) -> tuple[int, int]:
     return (0, 2**dtype.bits - 1) if dtype.kind == "u" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
 

@@ -217,10 +217,11 @@ class StandIns:
         self._cells[id(cell)] = (cell, created, content)
 
     def written(self) -> str | None:
-        """A global or enclosing-scope variable that the trace has written, in its own copy."""
+        """A global or enclosing-scope variable that the trace has written, in its own copy; not the registry in which
+        Python notes that a warning was shown."""
         for scope in self._scopes.values():
             for name in scope:
-                if name != "__builtins__":
+                if name not in ("__builtins__", "__warningregistry__"):
                     return f"the global {name}"
         for _, created, content in self._cells.values():
             try:

@@ -61,6 +61,8 @@ def located_error(error: Exception) -> Exception:
     if where is None and getattr(error, "_located", False):
         return error
     created: Exception = kind(located(str(error), where))
+    if isinstance(error, np.exceptions.AxisError):
+        created.axis, created.ndim = error.axis, error.ndim  # type: ignore[attr-defined]
     created._located = True  # type: ignore[attr-defined]  # marks an error that has the line
     return created.with_traceback(error.__traceback__)
 

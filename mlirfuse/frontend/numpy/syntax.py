@@ -1,11 +1,13 @@
 """The source of the user's functions: parsed to syntax trees, asked about, and compiled again once rewritten."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
 import functools
 import inspect
+import itertools
 import linecache
 import textwrap
 import types
@@ -36,10 +38,44 @@ def _parsed(code: types.CodeType) -> ast.FunctionDef:
     except SyntaxError as error:
         raise NoSource(str(error)) from None
     found = tree.body[0] if tree.body else None
+    _mangle(found, _class_of(code))
     if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
         raise NoSource("a function whose source has changed")
     ast.increment_lineno(found, code.co_firstlineno - 1)
     return found
+
+
+def _class_of(code: types.CodeType) -> str:
+    """The class whose body defines a function or the function around it; empty if there is none."""
+    names = code.co_qualname.split(".")
+    found = [name for name, inside in itertools.pairwise(names) if "<locals>" not in (name, inside)]
+    return found[-1] if found else ""
+
+
+def _mangle(definition: ast.stmt | None, owner: str) -> None:
+    """Writes the private names (``__name``) of a method as Python does in the body of the class ``owner``, which a
+    method that is compiled outside of it has lost. Classes inside of the method keep theirs."""
+    prefix = f"_{owner.lstrip('_')}"
+    if definition is None or prefix == "_":
+        return
+    queue = list(ast.iter_child_nodes(definition))
+    while queue:
+        found = queue.pop()
+        for field in () if isinstance(found, ast.keyword) else _IDENTIFIERS:  # nor does Python in calls
+            name = getattr(found, field, None)
+            if isinstance(name, list):
+                setattr(found, field, [_mangled(n, prefix) if isinstance(n, str) else n for n in name])
+            elif isinstance(name, str):
+                setattr(found, field, _mangled(name, prefix))
+        outside = [*found.decorator_list, *found.bases] if isinstance(found, ast.ClassDef) else None
+        queue.extend(ast.iter_child_nodes(found) if outside is None else outside)
+
+
+_IDENTIFIERS = ("id", "attr", "arg", "name", "asname", "names", "rest")  # as the nodes of a syntax tree call them
+
+
+def _mangled(name: str, prefix: str) -> str:
+    return prefix + name if name.startswith("__") and not name.endswith("__") and "." not in name else name
 
 
 def parsed(function: types.FunctionType) -> ast.FunctionDef:
@@ -58,7 +94,7 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
     plain = copy.copy(definition)
     plain.decorator_list = []
     try:
-        module = compile(ast.Module([plain], []), "<source>", "exec")
+        module = _compiled(plain, code)
     except (SyntaxError, ValueError):
         return False
     created = next((c for c in module.co_consts if isinstance(c, types.CodeType)), None)
@@ -68,6 +104,12 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
         and set(created.co_varnames) == set(code.co_varnames)
         and _constants(created) == _constants(code)
     )
+
+
+def _compiled(definition: ast.stmt, code: types.CodeType) -> types.CodeType:
+    """A module of this definition, whose annotations are evaluated or not as in the file of ``code``."""
+    future = code.co_flags & __future__.annotations.compiler_flag
+    return compile(ast.Module([definition], []), code.co_filename, "exec", future, dont_inherit=True)
 
 
 def _constants(code: types.CodeType) -> set:
@@ -197,7 +239,7 @@ def remade(
     outer.body = [inner]
     ast.copy_location(inner, body[0])
     ast.fix_missing_locations(outer)
-    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
+    module = _compiled(outer, fn.__code__)
     code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
     code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == inner.name)
     code = code.replace(co_name=name, co_qualname=name)

@@ -154,6 +154,10 @@ class TracedArray(Operators):
             else TracedArray(self._trace, self.value, self._buffer, self._path or (FullView(),))
         )
 
+    def seen_whole(self) -> TracedArray:
+        """A view of all of an array; a number itself, as NumPy's functions of views give it."""
+        return self if self._scalar else self.alias()
+
     def _check_reshapes(self) -> None:
         if any(isinstance(step, Reshape) for step in self._path) and not self._is_view():
             fail(
@@ -253,12 +257,16 @@ class TracedArray(Operators):
 
     def __len__(self) -> int:
         if not self._value.shape:
-            raise TypeError("len() of unsized object")
+            raise TypeError(
+                f"object of type '{self._class_name}' has no len()" if self._scalar else "len() of unsized object"
+            )
         return self._trace.concretise(self._value.shape[0])
 
     def __iter__(self):
         if not self._value.shape:
-            raise TypeError("iteration over a 0-d array")
+            raise TypeError(
+                f"'{self._class_name}' object is not iterable" if self._scalar else "iteration over a 0-d array"
+            )
         return (self[k] for k in range(len(self)))
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -285,6 +293,12 @@ class TracedArray(Operators):
         """The class that the array has in NumPy."""
         return self._weak or (self.dtype.type if self._scalar else np.ndarray)
 
+    @property
+    def _class_name(self) -> str:
+        """The name of that class in Python's error messages."""
+        kind = self._stands_for
+        return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """NumPy's class, for user code and for libraries other than NumPy."""
@@ -299,9 +313,7 @@ class TracedArray(Operators):
                 f"the array method or attribute '{name}' is not supported in a compiled function: {suggestion(name)}",
                 kept=not is_internal(sys._getframe(1).f_code.co_filename),
             )
-        kind = self._stands_for
-        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        raise AttributeError(f"'{module}{kind.__name__}' object has no attribute '{name}'")
+        raise AttributeError(f"'{self._class_name}' object has no attribute '{name}'")
 
     def __dir__(self) -> list[str]:
         return dir(self._stands_for)

@@ -34,6 +34,7 @@ from mlirfuse.frontend.torch.rewrites import (
     pools,
     random,
     real_dtypes,
+    resizing,
     row_major,
 )
 from mlirfuse.frontend.torch.rewrites import matmul_epilogues as epilogues
@@ -54,6 +55,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
         lambda module: cross_entropy.chunk_losses(module, options.chunked_loss),  # no logits of all rows in memory
         lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
         embedding_bags.as_reductions,  # kernels look up rows and reduce them
+        resizing.gather_gradients,  # an element sums the pixels that read it
     ]
 
 

@@ -142,6 +142,7 @@ DisableAutocast = _use("torch._C", "_DisableAutocast", missing=contextlib.nullco
 AutoDispatchBelowAutograd = _use("torch._C", "_AutoDispatchBelowAutograd")
 set_grad_enabled = _use("torch._C", "_set_grad_enabled")
 has_storage = _use("torch._C", "_has_storage")
+functorch_interpreter = _use("torch._C._functorch", "peek_interpreter_stack")
 current_graph_task_id = _use("torch._C", "_current_graph_task_id", missing=lambda: -1, instead="CUDA graphs alone")
 keeps_graph = _use("torch._C", "_autograd._get_current_graph_task_keep_graph")
 reinterpret_tensor = _use(

@@ -33,3 +33,31 @@ func.func @unlike(%a: tensor<16xf32>, %b: tensor<7xf32>, %c: tensor<3x2xf32> {fu
   %3 = "fusion.tanh"(%d) : (tensor<5xf32>) -> tensor<5xf32>
   return %0, %1, %2, %3 : tensor<16xf32>, tensor<7xf32>, tensor<3x2xf32>, tensor<5xf32>
 }
+
+// -----
+
+// Numbers are no members together with tensors.
+// CHECK-LABEL: func.func @numbers
+// CHECK-COUNT-2: "fusion.foreach"
+// CHECK: return
+func.func @numbers(%a: tensor<f32>, %b: tensor<5xf32>, %c: tensor<f32>, %d: tensor<7xf32>) -> (tensor<f32>, tensor<5xf32>, tensor<f32>, tensor<7xf32>) {
+  %0 = "fusion.exp"(%a) : (tensor<f32>) -> tensor<f32>
+  %1 = "fusion.exp"(%b) : (tensor<5xf32>) -> tensor<5xf32>
+  %2 = "fusion.exp"(%c) : (tensor<f32>) -> tensor<f32>
+  %3 = "fusion.exp"(%d) : (tensor<7xf32>) -> tensor<7xf32>
+  return %0, %1, %2, %3 : tensor<f32>, tensor<5xf32>, tensor<f32>, tensor<7xf32>
+}
+
+// -----
+
+// Nothing that these read has the size of what they write.
+// CHECK-LABEL: func.func @filled
+// CHECK-NOT: fusion.foreach
+// CHECK: return
+func.func @filled(%a: tensor<f32>, %b: tensor<f32>) -> (tensor<5xf32>, tensor<7xf32>) {
+  %0 = "fusion.broadcast_in_dim"(%a) {shape = ["5"], dims = []} : (tensor<f32>) -> tensor<5xf32>
+  %1 = "fusion.exp"(%0) : (tensor<5xf32>) -> tensor<5xf32>
+  %2 = "fusion.broadcast_in_dim"(%b) {shape = ["7"], dims = []} : (tensor<f32>) -> tensor<7xf32>
+  %3 = "fusion.exp"(%2) : (tensor<7xf32>) -> tensor<7xf32>
+  return %1, %3 : tensor<5xf32>, tensor<7xf32>
+}

@@ -7,13 +7,16 @@ and so on.
 from __future__ import annotations
 
 import numpy as np
+import numpy_loop_expressions
 import numpy_order_programs
 import numpy_overlap_programs
+import numpy_stored_values
 import numpy_ufunc_calls
 import pytest
 from beside_numpy import Case, differs, function_of
 
 import mlirfuse
+from mlirfuse.frontend.numpy.graph_breaks import program
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +143,40 @@ def test_which_results_are_one_array_and_which_show_its_memory(made, again):
     assert relations(mlirfuse.jit(f)(b)) == relations(f(b))
 
 
+_LAYOUTS = {
+    "F": lambda: np.asfortranarray(np.arange(24.0).reshape(4, 6)), "broadcast": lambda: np.broadcast_to(np.arange(4.0), (3, 4)),
+    "transposed": lambda: np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0), "strided": lambda: np.arange(96.0).reshape(8, 12)[::2, ::2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize(
+    "results",
+    ["np.select([a > 1, a > 2], [a, a * 2])", "np.median(a, 0), np.median(a, -1)", "a.ravel('K'), a.flatten('K')",
+     "np.sort(a, 0), np.unique(a)", "np.sort(a, 0), np.sort(a, 0)[a > 5]", "np.partition(a, 1, 0), np.argsort(a, 0), a[a > 2]"],
+)  # fmt: skip
+def test_order_of_what_numpy_computes_in_steps(results, layout, monkeypatch):
+    monkeypatch.setattr(program, "SMALL", 0)
+    check(Case(f"def f(a):\n    return {results},\n", lambda: (_LAYOUTS[layout](),)), calls=2)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["{}.T", "np.transpose({})", "{}.squeeze()", "np.squeeze({})", "np.reshape({}, ())", "{}.view()", "{}.reshape(1)",
+     "np.flip({})", "np.asarray({})", "{}[...]", "{}[()]", "{}[None]", "np.copy({})", "np.ravel({})", "np.array({}).T"],
+)  # fmt: skip
+def test_views_of_numbers_are_numbers(number):
+    source = f"def f(a):\n    return {number.format('a[1]')}, {number.format('a.sum()')}, a + 1\n"
+    check(Case(source, lambda: (np.arange(4.0),)))
+
+
+@pytest.mark.parametrize("value", [1, 1.0, 1e300, True, np.float64(1), np.float32(1)])
+@pytest.mark.parametrize("kind", ["f4", "f2", "i8"])
+def test_close_to_a_number_of_python_in_the_type_of_the_array(kind, value):
+    source = "def f(a, v):\n    return np.isclose(a, v), np.isclose(v, a), np.isclose(a, v, 1e-3, 0)\n"
+    check(Case(source, lambda: (np.array([1, 1.00001, 1.001, 0, 3]).astype(kind), value)))
+
+
 def test_the_order_of_strides_is_a_condition():
     """Two arrays with gaps whose dimensions lie in another order are two kinds."""
     f = mlirfuse.jit(function_of("def f(a):\n    return a * 2\n"))
@@ -150,6 +187,59 @@ def test_the_order_of_strides_is_a_condition():
 @pytest.mark.parametrize("seed", range(150))
 def test_functions_over_types_and_keywords(seed):
     check(numpy_ufunc_calls.generate(seed))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_what_is_stored_of_values(seed):
+    check(numpy_stored_values.generate(seed))
+
+
+@pytest.mark.parametrize("kind", ["i1", "u8", "f4", "c8"])
+@pytest.mark.parametrize(
+    "statement",
+    ["a[0] = 1j", "a[0] = np.array([2])", "a[1:3] = [[1, 2]]", "a[0] += [1]", "a[0] = np.uint8(200)", "a[[0]] = np.inf",
+     "a.fill([1])", "a.fill(a * 2)", "a.fill(1j)", "a = a.sum(initial=[1])", "a = a.sum(initial=np.array(1j))",
+     "a = np.array([a[0], -(2**63)], a.dtype)", "a = np.array([a[0], n])", "a = np.stack([a[0], n])", "a[..., 0] = (3,)",
+     "a = np.pad(a, 1, constant_values=a)", "a = np.pad(a, 1, constant_values=1e300)", "a = np.nan_to_num(a, nan=1j)",
+     "for i in range(1): a[0] = a[1]; a = np.full(3, -n, a.dtype)"],
+)  # fmt: skip
+def test_what_numpy_refuses_to_store(statement, kind):
+    """Or stores in another type than the array's."""
+    source = f"def f(a, n):\n    {statement}\n    return a\n"
+    check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind), 5), strides=False, sharing=False))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_expressions_in_loops(seed):
+    check(numpy_loop_expressions.generate(seed))
+
+
+@pytest.mark.parametrize("kind", ["i8", "f8", "?", "c16"])
+@pytest.mark.parametrize(
+    "kept",
+    ["np.count_nonzero(a)", "np.linalg.norm(a, 1)", "np.linalg.norm(a, np.inf)", "a[i] ** 2", "a ** 2", "np.square(a)",
+     "np.conj(a[i])", "np.meshgrid(a, a)", "(np.sort(a), i)", "np.sort(a)", "(i, (np.sort(a)[::2], a + a))", "a.real",
+     "np.cross(a[:3], a[:3])", "np.cov(a[None])", "[np.linalg.svd(np.outer(a, a))[1]]"],
+)  # fmt: skip
+def test_what_a_loop_appends(kept, kind):
+    """Values of their types, in memory that nothing else takes, and which later writes reach."""
+    source = f"""def f(a):
+    kept, i = [], 0
+    while i < 5:
+        a[i] = a[i] + a[1]
+        t = {kept}
+        kept.append(t)
+        if isinstance(t, np.ndarray) and t.ndim:
+            t[0] = a[1]
+        i += 1
+    return kept, t
+"""
+    check(Case(source, lambda: (np.arange(6).astype(kind),), ulps=16, strides=False), calls=2)
+
+
+def test_names_of_one_array_stay_names_of_one_array():
+    source = "def f(a):\n    for i in range(2): a[i] = 1; t = u = a * 2; v = t\n    return t is u, v is u, t is a, t\n"
+    check(Case(source, lambda: (np.arange(4.0),)), calls=2)
 
 
 def _numbers(*kinds: str):

@@ -520,3 +520,16 @@ def test_an_interrupt_is_never_taken_for_a_side_effect():
 
     with pytest.raises(KeyboardInterrupt):
         mlirfuse.jit(f, fallback=False)(np.ones(3))
+
+
+def test_a_warning_during_the_trace_is_no_effect():
+    """Python notes a shown warning among the globals of the function that it is attributed to."""
+    zero = np.float64(0.0)
+
+    def f(x):
+        return x + np.log(zero)
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        assert np.array_equal(mlirfuse.jit(f)(X), f(X))
+    assert not any(issubclass(w.category, mlirfuse.FallbackWarning) for w in shown)

@@ -1841,3 +1841,131 @@ def test_arguments_by_position_are_the_functions_own():
         return y
 
     check(of_a_vector, np.arange(3.0), 2, native=False)  # an error: no diagonal
+
+
+class _WithPrivateNames:
+    def __init__(self):
+        self.__factor = 3.0
+
+    def __scaled(self, x, *, by):
+        return x * self.__factor * by
+
+    def repeated(self, x):
+        while x.sum() < 100:
+            x = self.__scaled(x, by=1.5)
+        return x
+
+    def element_by_element(self, x):
+        __out = np.zeros(len(x))
+        for __i in range(1, len(x)):
+            __out[__i] = __out[__i - 1] + x[__i] * self.__factor
+        return __out
+
+    def nested(self):
+        def f(x):
+            out = np.zeros(len(x))
+            for i in range(1, len(x)):
+                out[i] = out[i - 1] + x[i] * self.__factor
+            return out
+
+        return f
+
+    def with_a_class_of_its_own(self, x):
+        class Inner:
+            def __init__(self, value):
+                self.__value = value
+
+            def get(self):
+                return self.__value
+
+        total = 0.0
+        for i in range(len(x)):
+            total += x[i] * self.__factor
+        return Inner(total).get()
+
+
+@pytest.mark.parametrize("name", ["repeated", "element_by_element", "with_a_class_of_its_own", "nested"])
+def test_private_names_of_methods_are_those_of_their_class(name):
+    kind, x = _WithPrivateNames, np.arange(5.0)
+    plain = getattr(kind(), name)
+    method = mlirfuse.jit(getattr(kind, name).__get__(kind()))
+    if name == "nested":
+        plain, method = plain(), mlirfuse.jit(kind().nested())
+    with warnings.catch_warnings():
+        # a loop that calls a method of an object runs as Python
+        warnings.simplefilter("ignore" if name == "repeated" else "error", mlirfuse.FallbackWarning)
+        assert np.array_equal(method(x), plain(x))
+
+
+def _first_above(x, y, bound):
+    found = None
+    for i in range(len(x)):
+        y[i] = 0.0 if found is None else found
+        if x[i] > bound and found is None:
+            found = x[i]
+    return found
+
+
+def _assigned_then_read(x, y, bound):
+    found = None
+    for i in range(len(x)):
+        if x[i] > bound:
+            found = x[i]
+        y[i] = 1.0 if found is None else 2.0
+    return found
+
+
+def _a_list_that_becomes_an_array(x, y, bound):
+    values, order = [0.5, 1.0, 2.0], np.array([1, 2, 0])
+    for _ in range(3):
+        values = np.take(values, order) * bound
+    return values
+
+
+@pytest.mark.parametrize("bound", [2.0, 10.0])
+@pytest.mark.parametrize("function", [_first_above, _assigned_then_read, _a_list_that_becomes_an_array])
+def test_variables_that_are_objects_when_a_loop_begins(function, bound):
+    x, ours, wanted = np.arange(5.0), np.zeros(5), np.zeros(5)
+    expected = function(x, wanted, bound)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mlirfuse.FallbackWarning)
+        found = mlirfuse.jit(function)(x, ours, bound)
+    assert type(found) is type(expected) and np.array_equal(found, expected) and np.array_equal(ours, wanted)
+
+
+def test_a_loop_may_assign_what_was_none_before():
+    def last_above(x, y):
+        found = None
+        for i in range(len(x)):
+            y[i] = 2 * x[i]
+            if x[i] > 2:
+                found = x[i]
+        return found
+
+    check(last_above, np.arange(5.0), np.zeros(5))
+    check(last_above, np.zeros(5), np.zeros(5))
+
+
+def test_annotations_of_nested_functions_are_those_of_the_file(tmp_path, monkeypatch):
+    """This file imports ``annotations`` from ``__future__``; the other does not."""
+    source = """
+import numpy as np
+
+def running(x, n):
+    def twice(value: float) -> float:
+        return 2 * value
+
+    total = np.zeros(n)
+    for i in range(1, n):
+        total[i] = total[i - 1] + x[i]
+    return total * twice(1.0), twice.__annotations__
+"""
+    for name, before in (("evaluated", ""), ("as_text", "from __future__ import annotations\n")):
+        (tmp_path / f"{name}.py").write_text(before + source)
+        monkeypatch.syspath_prepend(tmp_path)
+        module = __import__(name)
+        fn = mlirfuse.jit(module.running)
+        found, annotations = fn(np.arange(5.0), 5)
+        expected, wanted = module.running(np.arange(5.0), 5)
+        assert np.array_equal(found, expected) and annotations == wanted
+        assert fn.eager.loops[0].ran

@@ -179,7 +179,8 @@ def test_guards_of_random_computations_hold_in_every_call(seed):
 REFUSED = [
     "x[10]", "x + np.ones(4)", "x.reshape(5, 5)", "np.sum(x, axis=5)", "np.stack([x, x[:1]])", "np.take(x, 9)",
     "x @ np.ones(7)", "np.split(x, 2)", "x.astype('zz')", "x[:0].max()", "x.__setitem__(slice(0, 2), np.ones(4))",
-    "x[0, 0]", "int(x * 1)", "x << 1", "-(x > 0)", "x.nosuch",
+    "x[0, 0]", "int(x * 1)", "x << 1", "-(x > 0)", "x.nosuch", "x[0][0]", "x.sum()['a']", "len(x[0])", "list(x.sum())",
+    "x[0][0] = 1", "np.select([], [], x)", "float(x[0]).nosuch",
 ]  # fmt: skip
 
 
@@ -194,6 +195,32 @@ def test_a_handler_sees_numpys_error(refused):
 """
     x = np.ones(3)
     assert mlirfuse.jit(function_of(source))(x) == function_of(source)(x)
+
+
+def test_numbers_have_no_elements():
+    source = """def f(x, k):
+    seen = []
+    try: k[0]
+    except TypeError as error: seen.append(str(error))
+    try: len(k)
+    except TypeError as error: seen.append(str(error))
+    try: list(k)
+    except TypeError as error: seen.append(str(error))
+    return seen, x + k
+"""
+    for k in (2.5, 3, True):
+        assert mlirfuse.jit(function_of(source))(np.ones(3), k)[0] == function_of(source)(np.ones(3), k)[0]
+
+
+def test_a_wrong_axis_is_told():
+    source = """def f(x):
+    try: return x.sum(axis=5)
+    except np.exceptions.AxisError as error: return error.axis, error.ndim
+"""
+    assert mlirfuse.jit(function_of(source))(np.ones(3)) == (5, 1)
+    with pytest.raises(np.exceptions.AxisError) as raised:
+        mlirfuse.jit(function_of("def f(x):\n    return x.sum(axis=5)\n"))(np.ones(3))
+    assert (raised.value.axis, raised.value.ndim) == (5, 1)
 
 
 def test_an_error_that_leaves_the_function_names_the_line():

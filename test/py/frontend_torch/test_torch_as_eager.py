@@ -159,6 +159,16 @@ def test_softmax_of_a_size_that_values_tell(monkeypatch):
     assert torch.allclose(found, x[x > 0].softmax(0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool, torch.uint8])
+@pytest.mark.parametrize("name", ["any", "all", "sum", "amax", "nansum"])
+def test_reductions_over_no_dimensions(name, dtype):
+    """Truth of each element; sums and maxima of all."""
+    x = torch.tensor([[0, 1, 2], [0, 0, 3]]).to(dtype)
+    for f in (lambda x: getattr(torch, name)(x, ()), lambda x: getattr(torch, name)(x, (), keepdim=True)):
+        found, wanted = compiled(f)(x), f(x)
+        assert found.dtype is wanted.dtype and torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("name", ["sub", "F.binary_cross_entropy", "nll_loss", "F.smooth_l1_loss", "F.huber_loss"])
 def test_types_of_two(name):
     assert checks.wrong_types(name, (torch.int32, torch.bool, torch.float32)) == []

@@ -84,6 +84,20 @@ def test_an_optimizers_step_is_two_launches_whatever_its_tensors(name, foreach, 
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize(
+    "each",
+    [torch.clone, torch.neg, lambda x: torch.addcmul(x, x, x), lambda x: x * x + x],
+    ids=["clone", "neg", "addcmul", "sum"],
+)
+def test_numbers_are_launched_apart_from_tensors(each):
+    """Of which none has whole vectors of elements."""
+    given = [torch.randn(shape) for shape in [(), (5,), (), (3, 7), (), (2, 3)]]
+    torch._dynamo.reset()
+    run = torch.compile(lambda xs: list(map(each, xs)), backend="mlirfuse", options={"fallback": False})
+    for found, x in zip(run(given), given, strict=True):
+        assert torch.allclose(found, each(x))
+
+
 def test_parameters_that_do_not_lie_row_major_are_stepped_apart(calls):
     def created():
         torch.manual_seed(0)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.rewrites import resizing
 
 F = torch.nn.functional
 SHAPES = {
@@ -61,14 +65,54 @@ def test_resizing_is_one_kernel():
     assert len(graph.kernels) == 1 and not graph.outside
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="on a GPU")
 @pytest.mark.parametrize("mode", SHAPES)
-def test_a_gradient_of_resizing_is_one_kernel(mode):
-    """It adds what each element has of each pixel's gradient, and stores none of that before."""
+def test_a_gradient_of_resizing_gathers(mode, monkeypatch):
+    """No pixel's gradient is scattered, and a kernel computes all of an element's along a dimension."""
+    modules, lower = {}, backend.lower
+
+    def spied(module, which, *given):
+        modules[which] = module
+        return lower(module, which, *given)
+
+    monkeypatch.setattr(backend, "lower", spied)
     x = torch.randn(SHAPES[mode], device=DEVICE, requires_grad=True)
-    created = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode=mode).sin(), x)
-    backward = created.graphs[-1]
-    assert len(backward.kernels) == 1 and not backward.outside
+    created = mlirfuse.torch.explain(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x)
+    assert not any("index_put" in str(node.target) for node in modules["backward"].graph.nodes)
+    assert len(created.graphs[-1].kernels) <= x.dim() - 1 and not created.graphs[-1].outside
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "bicubic"])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_hold_all_pixels_of_an_element(mode, seed):
+    """The weights in a window are the columns of the map from elements to pixels; outside of it they are 0."""
+    r = random.Random(seed)
+    elements, pixels = r.randint(1, 40), r.randint(1, 90)
+    how = {"size": pixels} if r.random() < 0.5 else {"scale_factor": pixels / elements}
+    if mode in ("linear", "bicubic") and r.random() < 0.5:
+        how["align_corners"] = True
+    eye = torch.eye(elements, dtype=torch.float64)[None]
+    if mode == "bicubic":  # one column, which is the mean of itself
+        sizes = {name: (n, 1) if name == "size" else (n, 1.0) for name, n in how.items() if name != "align_corners"}
+        wanted = F.interpolate(eye[..., None], mode=mode, **how | sizes)[0, ..., 0]
+    else:
+        wanted = F.interpolate(eye, mode=mode, **how)[0]
+    pixels = wanted.shape[1]
+    (dimension,) = resizing.dimensions([elements], [pixels], mode, **how)
+    gradient = torch.randn(1, pixels, dtype=torch.float64)
+    found = resizing.gathered(gradient, 1, dimension)
+    torch.testing.assert_close(found, gradient @ wanted.T, rtol=1e-9, atol=1e-9)
+    count = dimension.windows()[-1]
+    most = int((wanted != 0).sum(1).max())
+    assert count <= most + 3  # edges have wider windows, and two roundings of a position are covered
+
+
+def test_a_transformed_function_resizes():
+    """torch.func's transforms have torch's own gradient."""
+    f = torch.func.grad(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear").square().sum())
+    x = torch.randn(2, 3, 4, 5, device=DEVICE)
+    torch.testing.assert_close(compiled(f)(x), f(x), rtol=2e-5, atol=1e-5)
+    batched = torch.vmap(f)
+    torch.testing.assert_close(compiled(batched)(x[:, None]), batched(x[:, None]), rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)

@@ -110,6 +110,29 @@ def test_writes_into_views_across_a_graph_break():
     assert torch.compile(f, backend="mlirfuse")().item() == 6
 
 
+def _shifted(x):
+    """As decoders shift their targets."""
+    shifted = x.new_zeros(x.shape)
+    shifted[..., 1:] = x[..., :-1].clone()
+    shifted[..., 0] = 3
+    return shifted
+
+
+def _inner(x):
+    padded = x.new_zeros([n + 2 for n in x.shape])
+    padded[(slice(1, -1),) * x.dim()] = x
+    return padded
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+@pytest.mark.parametrize("f", [_shifted, _inner])
+def test_slices_of_tensors_of_symbolic_sizes_are_assigned(f, rank):
+    c = compiled(f, dynamic=True)
+    for sizes in ((4, 5, 6, 7), (6, 4, 5, 8)):
+        x = torch.randn(sizes[:rank])
+        assert torch.equal(c(x), f(x))
+
+
 def test_gradients_are_no_views_of_themselves(graphs):
     """A weight's gradient is transposed twice: it is the product itself."""
     layer = torch.nn.Linear(6, 16)

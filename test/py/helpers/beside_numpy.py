@@ -101,6 +101,8 @@ def _raised(error: Exception) -> tuple[type, ...]:
 def _differs(x, y, case: Case) -> str | None:
     if type(x) is not type(y):
         return f"{type(x).__name__} {x!r} for {type(y).__name__} {y!r}"
+    if type(y) in (float, complex):
+        return _far(np.array([x]), np.array([y]), case.ulps, case.computed)
     if not isinstance(y, (np.ndarray, np.generic)):
         return None if x == y or (x != x and y != y) else f"{x!r} for {y!r}"
     if (x.dtype, x.shape) != (y.dtype, y.shape):

@@ -349,6 +349,24 @@ def test_max_kinds(caplog):
     assert counters.specializations == kinds + 3
 
 
+def test_a_function_of_values_alone_is_not_traced_past_the_limit():
+    def same_digits(a, b):
+        return sorted(str(a)) == sorted(str(b))
+
+    def scaled(x, n):
+        return x * n if n % 2 else x * (n + 1)
+
+    def in_python(fn):
+        return [strategy.in_python for entry in fn._entries.values() for strategy in entry.chosen.values()]
+
+    of_values, of_arrays, x = mlirfuse.jit(same_digits), mlirfuse.jit(scaled), np.ones(3)
+    with config.override(max_specializations=4):
+        for k in range(8):
+            assert of_values(100 + k, 101) == same_digits(100 + k, 101)
+            assert np.array_equal(of_arrays(x, k), scaled(x, k))
+    assert in_python(of_values) == [True] and not any(in_python(of_arrays))
+
+
 def test_max_args():
     """Groups have no more inputs and outputs than the switch says; each setting is compiled for itself."""
     fn = mlirfuse.jit(lambda a, b, c, d: (a + b) * (c + d))

@@ -6,7 +6,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
-from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
+from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, result_type_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.ufuncs import check_cast
 
@@ -23,11 +23,11 @@ def refuse(name: str, **given) -> None:
 
 
 def joined(arrays, dtype=None, casting="same_kind") -> tuple:
-    """The operands converted to their common dtype. Raises TypeError where ``casting`` forbids the cast to
-    ``dtype``."""
+    """The operands as arrays, so that Python's numbers have NumPy's types, and their common dtype. Raises TypeError
+    where ``casting`` forbids the cast to ``dtype``."""
     t = trace_of(*arrays)
     arrays = [operand(t, x) for x in arrays]
-    to = result_type_of(tuple(kind_of(x) for x in arrays)) if dtype is None else dtype_of(dtype)
+    to = result_type_of(tuple(array_kind(x) for x in arrays)) if dtype is None else dtype_of(dtype)
     arrays = [asarray(x) for x in arrays]
     for x in arrays if dtype is not None or casting != "same_kind" else ():
         check_cast(x.dtype, to.numpy, "array data", casting)

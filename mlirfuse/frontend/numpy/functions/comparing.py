@@ -8,19 +8,20 @@ from mlirfuse.frontend.numpy.functions.elementwise import isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_
 from mlirfuse.frontend.numpy.graph_breaks.calls import python_bool
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, trace_of
+from mlirfuse.frontend.numpy.promotion import kind_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
 @implements(np.isclose)
 def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     t = trace_of(a, b, rtol, atol)
     x, y = asarray(a) if contains_traced(a) else operand(t, a), asarray(b) if contains_traced(b) else operand(t, b)
-    y = asarray(y)
-    y = y if y._value.dtype.is_inexact else asarray(y, np.float64)
-    close = (call_ufunc(np.absolute, (x - y,)) <= atol + rtol * call_ufunc(np.absolute, (y,))) & call_ufunc(
-        np.isfinite, (y,)
-    ) | (x == y)
+    if kind_of(y) is int or isinstance(y, bool):
+        y = y * 1.0  # Python's numbers do not widen x
+    elif not isinstance(y, (float, complex)):
+        y = asarray(y)
+        y = y if y._value.dtype.is_inexact else asarray(y, np.float64)
+    close = (abs(x - y) <= atol + rtol * abs(y)) & np.isfinite(y) | (x == y)
     if equal_nan:
         close = close | (isnan_(asarray(x)) & isnan_(y))
     return close

@@ -16,6 +16,7 @@ from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of,
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.stored import elements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
 from mlirfuse.ir import dtypes as dt
@@ -191,7 +192,7 @@ def tri(N, M=None, k=0, dtype=float, *, like=None):
 @creates(np.asarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    x = _as_0d_array(as_traced(a, dtype))
+    x = _as_0d_array(as_traced(elements(a, dtype), dtype))
     return _ordered(x, order, bool(copy))
 
 
@@ -207,7 +208,7 @@ def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _ordered(_as_0d_array(as_traced(a, dtype)), order, bool(copy))
+    x = _ordered(_as_0d_array(as_traced(elements(a, dtype), dtype)), order, bool(copy))
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 

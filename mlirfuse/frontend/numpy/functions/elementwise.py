@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, check_cast, into_out, loop_of, store
@@ -184,6 +184,10 @@ def isrealobj(x):
 @implements(np.nan_to_num)
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = asarray(x)
+    for new in (nan, posinf, neginf):
+        traced = isinstance(new, TracedScalar) and new._value.dtype.kind != "c"
+        if new is not None and not traced and not isinstance(new, (int, float, np.integer, np.floating)):
+            unsupported("np.nan_to_num by other than real numbers", "give numbers")
     if iscomplexobj(x):
         parts = [nan_to_num(part, True, nan, posinf, neginf).value for part in (real(x), imag(x))]
         created = x._trace.emit("complex", *parts)
@@ -215,6 +219,8 @@ def sinc(x):
 def select(condlist, choicelist, default=0):
     if len(condlist) != len(choicelist):
         fail(ValueError, "list of cases must be same length as list of conditions")
+    if not condlist:
+        fail(ValueError, "select with an empty condition list is not possible")
     t = trace_of(*condlist, *choicelist, default)
     for k, condition in enumerate(condlist):
         if asarray(condition)._value.dtype is not dt.bool_:
@@ -228,6 +234,7 @@ def select(condlist, choicelist, default=0):
     result = asarray(choices[-1], to)
     for condition, choice in zip(reversed(condlist), reversed(choices[:-1])):
         result = where(condition, asarray(choice, to), result)
+    forced(t, result.value, "C")
     return result
 
 
@@ -240,4 +247,4 @@ def astype(x, dtype, /, *, copy=True, device=None):
 def copy(a, order="K", subok=False):
     x = asarray(a)
     t = x._trace
-    return TracedArray(t, forced(t, fresh(t, x.value), checked_order(order), strides_of_array(t, x)), scalar=x._scalar)
+    return TracedArray(t, forced(t, fresh(t, x.value), checked_order(order), strides_of_array(t, x)))

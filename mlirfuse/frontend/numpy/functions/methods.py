@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, arg
 from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
 from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, or_called
-from mlirfuse.frontend.numpy.indexing import getitem, setitem
+from mlirfuse.frontend.numpy.indexing import fill, getitem, setitem
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
@@ -62,7 +62,7 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
 
 
 def _copy(self, order="C"):
-    return copy(self, order)
+    return self if self._scalar else copy(self, order)
 
 
 def _flatten(self, order="C"):
@@ -76,7 +76,7 @@ def _sort(self, axis=-1, kind=None, order=None, *, stable=None):
 
 def _view(self, dtype=None, type=None):
     if dtype is None:
-        return self.alias()
+        return self.seen_whole()
     unsupported("x.view(dtype), which reinterprets bits,", "use x.astype(dtype)")
 
 
@@ -111,7 +111,7 @@ for _name, _attribute in {
     "imag": property(imag, _set_part("imag")),
     "conj": _conjugate,
     "conjugate": _conjugate,
-    "fill": lambda self, value: setitem(self, Ellipsis, value),
+    "fill": fill,
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     "__copy__": lambda self: self if self._scalar else copy(self),

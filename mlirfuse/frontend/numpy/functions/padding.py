@@ -7,12 +7,14 @@ import numpy as np
 from mlirfuse.frontend.numpy.axes import size_of
 from mlirfuse.frontend.numpy.functions.shaping import is_fortran
 from mlirfuse.frontend.numpy.memory_order import forced
-from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, value_of
+from mlirfuse.frontend.numpy.operands import asarray, fresh, value_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.stored import stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
 
 
@@ -40,17 +42,24 @@ def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArr
     fills = {id(v) if isinstance(v, TracedArray) else repr(v): v for pair in values for v in pair}
     if len(fills) == 1:
         low, high = zip(*widths) if widths else ((), ())
-        fill = value_of(t, operand(t, next(iter(fills.values()))), x._value.dtype, True)
+        fill = _filling(t, next(iter(fills.values())), x._value.dtype)
         return TracedArray(t, _sized(t, t.emit("pad", result, fill, low=tuple(low), high=tuple(high))))
     for k in range(len(shape)):
         for side in (0, 1):
             if widths[k][side] != 0:
                 low = tuple(widths[k][0] if side == 0 and d == k else 0 for d in range(len(shape)))
                 high = tuple(widths[k][1] if side == 1 and d == k else 0 for d in range(len(shape)))
-                result = t.emit(
-                    "pad", result, value_of(t, operand(t, values[k][side]), x._value.dtype, True), low=low, high=high
-                )
+                fill = _filling(t, values[k][side], x._value.dtype)
+                result = t.emit("pad", result, fill, low=low, high=high)
     return TracedArray(t, _sized(t, result))
+
+
+def _filling(t, value, dtype: DType) -> Value:
+    """One of the ``constant_values`` as an element, converted as NumPy does: from an array to elements."""
+    if isinstance(value, TracedArray) and value.ndim:
+        unsupported("np.pad with an array as constant_values", "give numbers")
+    known = np.asarray(value)[()] if value.__class__ in (int, float, complex, bool) else value
+    return value_of(t, stored(t, known, dtype), dtype, True)
 
 
 def _sized(t, value: Value) -> Value:

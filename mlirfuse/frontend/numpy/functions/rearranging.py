@@ -27,7 +27,7 @@ def flip(m, axis=None):
     if not shape:
         return x[()]
     if not axes:
-        return x.alias()
+        return x.seen_whole()
     start = tuple(n - 1 if k in axes and n != 0 else 0 for k, n in enumerate(shape))
     step = tuple(-1 if k in axes and n not in (0, 1) else 1 for k, n in enumerate(shape))
     return x.step(Slice(start, shape, step))
@@ -49,7 +49,7 @@ def rot90(m, k=1, axes=(0, 1)):
     a, b = axes_of(tuple(axes), x.ndim)
     k = operator.index(k) % 4
     if k == 0:
-        return x.alias()
+        return x.seen_whole()
     if k == 2:
         return flip(x, (a, b))
     return swapaxes(flip(x, b), a, b) if k == 1 else flip(swapaxes(x, a, b), b)

@@ -14,10 +14,11 @@ from mlirfuse.frontend.numpy.functions.arguments import refuse
 from mlirfuse.frontend.numpy.functions.creation import full, full_like
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
-from mlirfuse.frontend.numpy.operands import asarray, concrete, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.stored import ELEMENT, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 from mlirfuse.ir import dtypes as dt
@@ -100,14 +101,8 @@ def _with_initial(result, initial, ufunc):
 
 def _as_element(initial, to: DType):
     """``initial`` as an element of dtype ``to``, converted as by assignment."""
-    if isinstance(initial, TracedArray):
-        return asarray(initial, to.numpy)
-    if to.kind != "c" and isinstance(initial, (complex, np.complexfloating)):
-        fail(TypeError, "int() argument must be a string, a bytes-like object or a real number, not 'complex'")
-    try:
-        return np.array(initial, to.numpy)[()] if initial.__class__ in (int, bool) else to.numpy.type(initial)
-    except OverflowError as error:
-        fail(OverflowError, str(error))
+    found = stored(trace_of(initial), initial, to, ELEMENT)
+    return asarray(found, to.numpy) if isinstance(found, TracedArray) else found
 
 
 @implements(np.sum)

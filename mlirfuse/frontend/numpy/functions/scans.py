@@ -8,7 +8,7 @@ from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
-from mlirfuse.frontend.numpy.memory_order import forced, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -120,6 +120,10 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
     if x._value.dtype.is_inexact:
         middle = chosen(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
+    strides = strides_of_array(x._trace, x)
+    if len(axes) == 1 and strides is not None:
+        shape = x._trace.shape(x._value)
+        x._trace.strides[middle.value] = reduced(x._trace, shape, strides, axes, False, x._trace.shape(middle._value))
     if keepdims:
         middle = reshape(middle, tuple(1 if k in axes else m for k, m in enumerate(x.shape)))
     return into_out(middle, out, "median")

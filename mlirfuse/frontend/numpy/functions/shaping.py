@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.memory_order import (
     is_column_major,
     is_row_major,
     may_be_view,
-    order_of,
+    order_of_flat,
     strides_of_array,
 )
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
@@ -67,7 +67,7 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     else:
         target = [t.canonical(n) for n in target]
     if tuple(target) == t.shape(x._value):
-        return x.alias()
+        return x.seen_whole()
     strides = strides_of_array(t, x)
     if not copy and (strides is None or may_be_view(t, strides, x._value.shape, target)):
         return x.step(Reshape(tuple(target)))
@@ -82,7 +82,8 @@ def ravel(a, order="C"):
         return x.alias() if (created := contiguous(x)) is x else created
     t = x._trace
     if order == "K":
-        x = transpose(x, order_of(t, strides_of_array(t, x), x._value.shape))
+        strides = strides_of_array(t, x)
+        x = x if strides is None else transpose(x, order_of_flat(t, strides, t.shape(x._value)))
     elif order == "F" or (order == "A" and is_fortran(x)):
         x = transpose(x)
     return reshape(contiguous(x), -1)  # unlike reshape, a view only of a contiguous array
@@ -111,7 +112,7 @@ def transpose(a, axes=None):
     axes = axes_of(tuple(axes), x.ndim)
     if len(axes) != x.ndim:
         fail(ValueError, "axes don't match array")
-    return x.alias() if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
+    return x.seen_whole() if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
 
 
 @implements(np.swapaxes)

@@ -423,7 +423,7 @@ class _SubgraphEnd:
         order = order_of(t, strides_of(t, b.origin), b.value.shape)
         if t.device == "cpu" and order != tuple(range(len(order))):
             permute = Permute(order)
-            b.value, self.permuted[id(b)] = permute.read(t, b.value), permute.inverse()
+            b.value, self.permuted[id(b)] = t.emit("copy", permute.read(t, b.value)), permute.inverse()
 
     def _distinct(self, value: Value, copied: bool) -> Value:
         """The value, or a copy of an argument or of what is a result already."""

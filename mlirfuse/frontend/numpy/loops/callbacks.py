@@ -15,6 +15,7 @@ from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NumberType
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
+KEEP = -1  # no extern op's number
 _CHUNK = 2**13  # initial words of a log
 running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more;
 # .externs: the call's extern ops; .kept: by their numbers, the addresses of their results; .error: what one raised
@@ -101,8 +102,14 @@ def _product(given: list[np.ndarray]) -> None:
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _compute(place: int, number: int, bases: int) -> int:
     """Computes an extern op of the running loop on the operands at ``place``. Its earlier results are freed unless a
-    variable uses them: those whose addresses are at ``bases``. 0 where it raises an error."""
+    variable uses them: those whose addresses are at ``bases``. 0 where it raises an error. For the number
+    :data:`KEEP`: keeps the result at the address ``place`` until the loop's end."""
     try:
+        if number == KEEP:
+            for addresses in running.kept.values():
+                if place in addresses:
+                    addresses.remove(place)
+            return 1
         extern, buffers = running.externs[number], running.buffers
         kept = running.kept.get(number)
         if kept:

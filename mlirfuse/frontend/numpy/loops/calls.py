@@ -303,8 +303,11 @@ class _Writer:
             externs = f"[extern.of({values}) for extern in code.externs]" if compiled.draws else "code.externs"
             self.lines.append(f"thread.externs, thread.kept = {externs}, {{}}")
         self.lines.append("status = function(start)")
+        kinds = [kind for _, kind, _ in compiled.outputs if kind is not None]
+        if compiled.appends or not all(isinstance(kind, NumberType) for kind in kinds):
+            self.lines.append(f"made = {self._arrays()}")
         if compiled.appends:
-            arrays = f"{{start: bytes_of(memory)}} | buffers, {self._arrays()}"
+            arrays = "{start: bytes_of(memory)} | buffers, made"
             self.lines.append(f"if log: append(log, memory, code.appends, {values}, {arrays})")
         self._results(compiled)
 
@@ -312,7 +315,7 @@ class _Writer:
         return "{" + ", ".join(f"{name!r}: {x}" for name, x in items.items()) + "}"
 
     def _arrays(self) -> str:
-        """The arrays by their words; of equal ones the first."""
+        """The arrays by their words, of equal ones the first; those that are made of results join them."""
         return "{" + ", ".join(f"{self.places[path]}w: {x}" for path, (x, *_) in reversed(self.arrays.items())) + "}"
 
     def _packed(self, path: str, kind: Any, x: str) -> tuple[str, list[str]]:
@@ -368,7 +371,7 @@ class _Writer:
             if of == [kind.dtype.numpy, kind.rank]:
                 before, after = f"{before}{x} if {all_words} == {self.places[path]}w else (", after + ")"
         buffers = "{start: bytes_of(memory)} | buffers"
-        created = f"unpack({all_words}, 0, {self.constant(kind)}, {buffers}, {self._arrays()})[0]"
+        created = f"unpack({all_words}, 0, {self.constant(kind)}, {buffers}, made)[0]"
         return "q" * count, count, f"({before}{created}{after})"
 
 

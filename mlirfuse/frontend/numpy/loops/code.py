@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.numpy.loops import words
+from mlirfuse.frontend.numpy.loops.callbacks import KEEP
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable, Number, Tuple, words_of
 from mlirfuse.ir import dtypes as dt
@@ -267,6 +268,11 @@ class Code(ComplexEmitter):
         called = self.callback(words.COMPUTE)
         given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
         return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
+
+    def keep(self, address: Val) -> None:
+        """Keeps an extern op's result at ``address`` until the loop's end."""
+        given = f"{self.callback(words.COMPUTE)}({address}, {self.const(KEEP, dt.i64)}, {address})"
+        self.line(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64")
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()

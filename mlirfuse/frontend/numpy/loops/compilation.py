@@ -81,7 +81,8 @@ def compiled(loop: Loop, given: Given, pattern: tuple | None) -> Compiled:
     small = {name for name in given.ints if -SMALL < values[name] < SMALL}
     learned: tuple[dict, dict, dict, dict] = {}, {}, roots, {}
     for _ in range(_MOST_PASSES):
-        writer = Statements(names, *learned, small, [loop.node], loop.leaves, loop.lists, loop.scope.file, loop.caught)
+        writer = Statements(names, loop.changed & names.keys(), *learned, small, [loop.node], loop.leaves, loop.lists,
+                            loop.scope.file, loop.caught)  # fmt: skip
         try:
             outputs, end = _write(writer, loop, inputs, known)
         except Retyped:

@@ -260,11 +260,13 @@ class Expressions(PythonNumbers):
             if powered is not None:
                 return powered
         if function is np.square:
+            require(operands[0].dtype is not dt.bool_, "np.square of booleans")
             return self.ufunc(np.multiply, [operands[0], operands[0]])
         if function is np.positive:
             require(operands[0].dtype is not dt.bool_, "np.positive of booleans")
             return operands[0]
         if function is np.conjugate:
+            require(operands[0].dtype is not dt.bool_, "np.conjugate of booleans")
             return self.part(operands[0], "conjugate")
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
@@ -312,6 +314,7 @@ class Expressions(PythonNumbers):
             return self._complex_power(base, exponent, base.dtype)
         if known is None:
             return None
+        require(base.dtype is not dt.bool_ or base.type == PY_BOOL, "a power of booleans")
         is_float = base.dtype.is_float
         if known == 2 and (is_float or isinstance(known, int)):
             return self.ufunc(np.multiply, [base, base])

@@ -79,7 +79,8 @@ class Extern:
         self._args = [self._structure(arg) for arg in args]
         self._keywords = {name: self._structure(value) for name, value in keywords.items()}
         self._kinds = [v.type for v in self.operands]
-        self.results = _of_sample(self._sampled())
+        self.results = _of_sample(self._sampled(2))
+        self._check_ranks()
         self.leaves = list(_leaves(self.results))
         arrays = [*(k for k in self._kinds), *self.leaves]
         if not any(isinstance(kind, ArrayType) for kind in arrays):
@@ -108,8 +109,18 @@ class Extern:
     def _called(self, given: Sequence) -> Any:
         return self.function(*[arg(given) for arg in self._args], **{k: v(given) for k, v in self._keywords.items()})
 
-    def _sampled(self) -> Any:
-        """The results for sample arguments."""
+    def _check_ranks(self) -> None:
+        """Raises NotOutlinable where the results' types depend on extents, as a cross product's and a covariance's do:
+        one of other samples gives other types."""
+        for extent in (1, 3):
+            try:
+                found = self._sampled(extent)
+            except NotOutlinable:  # the extent does not fit the function, or the other arguments
+                continue
+            require(_of_sample(found) == self.results, f"the function {_name(self.function)}, which looks at extents")
+
+    def _sampled(self, extent: int) -> Any:
+        """The results for sample arguments whose axes have this extent."""
         kept, owner = self.function, getattr(self.function, "__self__", None)
         if is_generator(owner):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
@@ -117,7 +128,7 @@ class Extern:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return self._called([_sample(kind) for kind in self._kinds])
+                return self._called([_sample(kind, extent) for kind in self._kinds])
         except Exception as error:
             raise NotOutlinable(f"the function {_name(kept)} ({type(error).__name__} for a sample)") from None
         finally:
@@ -194,14 +205,14 @@ def _name(function: Callable) -> str:
     return getattr(function, "__name__", str(function))
 
 
-def _sample(kind: Any) -> Any:
+def _sample(kind: Any, extent: int) -> Any:
     if isinstance(kind, NumberType):
         value = 1 if kind.dtype.is_integer or kind.dtype is dt.bool_ else 0.5
         if kind.python:
             return {"f": float, "c": complex}.get(kind.dtype.kind, bool if kind.dtype is dt.bool_ else int)(value)
         return kind.dtype.numpy.type(value)
-    shape = (2,) * kind.rank
-    away = np.eye(2) if kind.rank > 1 else np.arange(2)  # not singular
+    shape = (extent,) * kind.rank
+    away = np.eye(extent) if kind.rank > 1 else np.arange(extent)  # not singular
     values = np.broadcast_to(away, shape) if kind.rank else np.ones(())
     return values.astype(kind.dtype.numpy) if kind.dtype is dt.bool_ else (values + 0).astype(kind.dtype.numpy)
 

@@ -275,6 +275,7 @@ FUNCTIONS |= {np.zeros_like: _filled_like(0), np.empty_like: _filled_like(0), np
 def _full(c, shape, fill_value, dtype=None):
     require(isinstance(fill_value, Number), "np.full with an array")
     kind = element_type(dtype, fill_value.dtype)
+    range_checks.fits(c.code, fill_value, kind)
     return arrays.filled(c.code, c.fresh_site(), kind, extents(c, shape), c.code.cast(fill_value.val, kind))
 
 
@@ -295,6 +296,7 @@ def array(c, object, dtype=None):  # NumPy's name
         created = arrays.dense(e, c.fresh_site(), kind, [e.const(len(object.items), dt.i64)])
         for k, item in enumerate(object.items):
             place = arrays.element_pointer(e, created, [e.const(k, dt.i64)])
+            range_checks.stored(e, item, kind)
             e.store(e.cast(item.val, kind), place, memory=True)
         return created
     items = [array(c, item) if isinstance(item, Tuple) else item for item in object.items]

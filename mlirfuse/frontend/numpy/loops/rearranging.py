@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, axis_of, element_type, extents, known, rule
-from mlirfuse.frontend.numpy.loops.values import PY_INT, Array, Copied, Lazy, Number, Static, Tuple, require
+from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, Number, NumberType, Static, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -347,7 +347,10 @@ def _array_equal(c, a1, a2):
 def _count_nonzero(c, a):
     e = c.code
     true = c.mapped(dt.i64, lambda x: e.cast(e.cast(x, dt.bool_), dt.i64), [a])
-    return Number(FUNCTIONS[np.sum](c, true).val, PY_INT, arrays.SIZE_BITS)
+    return Number(FUNCTIONS[np.sum](c, true).val, NumberType(dt.i64, _COUNTS_ARE_INTS), arrays.SIZE_BITS)
+
+
+_COUNTS_ARE_INTS = type(np.count_nonzero(np.ones(1))) is int  # before NumPy 2.4
 
 
 @rule(np.copyto)

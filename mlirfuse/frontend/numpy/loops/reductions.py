@@ -173,7 +173,8 @@ def _norm(c, x, ord=None, axis=None, keepdims=None):
     require(array.dtype.kind != "b", "the norm of bools")
     if way in (1, math.inf, -math.inf):
         reduce = FUNCTIONS[{1: np.sum, math.inf: np.max}.get(way, np.min)]
-        return reduce(c, c.ufunc(np.absolute, [array]), axis, keepdims=keepdims)
+        inexact = array if array.dtype.is_inexact else c.cast(array, dt.f64)
+        return reduce(c, c.ufunc(np.absolute, [inexact]), axis, keepdims=keepdims)
     if array.dtype.kind == "c":
         parts = [c.part(array, name) for name in ("real", "imag")]
         squares = c.ufunc(np.add, [c.ufunc(np.multiply, [v, v]) for v in parts])

@@ -42,6 +42,8 @@ class Statements(CountedLoops):
         full = self.prefix + name
         if full in self.statics:
             return self.statics[full]
+        at_first = full in self.objects and self.definite is not None and full not in self.definite
+        require(not at_first, f"{name}, which is an object at first and then a number or an array")
         variable = self.variables.get(full)
         if variable is not None:
             if self.definite is not None and full not in self.definite:
@@ -105,26 +107,27 @@ class Statements(CountedLoops):
         """Logs an append: its number, and the words of the value. An array is logged by its memory, which is not
         reused."""
         e = self.code
-        found = self._held(self.stored(found))
+        found = self.stored(found)
         one_type = not isinstance(found, Number) or found.other is None
         require(one_type, "a number whose type is only known at run time is appended")
         kind = kind_of(found)
         self.appends.append((name, kind))
         place = e.log(1 + words_of(kind))
         e.store(e.const(len(self.appends) - 1, dt.i64), place)
+        self._hold(found)
         e.note(found, place, 8)
 
-    def _held(self, found: Any) -> Any:
-        """The value with its arrays in memory that is not reused until the loop's end: those of extern ops copied."""
-        if isinstance(found, Tuple):
-            return Tuple([self._held(item) for item in found.items], found.is_list)
-        if not isinstance(found, Array):
-            return found
-        if any(Site(site) in found.roots for site in self.extern_sites):
-            found = arrays.materialized(self.code, found, self.fresh_site())
-        for site in sorted(root for root in found.roots if isinstance(root, Site)):
-            self.code.hold(site.number, found.base)
-        return found
+    def _hold(self, found: Any) -> None:
+        """Keeps the memory of the arrays in a value unchanged until the loop's end."""
+        if isinstance(found, Array):
+            sites = sorted(root.number for root in found.roots if isinstance(root, Site))
+            for site in sites:
+                if site not in self.extern_sites:
+                    self.code.hold(site, found.base)
+            if not self.extern_sites.isdisjoint(sites):
+                self.code.keep(found.base)
+        for item in found.items if isinstance(found, Tuple) else ():
+            self._hold(item)
 
     def _Assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)

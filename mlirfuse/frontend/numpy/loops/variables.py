@@ -52,7 +52,8 @@ class Variables:
     (the memory that array variables may lie in) and ``extents`` (those known at the loop's start), all by full names,
     grow from one pass to the next."""
 
-    names: dict[str, Any]  # objects that the loop refers to and does not assign
+    names: dict[str, Any]  # objects that the loop refers to
+    objects: Collection[str]  # variables that it assigns and that hold one of these objects at first
     types: dict[str, Any]
     others: dict[str, NumberType]
     roots: dict[str, frozenset]

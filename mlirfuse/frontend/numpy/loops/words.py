@@ -87,27 +87,35 @@ def as_type(value: Any, kind: NumberType) -> Any:
 
 
 def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: dict) -> np.ndarray:
+    """The array at an address: the one of ``arrays`` that lies there, a new one in memory of the loop, which is added
+    to them, as its names are names of one array, or a view of one of them."""
     dtype = kind.dtype.numpy
     if kind.inner:
         strides = (*strides[:-1], dtype.itemsize)
-    array = arrays.get((address, *shape, *strides))
+    place = (address, *shape, *strides)
+    array = arrays.get(place)
     if array is not None and array.dtype == dtype:
         return array
-    buffer = buffers.get(address)
-    if buffer is not None:
-        return np.ndarray(shape, dtype, buffer, 0, strides)
-    for start, buffer in buffers.items():
-        if start <= address < start + buffer.nbytes:
-            return np.ndarray(shape, dtype, buffer, address - start, strides)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    start = address if address in buffers else _start(address, buffers)
+    if start is not None:
+        created = arrays[place] = np.ndarray(shape, dtype, buffers[start], address - start, strides)
+        return created
     for array in arrays.values():
         low, high = np.lib.array_utils.byte_bounds(array)
         if low <= address < high:
             return _window(array, address, shape, strides, dtype)
-    return np.empty(shape, dtype)  # an empty array
+    raise AssertionError("an array of a loop lies in no memory of its own")
+
+
+def _start(address: int, buffers: dict) -> int | None:
+    """The address of the buffer that an address lies in."""
+    return next((start for start, buffer in buffers.items() if start <= address < start + buffer.nbytes), None)
 
 
 def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple, dtype: np.dtype) -> np.ndarray:
-    """A view at another address, or of another type, of the memory of ``array``."""
+    """A view at another address of the memory of ``array``, or of parts of its elements."""
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base

@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch.rewrites.matmul_epilogues import PRODUCTS
 from mlirfuse.frontend.torch.torch_private import (
     core_aten_decompositions,
     decomposition_table,
+    disable_current_modes,
     get_decompositions,
     statically_known_true,
 )
@@ -138,8 +139,9 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
 
 def _owns_memory(x: torch.Tensor) -> bool:
     """Whether ``x`` covers all of its storage, gaps included: the user sees its strides."""
-    span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))
-    return statically_known_true(x.untyped_storage().nbytes() == span * x.element_size())
+    with disable_current_modes():  # the trace cannot record a product of more than two symbols, as this size is
+        span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))
+        return statically_known_true(x.untyped_storage().nbytes() == span * x.element_size())
 
 
 def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:

@@ -104,6 +104,8 @@ def min_with_index(c: Context, x: Value, dim: int, keepdim: bool = False) -> lis
 def _truth(c: Context, name: str, x: Value, dims: Dims, keepdim: bool) -> Value:
     if c.dtype is not dt.bool_:  # for uint8 torch's result is uint8
         raise Unsupported(f"{name} of {x.dtype}")
+    if isinstance(dims, Sequence) and not dims:  # over no dimension, where sums and maxima are over all
+        return c.b.elementwise("ne", x, c.b.constant(0, element(x)))
     return _reduce(c, name, x, dims, keepdim)
 
 
